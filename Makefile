@@ -1,0 +1,51 @@
+# Everything runs in .venv, which each target makes for itself. Extra arguments: make test ARGS="-k panes"
+PYTHON ?= python3
+ARGS ?=
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+WITH_JAVA = home=$$(sh scripts/java.sh) && JAVA_HOME="$$home"
+
+.PHONY: help setup java demo test test-long check bench clean
+
+help:
+	@echo "make demo       set up, then run the demonstration"
+	@echo "make test       set up, then run the tests"
+	@echo "make test-long  the long campaigns (chaos, fuzzing)"
+	@echo "make check      lint, format, types, import rules"
+	@echo "make bench      the benchmarks, each with its peer"
+	@echo "make setup      .venv and Java only"
+	@echo "make clean      remove caches and build output; keeps .venv and .millstream"
+
+setup: java $(INSTALLED)
+
+java:
+	@sh scripts/java.sh >/dev/null
+
+# Only a changed pyproject.toml installs again; the package itself is editable.
+$(INSTALLED): pyproject.toml
+	@sh scripts/venv.sh "$(PYTHON)"
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: setup
+	@$(WITH_JAVA) $(BIN)/millstream demo $(ARGS)
+
+test: setup
+	@$(WITH_JAVA) $(BIN)/python -m pytest -q -ra $(ARGS)
+
+test-long: setup
+	@$(WITH_JAVA) $(BIN)/python -m pytest -q -ra -m long --timeout=0 $(ARGS)
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	@$(WITH_JAVA) $(BIN)/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf build dist demo-out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

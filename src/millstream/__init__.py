@@ -1,0 +1,76 @@
+"""Continuous MapReduce in Python on Apache Spark.
+
+import millstream as ms
+
+flow = ms.Flow("trades")
+trades = flow.source(ms.Files("in/", format="parquet", time="ts", lateness="5s"))
+(trades.where("price > 0")
+       .key_by("symbol")
+       .window(ms.sliding("10m", "1m"))
+       .agg(avg=ms.mean("price"), n=ms.count())
+       .sink(ms.Parquet("out/")))
+flow.run(checkpoint="ck/")
+"""
+
+from millstream.api.aggregates import (
+    Aggregate,
+    collect,
+    count,
+    first,
+    last,
+    max,
+    mean,
+    min,
+    std,
+    sum,
+    var,
+)
+from millstream.api.flow import Flow
+from millstream.api.mapreduce import MapReduce
+from millstream.api.sinks import Call, Console, Jsonl, Memory, Parquet
+from millstream.api.sources import Files, Generator, Rate, Socket, Stdin
+from millstream.api.stream import KeyedStream, Stream, WindowedStream
+from millstream.api.windows import hopping, sliding, tumbling
+from millstream.errors import CheckpointError, ConfigError, MillstreamError, RunError
+from millstream.ops.windowed import Window
+from millstream.settings import Settings
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Flow",
+    "Stream",
+    "KeyedStream",
+    "WindowedStream",
+    "Settings",
+    "Files",
+    "Socket",
+    "Stdin",
+    "Generator",
+    "Rate",
+    "Parquet",
+    "Jsonl",
+    "Console",
+    "Call",
+    "Memory",
+    "tumbling",
+    "sliding",
+    "hopping",
+    "Window",
+    "Aggregate",
+    "sum",
+    "mean",
+    "var",
+    "std",
+    "count",
+    "min",
+    "max",
+    "first",
+    "last",
+    "collect",
+    "MapReduce",
+    "MillstreamError",
+    "ConfigError",
+    "RunError",
+    "CheckpointError",
+]

@@ -1,0 +1,113 @@
+"""Flows: a graph under construction, and the two ways to run it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millstream.api.sources import Files, Generator, Rate, Socket, SourceSpec, Stdin
+from millstream.api.stream import Stream
+from millstream.errors import ConfigError
+from millstream.graph import nodes as graph
+from millstream.graph.format import format_graph
+from millstream.settings import Settings
+
+if TYPE_CHECKING:
+    from millstream.run.runner import Handle, Progress
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\- ]{0,99}")
+
+
+class Flow:
+    """A directed graph of sources, operators and sinks. Building it runs nothing."""
+
+    def __init__(self, name: str) -> None:
+        self.name = _checked_name("Flow", name)
+        self._nodes: list[graph.Node] = []
+        self._stems: dict[str, int] = {}
+
+    @property
+    def nodes(self) -> tuple[graph.Node, ...]:
+        """All nodes, inputs before those that use them."""
+        return tuple(self._nodes)
+
+    def source(self, source: SourceSpec, *, name: str | None = None) -> Stream:
+        """Records from a source."""
+        if not isinstance(source, Files | Socket | Stdin | Generator | Rate):
+            raise ConfigError(
+                "source(): expected ms.Files, ms.Socket, ms.Stdin, ms.Generator or ms.Rate, "
+                f"got {type(source).__name__}"
+            )
+        stem = type(source).__name__.lower()
+        return Stream(self, self.add(graph.Source, stem, (), name=name, spec=source))
+
+    def explain(self) -> str:
+        """The plan as text: stages, operators, and which strategy each window got and why."""
+        return format_graph(self.name, self.nodes)
+
+    def run(self, checkpoint: str | Path | None = None, **options: Any) -> Progress:
+        """Run to the end of the input, or until interrupted; gives the final progress.
+
+        Options are the fields of `millstream.Settings`, such as master="local[4]".
+        """
+        return self.start(checkpoint, **options).wait()
+
+    def start(self, checkpoint: str | Path | None = None, **options: Any) -> Handle:
+        """The same without blocking: the handle has `progress`, `stop()` and `wait()`."""
+        from millstream.run.runner import start
+
+        where = Path(checkpoint) if checkpoint is not None else Path(".millstream") / self.name
+        return start(self, where, Settings.from_options(options))
+
+    # -- building, used by streams --------------------------------------------------------------
+
+    def add(
+        self,
+        cls: type[graph.Node],
+        stem: str,
+        inputs: tuple[graph.Node, ...] = (),
+        *,
+        name: str | None = None,
+        **fields: Any,
+    ) -> graph.Node:
+        """Append a node under a name of its own."""
+        if name is None:
+            number = self._stems.get(stem, 0) + 1
+            name = stem if number == 1 else f"{stem}_{number}"
+            while self._taken(name):
+                number += 1
+                name = f"{stem}_{number}"
+            self._stems[stem] = number
+        elif self._taken(_checked_name("name", name)):
+            raise ConfigError(f"flow {self.name!r} already has a step named {name!r}")
+        node = cls(name=name, inputs=inputs, **fields)
+        self._nodes.append(node)
+        return node
+
+    def rename(self, node: graph.Node, name: str) -> graph.Node:
+        """Give a node that nothing uses yet another name."""
+        if node.name == name:
+            return node
+        if self._taken(_checked_name("named", name)):
+            raise ConfigError(f"flow {self.name!r} already has a step named {name!r}")
+        if any(node in other.inputs for other in self._nodes):
+            raise ConfigError(
+                f"named({name!r}): step {node.name!r} is already used; name it right where it is "
+                "made"
+            )
+        renamed = replace(node, name=name)
+        self._nodes[self._nodes.index(node)] = renamed
+        return renamed
+
+    def _taken(self, name: str) -> bool:
+        return any(node.name == name for node in self._nodes)
+
+
+def _checked_name(what: str, name: Any) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{what}: {name!r} is not a name; use letters, digits, '_', '-', '.', or spaces"
+        )
+    return name

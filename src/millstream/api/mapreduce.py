@@ -1,0 +1,70 @@
+"""MapReduce jobs: classes with `map`, `reduce`, and if they can `combine` and `uncombine`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from millstream.ops.codec import decode, decode_key, encode
+from millstream.ops.holding import ObjectKernel
+from millstream.ops.windowed import Window
+
+
+class MapReduce:
+    """A job over a stream. Subclass it; only `reduce` is required.
+
+    `map` gets key, value and time of a record: for text its offset and the line; for the output of
+    another job its key and value; after `key_by` the key and the record; otherwise None and the
+    record as a dict. Keys and values are numbers, strings, booleans, None, datetimes, bytes, and
+    tuples, lists or dicts of them.
+    """
+
+    def map(self, key: Any, value: Any, ts: Any) -> Iterable[tuple[Any, Any]]:
+        """Pairs for one record."""
+        yield key, value
+
+    def combine(self, key: Any, values: list[Any]) -> Any:
+        """Several values of a key as one; it may run any number of times, also never."""
+        raise NotImplementedError
+
+    def uncombine(self, key: Any, total: Any, expired: Any) -> Any:
+        """What is left of a combined value without another: the inverse of `combine`."""
+        raise NotImplementedError
+
+    def reduce(self, key: Any, values: list[Any], window: Window) -> Iterable[tuple[Any, Any]]:
+        """Pairs for one key and window; without `combine`, values are in the order of time."""
+        raise NotImplementedError
+
+    def can(self, method: str) -> bool:
+        """Whether a subclass gives this method."""
+        return getattr(type(self), method) is not getattr(MapReduce, method)
+
+
+def combiner(job: MapReduce, name: str) -> ObjectKernel:
+    """A job's `combine` as states of (packed key, value): the key travels along for the user."""
+
+    def zero() -> Any:
+        return None
+
+    def add(state: Any, row: dict[str, bytes]) -> Any:
+        value = decode(row["value"])
+        if state is None:
+            return [row["key"], value]
+        return [row["key"], job.combine(decode_key(row["key"]), [state[1], value])]
+
+    def combine(left: Any, right: Any) -> Any:
+        return [left[0], job.combine(decode_key(left[0]), [left[1], right[1]])]
+
+    def finish(state: Any) -> Any:
+        return state[1]
+
+    return ObjectKernel(f"{name}.combine", zero, add, combine, finish)
+
+
+def pack_pairs(pairs: Iterable[tuple[Any, Any]] | None) -> list[dict[str, bytes]]:
+    """What `map` gave as rows of packed keys and values."""
+    rows = []
+    for pair in pairs or ():
+        key, value = pair
+        rows.append({"key": encode(key), "value": encode(value)})
+    return rows

@@ -1,0 +1,208 @@
+"""Sources: where records come from. A source is a description; nothing is opened here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from millstream.errors import ConfigError
+from millstream.graph.durations import Duration, micros
+
+_FORMATS = ("csv", "json", "parquet", "text")
+_UNITS = ("s", "ms", "us", "ns")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """What all sources share: where event time comes from, and how long to wait for it.
+
+    time: the column of event time; None takes the time of arrival.
+    time_unit: for numbers in that column, what they count since the epoch.
+    zone: for times without an offset, the zone they are in, like "UTC" or "Europe/Berlin".
+    lateness: how far records may be out of order. None on bounded input means: nothing is late,
+        windows leave at the end of the input; on unbounded input it means "0s".
+    idle_timeout: a participant silent for so long does not hold the watermark back.
+    max_future_skew: a time further ahead of the clock than this cannot move the watermark.
+    participant: a column whose values (nodes, devices ...) report progress separately.
+    """
+
+    time: str | None = None
+    time_unit: str = "s"
+    zone: str | None = None
+    lateness: Duration | None = None
+    idle_timeout: Duration = "30s"
+    max_future_skew: Duration = "1d"
+    participant: str | None = None
+
+    def __post_init__(self) -> None:
+        step = type(self).__name__
+        if self.lateness is not None:
+            micros(self.lateness, f"{step}(lateness=)", zero=True)
+        micros(self.idle_timeout, f"{step}(idle_timeout=)")
+        micros(self.max_future_skew, f"{step}(max_future_skew=)", zero=True)
+        if self.time_unit not in _UNITS:
+            raise ConfigError(
+                f"{step}(time_unit={self.time_unit!r}): use one of {', '.join(_UNITS)}"
+            )
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it has an end."""
+        return False
+
+    def lateness_micros(self) -> int | None:
+        """How long windows wait, None for "until the end"."""
+        if self.lateness is None:
+            return None if self.bounded else 0
+        return micros(self.lateness, "lateness", zero=True)
+
+
+@dataclass(frozen=True)
+class Files(Timing):
+    """Files in a directory, one file, or a glob: csv, json (lines), parquet or text; also .gz.
+
+    With `follow=True` new files are taken up as they appear and text files as they grow.
+    """
+
+    path: str | Path = ""
+    format: str | None = None
+    schema: Any = None
+    follow: bool = False
+    max_files_per_batch: int | None = None
+    header: bool = True
+    delimiter: str = ","
+
+    def __init__(self, path: str | Path, format: str | None = None, **options: Any) -> None:
+        _set(self, Files, {"path": path, "format": format, **options})
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.path, str | Path) or not str(self.path):
+            raise ConfigError(f"Files(path): expected a path, got {self.path!r}")
+        if self.format is not None and self.format not in _FORMATS:
+            raise ConfigError(
+                f"Files(format={self.format!r}): use one of {', '.join(_FORMATS)}, or leave it "
+                "out to go by the file names"
+            )
+        if self.max_files_per_batch is not None and self.max_files_per_batch < 1:
+            raise ConfigError("Files(max_files_per_batch=): must be at least 1")
+
+    @property
+    def bounded(self) -> bool:
+        return not self.follow
+
+
+@dataclass(frozen=True)
+class Lines(Timing):
+    """What line-based receivers share."""
+
+    format: str = "text"
+    schema: Any = None
+    delimiter: str = ","
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        step = type(self).__name__
+        if self.format not in ("text", "json", "csv"):
+            raise ConfigError(f"{step}(format={self.format!r}): use text, json or csv")
+        if self.format != "text" and self.schema is None:
+            raise ConfigError(
+                f'{step}(format={self.format!r}): give a schema, like schema="ts timestamp, '
+                'symbol string, price double"; a live source has no sample to infer it from'
+            )
+
+
+@dataclass(frozen=True)
+class Socket(Lines):
+    """Lines from a TCP server. Received data is spooled durably before it is processed.
+
+    The source ends when the server closes the connection, unless `reconnect=True`.
+    """
+
+    host: str = "localhost"
+    port: int = 0
+    reconnect: bool = False
+
+    def __init__(self, host: str, port: int, **options: Any) -> None:
+        _set(self, Socket, {"host": host, "port": port, **options})
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.port, int) or not 0 < self.port < 65536:
+            raise ConfigError(f"Socket(port={self.port!r}): expected a number from 1 to 65535")
+
+    @property
+    def bounded(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class Stdin(Lines):
+    """Lines from standard input, spooled durably; it ends with the input."""
+
+
+@dataclass(frozen=True)
+class Generator(Timing):
+    """Records from a Python generator function: dicts, or Arrow tables for speed.
+
+    After a restart the function is called again and as many records as were already taken are
+    skipped; with `replayable=False` nothing is skipped.
+    """
+
+    fn: Callable[[], Iterable[Any]] = field(default=tuple)
+    schema: Any = None
+    replayable: bool = True
+
+    def __init__(self, fn: Callable[[], Iterable[Any]], **options: Any) -> None:
+        _set(self, Generator, {"fn": fn, **options})
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.fn):
+            raise ConfigError(
+                f"Generator(fn): expected a generator function, got {type(self.fn).__name__}; "
+                "give the function itself, not what it returns"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "fn": tuple}  # the generator runs in the driver only
+
+
+@dataclass(frozen=True)
+class Rate(Timing):
+    """Numbered records at a steady rate, for trying things out: columns `ts` and `value`.
+
+    With `limit` it ends after so many records.
+    """
+
+    rows_per_second: float = 1.0
+    limit: int | None = None
+
+    def __init__(self, rows_per_second: float = 1.0, **options: Any) -> None:
+        _set(self, Rate, {"rows_per_second": rows_per_second, "time": "ts", **options})
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rows_per_second <= 0:
+            raise ConfigError("Rate(rows_per_second): must be more than zero")
+
+
+SourceSpec = Files | Socket | Stdin | Generator | Rate
+
+
+def _set(self: Any, cls: type, options: dict[str, Any]) -> None:
+    """Fill a frozen source, refusing options it does not have."""
+    fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
+    unknown = sorted(set(options) - set(fields))
+    if unknown:
+        raise ConfigError(
+            f"{cls.__name__}: no option {', '.join(unknown)}; it has: {', '.join(sorted(fields))}"
+        )
+    for name, described in fields.items():
+        object.__setattr__(self, name, options.get(name, described.default))

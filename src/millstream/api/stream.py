@@ -1,0 +1,248 @@
+"""Streams: the fluent surface over the graph. Every method adds a node and runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from millstream.api import aggregates
+from millstream.api.mapreduce import MapReduce
+from millstream.api.sinks import Call, Console, Jsonl, Memory, Parquet, SinkSpec
+from millstream.api.windows import WHOLE, WindowSpec
+from millstream.errors import ConfigError
+from millstream.graph import nodes
+from millstream.io.formats import parse_schema
+from millstream.ops.expressions import parse_condition, parse_projection
+
+if TYPE_CHECKING:
+    from millstream.api.flow import Flow
+
+
+class Stream:
+    """Records on their way. Use a stream any number of times: each use is a fork."""
+
+    def __init__(self, flow: Flow, node: nodes.Node) -> None:
+        self.flow = flow
+        self.node = node
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.node.name!r} of flow {self.flow.name!r}>"
+
+    @property
+    def name(self) -> str:
+        """The name of the step this stream comes from."""
+        return self.node.name
+
+    def named(self, name: str) -> Stream:
+        """The same stream under a name of your own, for plans, ledger and state."""
+        return Stream(self.flow, self.flow.rename(self.node, name))
+
+    # -- stateless ------------------------------------------------------------------------------
+
+    def select(self, *exprs: str) -> Stream:
+        """Columns by SQL expressions: `select("symbol", "price * qty AS notional")`."""
+        if not exprs:
+            raise ConfigError("select(): give at least one column or expression")
+        items = tuple(item for text in exprs for item in parse_projection(_text("select", text)))
+        return self._add(nodes.Select, "select", items=items)
+
+    def where(self, expr: str) -> Stream:
+        """The records for which a SQL condition is true."""
+        return self._add(nodes.Where, "where", condition=parse_condition(_text("where", expr)))
+
+    def map(self, fn: Callable[[dict[str, Any]], Any], *, schema: Any = None) -> Stream:
+        """A function per record: dict -> dict, an iterable of dicts, or None.
+
+        Types of columns are inferred from what it gives; `schema` fixes them.
+        """
+        return self._add(nodes.Map, "map", fn=_function("map", fn), schema=_schema(schema))
+
+    def flat_map(
+        self, fn: Callable[[dict[str, Any]], Iterable[dict[str, Any]] | None], *, schema: Any = None
+    ) -> Stream:
+        """A function per record that gives any number of records."""
+        return self._add(
+            nodes.Map, "flat_map", fn=_function("flat_map", fn), schema=_schema(schema)
+        )
+
+    def map_batches(self, fn: Callable[[pa.Table], pa.Table]) -> Stream:
+        """A function per Arrow table, of as many rows as it gets."""
+        return self._add(nodes.MapBatches, "map_batches", fn=_function("map_batches", fn))
+
+    def union(self, *others: Stream) -> Stream:
+        """This stream and others as one."""
+        for other in others:
+            if not isinstance(other, Stream):
+                raise ConfigError(f"union(): expected streams, got {type(other).__name__}")
+            if other.flow is not self.flow:
+                raise ConfigError(
+                    f"union(): stream {other.name!r} belongs to flow {other.flow.name!r}, this one "
+                    f"to {self.flow.name!r}; a flow cannot use the streams of another"
+                )
+        inputs = (self.node, *(other.node for other in others))
+        node = self.flow.add(nodes.Union, "union", inputs=inputs)
+        return Stream(self.flow, node)
+
+    # -- keyed ----------------------------------------------------------------------------------
+
+    def key_by(self, *columns: str, nulls: str = "dead") -> KeyedStream:
+        """Group by one or more columns. A null key is a dead letter, or with `nulls="keep"` a key.
+
+        Without columns everything is one group.
+        """
+        for column in columns:
+            if not isinstance(column, str) or not column:
+                raise ConfigError(f"key_by(): expected names of columns, got {column!r}")
+        if len(set(columns)) != len(columns):
+            raise ConfigError(f"key_by(): a column is named twice in {columns}")
+        if nulls not in ("dead", "keep"):
+            raise ConfigError(f'key_by(nulls={nulls!r}): use "dead" or "keep"')
+        return KeyedStream(self, columns, nulls)
+
+    def map_reduce(
+        self, job: MapReduce, window: WindowSpec | None = None, *, sorted: bool = False
+    ) -> Stream:
+        """A MapReduce job; without a window over the whole (bounded) input."""
+        return KeyedStream(self, (), "keep").map_reduce(job, window, sorted=sorted)
+
+    # -- leaving --------------------------------------------------------------------------------
+
+    def late(self) -> Stream:
+        """The records that came too late for the windows of this stream."""
+        node = self.node
+        if not isinstance(node, nodes.Windowed):
+            raise ConfigError(
+                f"late(): {node.name!r} is not windowed; call it on the result of agg(), "
+                "reduce() or map_reduce()"
+            )
+        late = self.flow.add(nodes.Late, f"{node.name}.late", inputs=node.inputs, of=node)
+        return Stream(self.flow, late)
+
+    def sink(self, sink: SinkSpec, *, name: str | None = None) -> Stream:
+        """Send the records of this stream somewhere; gives the stream back."""
+        if not isinstance(sink, Parquet | Jsonl | Console | Call | Memory):
+            if callable(sink):
+                raise ConfigError("sink(): to hand results to a function use ms.Call(fn)")
+            raise ConfigError(
+                f"sink(): expected ms.Parquet, ms.Jsonl, ms.Console, ms.Call or ms.Memory, "
+                f"got {type(sink).__name__}"
+            )
+        self.flow.add(nodes.Sink, type(sink).__name__.lower(), (self.node,), name=name, spec=sink)
+        return self
+
+    def _add(self, cls: type[nodes.Node], stem: str, **fields: Any) -> Stream:
+        return Stream(self.flow, self.flow.add(cls, stem, (self.node,), **fields))
+
+
+class KeyedStream:
+    """A stream grouped by key."""
+
+    def __init__(self, stream: Stream, keys: tuple[str, ...], nulls: str) -> None:
+        self.stream = stream
+        self.keys = keys
+        self.nulls = nulls
+
+    def window(self, window: WindowSpec, *, emit: str = "final") -> WindowedStream:
+        """Cut time into windows."""
+        if not isinstance(window, WindowSpec):
+            raise ConfigError(
+                f"window(): expected a window like ms.tumbling('1m') or "
+                f"ms.sliding('10m', '1m'), got {window!r}"
+            )
+        if emit != "final":
+            raise ConfigError(f'window(emit={emit!r}): this version knows emit="final"')
+        return WindowedStream(self, window)
+
+    def agg(self, **aggs: Any) -> Stream:
+        """Aggregates over the whole (bounded) input."""
+        return WindowedStream(self, WHOLE).agg(**aggs)
+
+    def reduce(self, reducer: Callable[..., Any]) -> Stream:
+        """A reduce function over the whole (bounded) input."""
+        return WindowedStream(self, WHOLE).reduce(reducer)
+
+    def map_reduce(
+        self, job: MapReduce, window: WindowSpec | None = None, *, sorted: bool = False
+    ) -> Stream:
+        """A MapReduce job whose `map` gets the key of this stream."""
+        if isinstance(job, type):
+            raise ConfigError(f"map_reduce(): {job.__name__} is a class; give an instance")
+        if not isinstance(job, MapReduce):
+            raise ConfigError(
+                f"map_reduce(): expected an instance of a subclass of ms.MapReduce, got {job!r}"
+            )
+        if not job.can("reduce"):
+            raise ConfigError(f"map_reduce(): {type(job).__name__} has no reduce method")
+        stem = type(job).__name__
+        pairs = self.stream._add(nodes.Pairs, f"{stem}.map", job=job, keys=self.keys)
+        node = self.stream.flow.add(
+            nodes.Windowed,
+            stem,
+            (pairs.node,),
+            keys=("key",),
+            window=window or WHOLE,
+            job=job,
+            in_order=sorted,
+        )
+        return Stream(self.stream.flow, node)
+
+
+class WindowedStream:
+    """A keyed stream cut into windows."""
+
+    def __init__(self, keyed: KeyedStream, window: WindowSpec) -> None:
+        self.keyed = keyed
+        self.spec = window
+
+    def agg(self, **aggs: Any) -> Stream:
+        """One row per window and key: the key columns, window_start, window_end and these."""
+        taken = {*self.keyed.keys, "window_start", "window_end"}
+        checked = aggregates.checked(aggs, "agg", taken)
+        return self._add("agg", aggs=tuple(checked.items()))
+
+    def reduce(self, reducer: Callable[..., Any]) -> Stream:
+        """`reducer(key, records, window)` gives a dict, several, a plain value, or None.
+
+        Records are dicts in (ts, source, offset) order.
+        """
+        if isinstance(reducer, MapReduce):
+            return self.keyed.map_reduce(reducer, self.spec)
+        return self._add("reduce", reducer=_function("reduce", reducer))
+
+    def map_reduce(self, job: MapReduce, *, sorted: bool = False) -> Stream:
+        """A MapReduce job over these windows."""
+        return self.keyed.map_reduce(job, self.spec, sorted=sorted)
+
+    def _add(self, stem: str, **fields: Any) -> Stream:
+        keyed = self.keyed
+        for name in keyed.keys:
+            if name in ("window_start", "window_end"):
+                raise ConfigError(f"key_by({name!r}): that name is taken by the window's columns")
+        node = keyed.stream.flow.add(
+            nodes.Windowed,
+            stem,
+            (keyed.stream.node,),
+            keys=keyed.keys,
+            window=self.spec,
+            null_keys=keyed.nulls,
+            **fields,
+        )
+        return Stream(keyed.stream.flow, node)
+
+
+def _text(step: str, expr: Any) -> str:
+    if not isinstance(expr, str):
+        raise ConfigError(f"{step}(): expected a SQL expression as a string, got {expr!r}")
+    return expr
+
+
+def _function(step: str, fn: Any) -> Any:
+    if not callable(fn):
+        raise ConfigError(f"{step}(): expected a function, got {type(fn).__name__} {fn!r}")
+    return fn
+
+
+def _schema(schema: Any) -> pa.Schema | None:
+    return None if schema is None else parse_schema(schema)

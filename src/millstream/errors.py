@@ -1,0 +1,27 @@
+"""Every error a user can meet, under one root.
+
+`ConfigError` is raised before anything ran (exit code 2), `RunError` while running (exit code 1).
+Each message names the step, what was expected, what came, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class MillstreamError(Exception):
+    """The root of all errors raised on purpose; `exit_code` is what the command line returns."""
+
+    exit_code = 1
+
+
+class ConfigError(MillstreamError):
+    """The flow, its settings or its surroundings cannot work; nothing was started."""
+
+    exit_code = 2
+
+
+class RunError(MillstreamError):
+    """Something failed while the flow was running; what was committed stays valid."""
+
+
+class CheckpointError(ConfigError):
+    """A checkpoint cannot be used: locked, damaged, read-only, or written by another program."""

@@ -1,0 +1,51 @@
+"""Durations as people write them: "500ms", "1s", "5m", "2h", "1d", or a timedelta."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from millstream.errors import ConfigError
+
+Duration = str | timedelta
+_UNITS = {
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "min": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+    "w": 7 * 86_400_000_000,
+}
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
+
+
+def micros(duration: Duration, what: str, *, zero: bool = False) -> int:
+    """A duration in microseconds; `what` names it in the error."""
+    if isinstance(duration, timedelta):
+        value = duration // timedelta(microseconds=1)
+    elif isinstance(duration, str):
+        match = _PATTERN.fullmatch(duration)
+        if match is None or match[2] not in _UNITS:
+            raise ConfigError(
+                f'{what}: {duration!r} is not a duration; write a number and a unit like "500ms", '
+                '"1s", "5m", "2h" or "1d", or give a datetime.timedelta'
+            )
+        value = round(float(match[1]) * _UNITS[match[2]])
+    else:
+        raise ConfigError(
+            f'{what}: expected a duration like "5m" or a datetime.timedelta, '
+            f"got {type(duration).__name__} {duration!r}"
+        )
+    if value < 0 or (value == 0 and not zero):
+        raise ConfigError(f"{what}: {duration!r} must be longer than zero")
+    return value
+
+
+def text(value: int) -> str:
+    """Microseconds in the shortest exact form, for plans and messages."""
+    for unit in ("d", "h", "m", "s", "ms"):
+        if value % _UNITS[unit] == 0 and value:
+            return f"{value // _UNITS[unit]}{unit}"
+    return f"{value}us" if value else "0s"

@@ -1,0 +1,109 @@
+"""The graph: what a flow means. Frozen nodes that point to their inputs; nothing here runs.
+
+Nodes compare by identity, because two equal maps at two places are two nodes. Descriptions of
+sources, sinks, windows and aggregates are held as they are; the planner turns them into stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.ops.expressions import Expression
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Node:
+    """Any step of a flow; `name` is unique in it."""
+
+    name: str
+    inputs: tuple[Node, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What the plan calls it."""
+        return type(self).__name__.lower()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Source(Node):
+    """Records enter here."""
+
+    spec: Any
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Select(Node):
+    """Columns computed by SQL expressions."""
+
+    items: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Where(Node):
+    """Records for which a SQL condition is true."""
+
+    condition: Expression
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Map(Node):
+    """A Python function per record."""
+
+    fn: Callable[[dict[str, Any]], Any]
+    schema: pa.Schema | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MapBatches(Node):
+    """A Python function per Arrow table."""
+
+    fn: Callable[[pa.Table], pa.Table]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pairs(Node):
+    """The map side of a MapReduce job: records to packed (key, value) pairs."""
+
+    job: Any
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Union(Node):
+    """Several streams as one."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Windowed(Node):
+    """A keyed operator with state: aggregates or a reduce over windows."""
+
+    keys: tuple[str, ...]
+    window: Any
+    aggs: tuple[tuple[str, Any], ...] = ()
+    reducer: Callable[..., Any] | None = None
+    job: Any = None
+    null_keys: str = "dead"
+    in_order: bool = False  # sorted output: all keys in one shard
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Late(Node):
+    """Records that came after every window they belong to had left."""
+
+    of: Windowed
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Sink(Node):
+    """Results leave here."""
+
+    spec: Any
+
+
+def topological(nodes: tuple[Node, ...]) -> Iterator[Node]:
+    """The nodes in the order they were built, which is inputs first."""
+    yield from nodes

@@ -1,0 +1,195 @@
+"""How to read a source: its kind, columns and event time, decided once in the driver.
+
+`infer_format` checks what the user asked for against a sample of the files, so that every mistake
+shows before a job starts, as one `ConfigError`. The resulting `Format` travels with each task and
+is all the readers (`readers.py`) need to know.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+
+from millstream.errors import ConfigError
+from millstream.io.schemas import TIMESTAMP, parse_schema
+
+__all__ = ["KINDS", "Format", "SchemaLike", "infer_format", "parse_schema"]
+
+KINDS = ("csv", "json", "parquet", "text")
+SchemaLike: TypeAlias = str | Mapping[str, str | pa.DataType] | pa.Schema
+_TEXT_SCHEMA = pa.schema([("value", pa.string())])
+
+
+@dataclass(frozen=True)
+class Format:
+    """Everything a task needs to know to read a split.
+
+    A record is checked only in the columns that are read: with a projection (`columns`), a bad
+    value elsewhere goes unnoticed.
+    """
+
+    kind: str
+    schema: pa.Schema
+    time: str | None = None
+    time_unit: str = "s"
+    zone: str | None = None
+    header: bool = True
+    delimiter: str = ","
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def delivered(self) -> pa.Schema:
+        """The schema after projection; the time column is always kept, and at least one column.
+
+        (An Arrow table without columns would not know how many rows it has.)
+        """
+        if self.columns is None:
+            return self.schema
+        wanted = {*self.columns, self.time}
+        return pa.schema([f for f in self.schema if f.name in wanted] or [self.schema.field(0)])
+
+
+def infer_format(
+    kind: str,
+    paths: Sequence[str],
+    *,
+    schema: SchemaLike | None = None,
+    time: str | None = None,
+    time_unit: str = "s",
+    zone: str | None = None,
+    header: bool = True,
+    delimiter: str = ",",
+) -> Format:
+    """Check and complete a source's settings, looking at a sample of its files where needed."""
+    from millstream.io import sampling  # it reads with the readers, which need this module
+
+    _check_settings(kind, time_unit, zone, delimiter)
+    given = None if schema is None else parse_schema(schema)
+    if kind == "text":
+        if given is not None and given != _TEXT_SCHEMA:
+            raise ConfigError("a text source has one column, 'value string': leave schema= out")
+        found = _TEXT_SCHEMA
+    elif kind == "parquet":
+        stored = sampling.parquet_schema(paths, required=given is None)
+        found = stored if given is None else given
+        assert found is not None  # required above
+        _check_naive_parquet(found, stored, time, zone)
+    elif given is not None:
+        found = given
+    else:
+        found = sampling.infer_schema(kind, paths, zone, time, header, delimiter)
+    found = _zoned(found, zone)
+    fmt = Format(kind, found, time, time_unit, zone, header, delimiter)
+    _check_supported(fmt)
+    if time is not None:
+        _check_time(fmt, time)
+        if kind != "parquet" and zone is None:
+            _check_naive_sample(sampling.naive_example(fmt, paths), time)
+    return fmt
+
+
+def _check_settings(kind: str, time_unit: str, zone: str | None, delimiter: str) -> None:
+    if kind not in KINDS:
+        raise ConfigError(f"unknown kind {kind!r}{_hint(kind, KINDS)}; known: {', '.join(KINDS)}")
+    if time_unit not in ("s", "ms", "us", "ns"):
+        raise ConfigError(f"time_unit= is {time_unit!r}; it must be 's', 'ms', 'us' or 'ns'")
+    if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
+        raise ConfigError(f"delimiter= is {delimiter!r}; it must be one ASCII character, no quote")
+    if zone is not None:
+        try:
+            ZoneInfo(zone)
+        except (KeyError, ValueError, OSError) as error:
+            raise ConfigError(
+                f"zone= is {zone!r}, which is no IANA zone; write one like 'UTC' or 'Europe/Paris'"
+            ) from error
+
+
+def _zoned(schema: pa.Schema, zone: str | None) -> pa.Schema:
+    """With a zone, wall-clock timestamps are delivered as instants like all others."""
+    if zone is None:
+        return schema
+    naive = pa.timestamp("us")
+    return pa.schema([pa.field(f.name, TIMESTAMP if f.type == naive else f.type) for f in schema])
+
+
+def _check_supported(fmt: Format) -> None:
+    for field in fmt.schema:
+        if fmt.kind == "csv" and pa.types.is_nested(field.type):
+            raise ConfigError(
+                f"column {field.name!r} is {field.type}: csv fields cannot be nested; "
+                f"declare it string, or use kind 'json'"
+            )
+        if fmt.kind in ("csv", "json") and field.type == pa.timestamp("us"):
+            raise ConfigError(
+                f'column {field.name!r} is a timestamp without a zone: add zone="UTC" (or the '
+                f"zone the times are in), or declare it timestamp"
+            )
+        if fmt.kind == "json" and _decimal_inside(field.type, top=True):
+            raise ConfigError(
+                f"column {field.name!r} is {field.type}: a decimal inside a nested json column is "
+                f"not supported; declare it double or string"
+            )
+
+
+def _decimal_inside(kind: pa.DataType, top: bool) -> bool:
+    if pa.types.is_decimal(kind):
+        return not top
+    inner = [kind.field(i).type for i in range(kind.num_fields)]
+    return any(_decimal_inside(child, top=False) for child in inner)
+
+
+def _check_time(fmt: Format, time: str) -> None:
+    names = fmt.schema.names
+    if time not in names:
+        raise ConfigError(
+            f"time column {time!r} is not among the columns: {', '.join(names)}{_hint(time, names)}"
+        )
+    kind = fmt.schema.field(time).type
+    temporal = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+    if not (
+        temporal
+        or pa.types.is_string(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+    ):
+        raise ConfigError(
+            f"time column {time!r} is of type {kind}: event time must be a timestamp, a date, a "
+            f"string (ISO-8601), or a number since the epoch (time_unit=)"
+        )
+    if temporal and not getattr(kind, "tz", None) and fmt.zone is None:
+        raise ConfigError(_naive_message(time, f"of type {kind}"))
+
+
+def _check_naive_parquet(
+    schema: pa.Schema, stored: pa.Schema | None, time: str | None, zone: str | None
+) -> None:
+    """Declared `timestamp`, stored as wall-clock time: without a zone no row could be read."""
+    if zone is not None or stored is None:
+        return
+    for field in schema:
+        at = stored.get_field_index(field.name)
+        if field.type == TIMESTAMP and at >= 0 and stored.field(at).type == pa.timestamp("us"):
+            what = "time column" if field.name == time else "column"
+            raise ConfigError(_naive_message(field.name, "stored without a zone", what))
+
+
+def _check_naive_sample(example: str | None, time: str) -> None:
+    if example is not None:
+        raise ConfigError(_naive_message(time, f"like {example!r}"))
+
+
+def _naive_message(name: str, detail: str, what: str = "time column") -> str:
+    return (
+        f"{what} {name!r} has times without a zone offset ({detail}): "
+        f'add zone="UTC", or the zone the times are in'
+    )
+
+
+def _hint(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

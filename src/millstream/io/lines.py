@@ -1,0 +1,138 @@
+"""Blocks of text lines: where each line starts, which are blank, which need a careful look.
+
+First step of reading csv, json and text. The scan is vectorised over the whole block; the result
+names every non-blank line by its byte position in the file, which is the record's identity.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.io.records import MAX_LINE
+from millstream.io.timestamps import Bools, Ints
+
+BOM = b"\xef\xbb\xbf"
+MAX_DEPTH = 256  # nesting of a json line; a fixed limit, so that no stack size decides
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+_BRACKETS = re.compile(rb"[\[\]{}]")
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The non-blank lines of a block: content is data[starts[i]:ends[i]], without CR and LF."""
+
+    data: bytes
+    starts: Ints
+    ends: Ints
+    positions: Ints
+    dense: bool  # the data consists of exactly these lines: it can be parsed as it is
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def line(self, i: int) -> bytes:
+        return self.data[self.starts[i] : self.ends[i]]
+
+    def all_lines(self) -> list[bytes]:
+        pairs = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
+        return [self.data[a:b] for a, b in pairs]
+
+    def take(self, rows: Bools) -> Lines:
+        if rows.all():
+            return self
+        return Lines(self.data, self.starts[rows], self.ends[rows], self.positions[rows], False)
+
+    def joined(self) -> bytes:
+        return self.data if self.dense else b"\n".join(self.all_lines()) + b"\n"
+
+    def holding(self, offsets: Ints) -> Ints:
+        """For each byte offset the line whose content holds it; offsets outside are dropped."""
+        if not len(self):
+            return np.zeros(0, np.int64)
+        at = np.searchsorted(self.starts, offsets, side="right") - 1
+        return at[(at >= 0) & (offsets < self.ends[at])]
+
+    def as_array(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        return np.frombuffer(self.data, np.uint8)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Fields found in lines: raw columns for the lines `rows`, and why the others have none."""
+
+    columns: list[pa.Array]
+    rows: Ints
+    refused: dict[int, str]
+
+
+def scan(data: bytes, base: int) -> Lines:
+    """Find the lines of a block that begins at byte `base` of its file."""
+    marked = base == 0 and data.startswith(BOM)
+    data = data[len(BOM) :] if marked else data
+    array = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(array == 10)
+    if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
+        ends = np.append(ends, len(data))  # a last line without its newline
+    starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64) if len(ends) else ends
+    positions = starts + (base + (len(BOM) if marked else 0))
+    if marked and len(positions):
+        positions[0] = base
+    filled = ends > starts
+    carriage = np.zeros(len(ends), bool)
+    carriage[filled] = array[ends[filled] - 1] == 13
+    ends = ends - carriage
+    blank = ends == starts
+    suspects = np.flatnonzero(~blank)
+    for i in suspects[array[starts[suspects]] <= 32]:
+        blank[i] = not data[starts[i] : ends[i]].strip()
+    keep = ~blank
+    return Lines(data, starts[keep], ends[keep], positions[keep], bool(keep.all()))
+
+
+def screen(lines: Lines) -> dict[int, str]:
+    """Lines that no kind accepts, with the reason: too long, or not UTF-8."""
+    refused = {
+        int(i): f"line of {lines.ends[i] - lines.starts[i]} bytes; the limit is {MAX_LINE}"
+        for i in np.flatnonzero(lines.ends - lines.starts > MAX_LINE)
+    }
+    try:
+        lines.data.decode("utf-8")
+    except UnicodeDecodeError:
+        suspects = np.unique(lines.holding(np.flatnonzero(lines.as_array() >= 0x80)))
+        refused.update(_undecodable(lines, (int(i) for i in suspects if int(i) not in refused)))
+    return refused
+
+
+def _undecodable(lines: Lines, rows: Iterable[int]) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for i in rows:
+        try:
+            lines.line(i).decode("utf-8")
+        except UnicodeDecodeError as error:
+            found[i] = f"not UTF-8: {error.reason} at byte {error.start} of the line"
+    return found
+
+
+def too_deep(lines: Lines) -> dict[int, str]:
+    """Json lines nested beyond MAX_DEPTH; only lines with that many brackets are looked at."""
+    opened = lines.data.count(b"[") + lines.data.count(b"{")
+    if opened <= MAX_DEPTH:
+        return {}
+    array = lines.as_array()
+    rows = lines.holding(np.flatnonzero((array == 0x5B) | (array == 0x7B)))
+    suspects = np.flatnonzero(np.bincount(rows, minlength=len(lines)) > MAX_DEPTH)
+    why = f"nested more than {MAX_DEPTH} levels deep"
+    return {int(i): why for i in suspects if _depth(lines.line(int(i))) > MAX_DEPTH}
+
+
+def _depth(line: bytes) -> int:
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(_STRINGS.sub(b"", line)):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest

@@ -1,0 +1,243 @@
+"""Reading splits: the part of the data path between files and operators, run inside tasks.
+
+The driver tracks files and offsets (`available_end`), cuts what is new into splits
+(`plan_splits`), and each task turns its splits into records (`read_split`). Where a file was cut
+has no influence on the records: each is one line (or parquet row), known by file and position.
+Malformed records come back as dead letters beside the good ones.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO, cast
+
+import numpy as np
+
+from millstream.errors import RunError
+from millstream.io import parquet
+from millstream.io.csvlines import csv_header
+from millstream.io.formats import Format
+from millstream.io.lines import BOM, scan
+from millstream.io.records import MAX_LINE, Dead, Parsed, Split
+from millstream.io.textkinds import parse_scanned
+
+__all__ = ["Dead", "Parsed", "Split", "available_end", "parse_lines", "plan_splits", "read_split"]
+
+WINDOW = 8 * 1024 * 1024  # bytes of a file held at a time
+_STEP = 64 * 1024  # bytes looked at when searching for a line end
+
+
+def is_gzip(kind: str, path: str) -> bool:
+    return kind != "parquet" and path.endswith(".gz")
+
+
+# ---------------------------------------------------------------- driver side
+
+
+def available_end(path: str, kind: str, complete: bool) -> int:
+    """How far a file can be read now.
+
+    Text kinds: the offset just after the last newline, or the file size when the file is
+    `complete` (a last line without newline then counts). Parquet: the number of rows; 0 while the
+    footer is missing, an error if the file is complete. Gzip: the compressed size when complete
+    and intact (it is decompressed once to make sure), else 0; it is read whole or not at all.
+    """
+    if kind == "parquet":
+        try:
+            with parquet.opened(path) as file:
+                return int(file.metadata.num_rows)
+        except RunError:
+            if complete:
+                raise
+            return 0
+    try:
+        size = os.path.getsize(path)
+        if is_gzip(kind, path):
+            return size if complete and _is_intact(path) else 0
+        if complete:
+            return size
+        with open(path, "rb") as stream:
+            return _last_line_start(stream, 0, size)
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error}") from error
+
+
+def plan_splits(
+    kind: str, source: int, file: int, path: str, start: int, end: int, max_bytes: int
+) -> list[Split]:
+    """Cut [start, end) into splits of at most max_bytes at line starts (parquet: rows).
+
+    A line longer than max_bytes is a split of its own. A gzip file is always one split.
+    """
+    if start >= end:
+        return []
+    if is_gzip(kind, path):
+        return [Split(source, file, path, 0, -1)]
+    if kind == "parquet":
+        ranges = parquet.row_ranges(path, start, end, max_bytes)
+    else:
+        try:
+            ranges = list(_line_ranges(path, start, end, max(1, max_bytes)))
+        except OSError as error:
+            raise RunError(f"cannot read {path}: {error}") from error
+    return [Split(source, file, path, low, high) for low, high in ranges]
+
+
+def _line_ranges(path: str, start: int, end: int, max_bytes: int) -> Iterator[tuple[int, int]]:
+    with open(path, "rb") as stream:
+        while end - start > max_bytes:
+            cut = _last_line_start(stream, start, start + max_bytes)
+            if cut <= start:  # no line end in reach
+                cut = _next_line_start(stream, start + max_bytes, end)
+            yield start, cut
+            start = cut
+    if start < end:
+        yield start, end
+
+
+def _last_line_start(stream: BinaryIO, low: int, high: int) -> int:
+    """Just after the last newline in [low, high), or `low` if there is none."""
+    while high > low:
+        begin = max(low, high - _STEP)
+        stream.seek(begin)
+        found = stream.read(high - begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        high = begin
+    return low
+
+
+def _next_line_start(stream: BinaryIO, low: int, high: int) -> int:
+    """Just after the first newline in [low, high), or `high` if there is none."""
+    stream.seek(low)
+    while low < high:
+        piece = stream.read(min(_STEP, high - low))
+        found = piece.find(b"\n")
+        if found >= 0:
+            return low + found + 1
+        if not piece:
+            break
+        low += len(piece)
+    return high
+
+
+def _is_intact(path: str) -> bool:
+    try:
+        with gzip.open(path) as stream:
+            while stream.read(WINDOW):
+                pass
+    except (OSError, EOFError, zlib.error):
+        return False
+    return True
+
+
+# ---------------------------------------------------------------- task side
+
+
+def parse_lines(fmt: Format, data: bytes, base: int, *, first_line_is_header: bool) -> Parsed:
+    """Parse a block of lines that begins at byte `base` of its file (or spool).
+
+    Without a header line, csv fields are the schema's columns in order.
+    """
+    lines = scan(data, base)
+    layout = tuple(fmt.schema.names)
+    if fmt.kind == "csv" and first_line_is_header and len(lines):
+        layout = csv_header(lines.line(0), fmt, "first line")
+        rest = np.ones(len(lines), bool)
+        rest[0] = False
+        lines = lines.take(rest)
+    return parse_scanned(fmt, lines, layout)
+
+
+def read_split(fmt: Format, split: Split, max_rows: int = 262_144) -> Iterator[Parsed]:
+    """The records of a split, at most max_rows lines or rows at a time, in file order."""
+    if fmt.kind == "parquet":
+        yield from parquet.read_rows(fmt, split, max_rows)
+        return
+    try:
+        layout, skip_to = _layout(fmt, split.path)
+        for base, data in _blocks(fmt.kind, split):
+            cut = max(0, min(skip_to - base, len(data)))
+            for at, piece in _by_lines(data[cut:] if cut else data, base + cut, max_rows):
+                parsed = parse_scanned(fmt, scan(piece, at), layout)
+                if parsed.offered:
+                    yield parsed
+    except (OSError, EOFError, zlib.error) as error:
+        raise RunError(f"cannot read {split.path}: {error}") from error
+
+
+def _layout(fmt: Format, path: str) -> tuple[tuple[str, ...], int]:
+    """The csv fields in file order, and where the header ends.
+
+    Every split of a file reads the header, wherever the split begins. It is the first line that
+    is not blank.
+    """
+    if fmt.kind != "csv" or not fmt.header:
+        return tuple(fmt.schema.names), 0
+    with _stream(fmt.kind, path) as stream:
+        end = 0
+        while line := stream.readline(MAX_LINE):
+            text = line.removeprefix(BOM) if end == 0 else line
+            end += len(line)
+            if text.strip():
+                return csv_header(text.rstrip(b"\r\n"), fmt, path), end
+    return tuple(fmt.schema.names), end  # nothing but blank lines
+
+
+def _stream(kind: str, path: str) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path)) if is_gzip(kind, path) else open(path, "rb")
+
+
+def _blocks(kind: str, split: Split) -> Iterator[tuple[int, bytes]]:
+    """(position, complete lines) in order; an overlong line is cut just beyond the limit."""
+    with _stream(kind, split.path) as stream:
+        stream.seek(split.start)
+        at, rest = split.start, b""
+        while True:
+            data = rest + _read(stream, split, at + len(rest))
+            if len(data) == len(rest):  # the end
+                if rest:
+                    yield at, rest
+                return
+            cut = data.rfind(b"\n") + 1
+            if cut:
+                yield at, data[:cut]
+                at, rest = at + cut, data[cut:]
+            elif len(data) > MAX_LINE:
+                yield at, data[: MAX_LINE + 1] + b"\n"
+                at, rest = _past_line(stream, split, at + len(data))
+            else:
+                rest = data
+
+
+def _read(stream: BinaryIO, split: Split, at: int) -> bytes:
+    if split.end < 0:
+        return stream.read(WINDOW)
+    wanted = min(WINDOW, split.end - at)
+    data = stream.read(wanted)
+    if len(data) < wanted and not data:
+        raise RunError(f"{split.path} ends at byte {at}, expected {split.end}: was it truncated?")
+    return data
+
+
+def _past_line(stream: BinaryIO, split: Split, at: int) -> tuple[int, bytes]:
+    """Skip to the end of the current line; what follows it in the last window is kept."""
+    while data := _read(stream, split, at):
+        found = data.find(b"\n") + 1
+        if found:
+            return at + found, data[found:]
+        at += len(data)
+    return at, b""
+
+
+def _by_lines(data: bytes, base: int, max_rows: int) -> Iterator[tuple[int, bytes]]:
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + 1
+    start = 0
+    for end in [*ends[max_rows - 1 :: max_rows].tolist(), len(data)]:
+        if end > start:
+            whole = start == 0 and end == len(data)
+            yield base + start, data if whole else data[start:end]
+        start = end

@@ -1,0 +1,56 @@
+"""What passes between the driver, the readers and the operators: splits, records, dead letters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from millstream.io.timestamps import Ints
+
+MAX_LINE = 16 * 1024 * 1024  # a longer line is a dead letter
+MAX_RAW = 64 * 1024  # what a dead letter keeps of its line
+
+
+@dataclass(frozen=True)
+class Split:
+    """A part of one file that one task reads.
+
+    Text kinds: the byte range [start, end), which begins at a line start and ends after a newline
+    (or at the end of a complete file). Parquet: a range of rows. Gzip: the whole file, end = -1.
+    """
+
+    source: int
+    file: int
+    path: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Dead:
+    """A malformed record: where it is, its raw text (cut at 64 KiB), and why it was refused."""
+
+    position: int
+    raw: str
+    error: str
+
+
+@dataclass
+class Parsed:
+    """The records of one block: good ones as columns, malformed ones as dead letters.
+
+    `positions` (byte offset of the line start, uncompressed for gzip, or the row index in a
+    parquet file) never depends on how the file was split. `ts` is microseconds UTC.
+    """
+
+    table: pa.Table
+    ts: Ints | None
+    positions: Ints
+    dead: list[Dead]
+    offered: int
+
+
+def raw_text(line: bytes) -> str:
+    """A line as a dead letter shows it: readable whatever its bytes are, and bounded."""
+    return line[:MAX_RAW].decode("utf-8", "backslashreplace")

@@ -1,0 +1,83 @@
+"""A chunk: some records of one source, in columns, with their time and place.
+
+Chunks are what travels between the operators inside one task. `ts` (microseconds since the epoch,
+UTC) is the event time and never changes on the way; `(src, pos)` says where a record comes from, so
+that order and tie-breaks do not depend on how the input was split or batched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+
+# A position is (file, offset in it) in one integer: 2^23 files of 2^40 bytes (or rows) each.
+OFFSET_BITS = 40
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Records of one source: `table` holds the user's columns, the rest who and when they are."""
+
+    table: pa.Table
+    ts: Int64
+    pos: Int64
+    src: int
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+    def take(self, index: np.ndarray[Any, Any]) -> Chunk:
+        """The records at these indices (or under this boolean mask), in this order."""
+        if index.dtype == np.bool_:
+            index = np.flatnonzero(index)
+        if len(index) == len(self.ts) and (len(index) == 0 or bool((np.diff(index) == 1).all())):
+            return self
+        return Chunk(self.table.take(pa.array(index)), self.ts[index], self.pos[index], self.src)
+
+    def with_table(self, table: pa.Table) -> Chunk:
+        """The same records with other columns."""
+        return Chunk(table, self.ts, self.pos, self.src)
+
+    def column(self, name: str) -> pa.Array:
+        """One column as a plain array; all null if no record of this chunk has it."""
+        index = self.table.schema.get_field_index(name)
+        if index < 0:
+            return pa.nulls(len(self))
+        return flat(self.table.column(index))
+
+
+def flat(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A chunked array as one plain array (a dictionary is decoded)."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+        if isinstance(values, pa.ChunkedArray):  # combine_chunks keeps it chunked when empty
+            values = values.chunk(0) if values.num_chunks else pa.array([], type=values.type)
+    if pa.types.is_dictionary(values.type):
+        values = pc.cast(values, values.type.value_type)
+    return values
+
+
+def encode_block(table: pa.Table) -> bytes:
+    """One table as an Arrow IPC stream: the unit that travels between stages."""
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(out.getvalue())
+
+
+def decode_block(block: bytes) -> pa.Table:
+    """The inverse of `encode_block`, without copying."""
+    return pa.ipc.open_stream(pa.py_buffer(block)).read_all()
+
+
+def concat(tables: list[pa.Table]) -> pa.Table:
+    """Tables one below the other; types are widened where batches inferred different ones."""
+    if len(tables) == 1:
+        return tables[0]
+    return pa.concat_tables(tables, promote_options="permissive").combine_chunks()

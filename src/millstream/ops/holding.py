@@ -1,0 +1,120 @@
+"""Aggregates in plain Python: a user's `Aggregate`, a MapReduce `combine`, and kept values.
+
+What has a `combine` is kept as one state per pane, and slides through two stacks, so that every
+result costs O(1) combines. What has none keeps its values and gets them in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import RunError
+from millstream.ops.chunks import Int64
+from millstream.ops.codec import decode, encode, fresh
+
+
+@dataclass(frozen=True)
+class ObjectKernel:
+    """States of any Python type, combined by a user's function."""
+
+    name: str
+    zero: Callable[[], Any]
+    add: Callable[[Any, Any], Any]
+    combine: Callable[[Any, Any], Any]
+    finish: Callable[[Any], Any]
+
+    def lift(self, values: list[Any], groups: Int64, count: int) -> tuple[pa.Array, dict[int, str]]:
+        """One state per group; values on which `add` raises are given back with the error."""
+        states: list[Any] = [None] * count
+        started = [False] * count
+        bad: dict[int, str] = {}
+        for index, (group, value) in enumerate(zip(groups.tolist(), values, strict=True)):
+            if value is None:
+                continue
+            try:
+                state = states[group] if started[group] else self.zero()
+                states[group] = self.add(state, value)
+                started[group] = True
+            except Exception as error:  # a user's function may raise anything
+                bad[index] = f"{type(error).__name__}: {error}"
+        begun = zip(states, started, strict=True)
+        encoded = [encode(state if any_yet else self.zero()) for state, any_yet in begun]
+        return pa.array(encoded, pa.binary()), bad
+
+    def merge(self, states: pa.Array, groups: Int64, count: int) -> pa.Array:
+        """States of the same group combined, in the order they stand in."""
+        merged: list[bytes | None] = [None] * count
+        pending: dict[int, Any] = {}
+        for group, data in zip(groups.tolist(), states.to_pylist(), strict=True):
+            if merged[group] is None:
+                merged[group] = data
+            else:
+                left = pending[group] if group in pending else decode(merged[group] or b"")
+                pending[group] = self._combine(left, decode(data))
+        for group, state in pending.items():
+            merged[group] = encode(state)
+        return pa.array(merged, pa.binary())
+
+    def slide(self, states: pa.Array, low: Int64, high: Int64) -> list[Any]:
+        """The state of every window [low, high) over ascending rows, by two stacks."""
+        rows = [decode(data) for data in states.to_pylist()]
+        front: list[tuple[int, Any]] = []  # (row, this row and all later ones of the stack)
+        back: Any = None
+        back_from = back_to = 0  # rows [back_from, back_to) are in `back`
+        out = []
+        for start, stop in zip(low.tolist(), high.tolist(), strict=True):
+            if start >= back_to:
+                front, back_from, back_to = [], start, start
+            while back_to < stop:
+                row = fresh(rows[back_to])
+                back = row if back_to == back_from else self._combine(back, row)
+                back_to += 1
+            while front and front[-1][0] < start:
+                front.pop()
+            if not front and back_from < start:
+                for row_at in range(back_to - 1, start - 1, -1):
+                    row = fresh(rows[row_at])
+                    state = self._combine(row, fresh(front[-1][1])) if front else row
+                    front.append((row_at, state))
+                back_from = back_to
+            if not front:
+                out.append(fresh(back))
+            elif back_from == back_to:
+                out.append(fresh(front[-1][1]))
+            else:
+                out.append(self._combine(fresh(front[-1][1]), fresh(back)))
+        return out
+
+    def results(self, states: list[Any]) -> list[Any]:
+        """The answers of these states."""
+        try:
+            return [self.finish(state) for state in states]
+        except Exception as error:
+            raise RunError(
+                f"{self.name}: result() raised {type(error).__name__}: {error}"
+            ) from error
+
+    def _combine(self, left: Any, right: Any) -> Any:
+        try:
+            return self.combine(left, right)
+        except Exception as error:
+            raise RunError(
+                f"{self.name}: combine({left!r}, {right!r}) raised {type(error).__name__}: {error}"
+            ) from error
+
+
+def gather_lists(values: pa.Array, low: Int64, high: Int64) -> pa.Array:
+    """The values of every window as a list column."""
+    sizes = high - low
+    offsets = np.concatenate(([0], np.cumsum(sizes)))
+    nth = np.arange(int(offsets[-1])) - np.repeat(offsets[:-1], sizes)
+    rows = np.repeat(low, sizes) + nth
+    taken = values.take(pa.array(rows))
+    if int(offsets[-1]) < 2**31:
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), taken)
+    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), taken)

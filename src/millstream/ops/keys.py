@@ -1,0 +1,158 @@
+"""Keys: stable hashes for shards, and dense codes for grouping.
+
+The hash of a key decides its shard, and so where its state lies for as long as the checkpoint
+lives: it must never depend on the process, the batch or the parallelism. Keys of different types
+never meet (1, 1.0, "1" and True are four keys).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.ops.chunks import Int64, flat
+
+UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
+
+_HASH_KEY = "millstream-key-0"  # fixed for ever: pandas needs exactly 16 characters
+_TAGS = {"null": 1, "bool": 2, "int": 3, "float": 4, "string": 5, "time": 6, "other": 7}
+
+
+def canonical(column: pa.Array) -> pa.Array:
+    """The one form in which equal keys are equal: 64-bit numbers, one zero, one NaN."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = pc.cast(column, kind.value_type)
+        kind = column.type
+    if pa.types.is_integer(kind) and kind != pa.int64():
+        return pc.cast(column, pa.int64())
+    if pa.types.is_floating(kind):
+        values = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False) + 0.0
+        values[np.isnan(values)] = np.nan
+        return pa.array(values, mask=np.asarray(pc.is_null(column)))
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pc.cast(column, pa.string())
+    return column
+
+
+def _tagged(column: pa.Array) -> tuple[str, np.ndarray[Any, Any]]:
+    kind = column.type
+    if pa.types.is_null(kind):
+        return "null", np.zeros(len(column), np.int64)
+    if pa.types.is_boolean(kind):
+        return "bool", np.asarray(pc.cast(column, pa.int64()).fill_null(0))
+    if pa.types.is_integer(kind):
+        return "int", np.asarray(pc.cast(column, pa.int64()).fill_null(0))
+    if pa.types.is_floating(kind):
+        return "float", np.asarray(pc.cast(column, pa.float64()).fill_null(0.0))
+    if pa.types.is_string(kind):
+        return "string", column.fill_null("").to_numpy(zero_copy_only=False)
+    if pa.types.is_timestamp(kind):
+        micros = pc.cast(column, pa.timestamp("us", kind.tz), safe=False)
+        return "time", np.asarray(pc.cast(micros, pa.int64()).fill_null(0))
+    digests = [
+        int.from_bytes(
+            hashlib.blake2b(msgspec.msgpack.encode(v, enc_hook=str), digest_size=8).digest(), "big"
+        )
+        for v in column.to_pylist()
+    ]
+    return "other", np.array(digests, np.uint64)
+
+
+def _mix(values: UInt64) -> UInt64:
+    """The finaliser of splitmix64, so that combined hashes spread over all bits."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def hash_keys(columns: list[pa.Array]) -> UInt64:
+    """A stable 64-bit hash per row over canonical key columns."""
+    total = np.zeros(len(columns[0]), np.uint64)
+    with np.errstate(over="ignore"):
+        for column in columns:
+            tag, values = _tagged(column)
+            hashed = (
+                values
+                if values.dtype == np.uint64
+                else pd.util.hash_array(values, hash_key=_HASH_KEY, categorize=False)
+            )
+            if column.null_count:
+                hashed = np.where(np.asarray(pc.is_null(column)), np.uint64(0), hashed)
+            salt = np.uint64(_TAGS[tag]) * np.uint64(0x9E3779B97F4A7C15)
+            total = _mix((total * np.uint64(31)) ^ _mix(hashed ^ salt))
+    return total
+
+
+def factorize(columns: list[pa.Array]) -> tuple[Int64, list[pa.Array]]:
+    """Dense codes per row, and the distinct keys in ascending order, one array per column."""
+    if len(columns) == 1:
+        return _factorize_one(columns[0])
+    codes, uniques = _factorize_one(columns[0])
+    parts = [(codes, uniques[0])]
+    for column in columns[1:]:
+        more, values = _factorize_one(column)
+        parts.append((more, values[0]))
+        codes, _ = dense(codes * np.int64(len(values[0])) + more)
+    # Codes were made dense in ascending order of the parts at every step, so key order holds.
+    count = int(codes.max()) + 1 if len(codes) else 0
+    some_row = np.zeros(count, np.int64)
+    some_row[codes] = np.arange(len(codes))
+    return codes, [values.take(pa.array(part[some_row])) for part, values in parts]
+
+
+def _factorize_one(column: pa.Array) -> tuple[Int64, list[pa.Array]]:
+    column = canonical(column)
+    if pa.types.is_null(column.type):
+        return np.zeros(len(column), np.int64), [column[:1]]
+    encoded = column.dictionary_encode(null_encoding="encode")
+    values = encoded.dictionary
+    indices = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    try:
+        order = pc.sort_indices(values).to_numpy()
+    except pa.ArrowNotImplementedError:  # lists, structs: no order, so first come first
+        return indices, [values]
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return rank[indices], [values.take(pa.array(order))]
+
+
+def dense(codes: Int64) -> tuple[Int64, Int64]:
+    """Sparse non-negative codes as dense ones in ascending order, and the sparse one of each."""
+    if not len(codes):
+        return codes, codes
+    low, high = int(codes.min()), int(codes.max())
+    if high - low <= 4 * len(codes) + 1024:
+        present = np.zeros(high - low + 1, np.bool_)
+        present[codes - low] = True
+        kept = np.flatnonzero(present)
+        return (np.cumsum(present) - 1)[codes - low], kept + low
+    kept, inverse = np.unique(codes, return_inverse=True)
+    return inverse.astype(np.int64, copy=False), kept
+
+
+def group_by(keys: Int64, panes: Int64) -> tuple[Int64, Int64, Int64]:
+    """Dense group codes over (key, pane), and the key and pane of each group, ascending."""
+    if not len(keys):
+        return keys, keys, panes
+    low, width = int(panes.min()), int(panes.max()) - int(panes.min()) + 1
+    if (int(keys.max()) + 1) * width < 2**62:
+        groups, sparse = dense(keys * np.int64(width) + (panes - low))
+        return groups, sparse // width, sparse % width + low
+    order = np.lexsort((panes, keys))
+    first = np.ones(len(order), np.bool_)
+    first[1:] = (np.diff(keys[order]) != 0) | (np.diff(panes[order]) != 0)
+    groups = np.empty(len(order), np.int64)
+    groups[order] = np.cumsum(first) - 1
+    return groups, keys[order][first], panes[order][first]
+
+
+def key_arrays(table: pa.Table, names: tuple[str, ...]) -> list[pa.Array]:
+    """The key columns of a table as canonical plain arrays."""
+    return [canonical(flat(table.column(name))) for name in names]

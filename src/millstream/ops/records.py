@@ -1,0 +1,148 @@
+"""Plain Python functions over records: dicts in, dicts out, bad ones set aside.
+
+Used by `map`, `flat_map`, `reduce` and MapReduce jobs. A function that raises costs the one record
+it was given, never its neighbours: the record becomes a dead letter with the operator's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import RunError
+from millstream.ops.chunks import Chunk
+
+Row = dict[str, Any]
+_RAW_LIMIT = 65_536
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A record that could not be processed: where it came from, what it was, what went wrong."""
+
+    operator: str
+    source: int
+    position: int
+    raw: str
+    error: str
+
+
+def as_json(value: Any) -> str:
+    """Any value as JSON for people to read; what JSON cannot say is said by `str`."""
+    try:
+        text = msgspec.json.encode(value, enc_hook=str).decode()
+    except (TypeError, ValueError, RecursionError):
+        text = repr(value)
+    return text[:_RAW_LIMIT]
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {error}"
+
+
+def dead_row(operator: str, chunk: Chunk, index: int, error: str) -> DeadLetter:
+    """A dead letter for one record of a chunk."""
+    row = chunk.table.slice(index, 1).to_pylist()
+    raw = as_json(row[0] if row else {})
+    return DeadLetter(operator, chunk.src, int(chunk.pos[index]), raw, error)
+
+
+def apply(
+    chunk: Chunk, fn: Callable[[Row], Any], operator: str, schema: pa.Schema | None
+) -> tuple[Chunk, list[DeadLetter]]:
+    """`fn` over every record: it may give a dict, several, or None; errors become dead letters."""
+    out: list[Row] = []
+    origin: list[int] = []
+    failed: dict[int, str] = {}  # a record is either dead or processed, whatever it gave
+    for index, row in enumerate(chunk.table.to_pylist()):
+        try:
+            results = several(fn(row))
+        except Exception as error:  # a user's function may raise anything
+            failed[index] = describe(error)
+            continue
+        out.extend(results)
+        origin.extend([index] * len(results))
+    table, bad = to_table(out, schema)
+    while bad:
+        failed.update({origin[i]: why for i, why in bad.items()})
+        kept = [i for i, o in enumerate(origin) if o not in failed]
+        out, origin = [out[i] for i in kept], [origin[i] for i in kept]
+        table, bad = to_table(out, schema)
+    at = np.array(origin, np.int64)
+    dead = [dead_row(operator, chunk, index, why) for index, why in sorted(failed.items())]
+    return Chunk(table, chunk.ts[at], chunk.pos[at], chunk.src), dead
+
+
+def several(result: Any) -> list[Row]:
+    """What a function gave, as a list of dicts."""
+    if result is None:
+        return []
+    if isinstance(result, Mapping):
+        return [dict(result)]
+    if isinstance(result, str | bytes) or not isinstance(result, Iterable):
+        raise TypeError(
+            f"expected a dict, an iterable of dicts or None, got {type(result).__name__}"
+        )
+    rows = []
+    for item in result:
+        if not isinstance(item, Mapping):
+            raise TypeError(f"expected an iterable of dicts, got one of {type(item).__name__}")
+        rows.append(dict(item))
+    return rows
+
+
+def to_table(rows: list[Row], schema: pa.Schema | None) -> tuple[pa.Table, dict[int, str]]:
+    """Rows as a table, and the rows whose values do not fit the type of their column."""
+    if schema is not None:
+        names = list(schema.names)
+    else:
+        names = list(dict.fromkeys(name for row in rows for name in row))
+    bad: dict[int, str] = {}
+    columns = []
+    for name in names:
+        values = [row.get(name) for row in rows]
+        kind = schema.field(name).type if schema is not None else None
+        columns.append(_column(name, values, kind, bad))
+    if bad:
+        return pa.table({}), bad
+    if not names:  # no columns at all: the number of rows would be lost
+        return pa.table({"_": pa.nulls(len(rows))}), bad
+    return pa.table(columns, names=names), bad
+
+
+def _column(
+    name: str, values: list[Any], kind: pa.DataType | None, bad: dict[int, str]
+) -> pa.Array | None:
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        pass
+    if kind is None:
+        kind = _leading_type(values)
+    for index, value in enumerate(values):
+        try:
+            pa.array([value], kind)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+            bad[index] = (
+                f"column {name!r} holds {kind}, this record has {type(value).__name__} "
+                f"{as_json(value)[:80]}"
+            )
+    if not bad:
+        raise RunError(f"column {name!r}: values cannot be stored as {kind}")
+    return None
+
+
+def _leading_type(values: list[Any]) -> pa.DataType:
+    for value in values:
+        if value is not None:
+            try:
+                return pa.array([value]).type
+            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+                continue
+    return pa.string()

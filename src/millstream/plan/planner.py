@@ -1,0 +1,30 @@
+"""The planner: a visible tuple of rules, each a function from a plan to a better one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millstream.graph import nodes
+from millstream.io.formats import Format
+from millstream.plan.rules.assign_levels import assign_levels
+from millstream.plan.rules.build_jobs import build_jobs
+from millstream.plan.rules.check_flow import check_flow
+from millstream.plan.rules.prune_columns import prune_columns
+from millstream.plan.rules.resolve_columns import resolve_columns
+from millstream.plan.stages import Plan
+
+RULES: tuple[Callable[[Plan], Plan], ...] = (
+    check_flow,
+    resolve_columns,
+    prune_columns,
+    assign_levels,
+    build_jobs,
+)
+
+
+def make_plan(flow: str, graph: tuple[nodes.Node, ...], formats: dict[str, Format]) -> Plan:
+    """The plan of a flow whose sources have been looked at."""
+    plan = Plan(flow, graph, formats)
+    for rule in RULES:
+        plan = rule(plan)
+    return plan

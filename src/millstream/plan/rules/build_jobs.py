@@ -1,0 +1,35 @@
+"""Turn keyed nodes into window jobs: which aggregate is computed in which way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from millstream.api.mapreduce import combiner
+from millstream.graph import nodes
+from millstream.ops.windowed import Measure, WindowJob
+from millstream.plan.stages import Plan
+
+
+def build_jobs(plan: Plan) -> Plan:
+    """One window job per keyed operator."""
+    return replace(plan, jobs={node.name: _job(node) for node in plan.windowed()})
+
+
+def _job(node: nodes.Windowed) -> WindowJob:
+    span = node.window.span
+    if node.job is not None:
+        measures: tuple[Measure, ...] = ()
+        if node.job.can("combine"):
+            measures = (Measure("value", None, objects=combiner(node.job, node.name)),)
+        return WindowJob(
+            node.name,
+            ("key",),
+            span,
+            measures,
+            node.job.reduce,
+            packed=True,
+            one_shard=node.in_order,
+        )
+    measures = tuple(agg.measure(name) for name, agg in node.aggs)
+    keep = node.null_keys == "keep"
+    return WindowJob(node.name, node.keys, span, measures, node.reducer, keep_null_keys=keep)

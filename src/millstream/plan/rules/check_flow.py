@@ -1,0 +1,71 @@
+"""Refuse flows that cannot work, before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from millstream.api.sinks import FileSink
+from millstream.api.sources import Files, Rate, Socket
+from millstream.errors import ConfigError
+from millstream.graph import nodes
+from millstream.plan.stages import Plan, upstream_sources
+
+
+def check_flow(plan: Plan) -> Plan:
+    """Sources and sinks exist, sinks do not share a directory, whole windows can end."""
+    if not plan.sources():
+        raise ConfigError(f"flow {plan.flow!r} has no source; begin with flow.source(...)")
+    if not plan.sinks():
+        raise ConfigError(
+            f"flow {plan.flow!r} has no sink, so nothing would come out; end a stream with "
+            ".sink(ms.Parquet('out/')), ms.Jsonl, ms.Console, ms.Call or ms.Memory"
+        )
+    _check_sinks(plan)
+    for node in plan.windowed():
+        if node.window.span.whole:
+            _check_whole(plan, node)
+        elif any(
+            isinstance(other, nodes.Windowed) and other.window.span.whole
+            for other in _upstream(node)
+        ):
+            raise ConfigError(
+                f"{node.name!r} has a time window over results of the whole input, which have no "
+                "time; give the first job a window too"
+            )
+    return plan
+
+
+def _check_sinks(plan: Plan) -> None:
+    taken: dict[Path, str] = {}
+    for sink in plan.sinks():
+        if isinstance(sink.spec, FileSink):
+            path = Path(sink.spec.path).absolute()
+            if path in taken:
+                raise ConfigError(
+                    f"sinks {taken[path]!r} and {sink.name!r} both write to {sink.spec.path}; "
+                    "give each a directory of its own"
+                )
+            taken[path] = sink.name
+
+
+def _check_whole(plan: Plan, node: nodes.Windowed) -> None:
+    for source in upstream_sources(plan, node):
+        spec = source.spec
+        endless = (
+            (isinstance(spec, Files) and spec.follow)
+            or (isinstance(spec, Rate) and spec.limit is None)
+            or (isinstance(spec, Socket) and spec.reconnect)
+        )
+        if endless:
+            raise ConfigError(
+                f"{node.name!r} works on the whole input, but source {source.name!r} never ends; "
+                "give it a window, like ms.tumbling('1m')"
+            )
+
+
+def _upstream(node: nodes.Node) -> list[nodes.Node]:
+    found: list[nodes.Node] = []
+    for one in node.inputs:
+        found.append(one)
+        found.extend(_upstream(one))
+    return found

@@ -1,0 +1,61 @@
+"""Read only the columns that something downstream looks at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from millstream.graph import nodes
+from millstream.plan.stages import Plan
+
+_ALL = None
+
+
+def prune_columns(plan: Plan) -> Plan:
+    """Narrow what is read from each source; a Python function or a sink wants everything."""
+    formats = dict(plan.formats)
+    for source in plan.sources():
+        wanted = _wanted(plan, source)
+        fmt = formats[source.name]
+        if wanted is _ALL:
+            continue
+        always = {fmt.time, source.spec.participant} - {None}
+        kept = tuple(n for n in fmt.schema.names if n in wanted or n in always)
+        if kept and len(kept) < len(fmt.schema.names):
+            formats[source.name] = replace(fmt, columns=kept)
+    return replace(plan, formats=formats)
+
+
+def _wanted(plan: Plan, node: nodes.Node) -> set[str] | None:
+    """The columns of a node's output that are used; None stands for all of them."""
+    wanted: set[str] = set()
+    for consumer in plan.consumers(node):
+        more = _used_by(plan, consumer)
+        if more is _ALL:
+            return _ALL
+        wanted |= more
+    return wanted
+
+
+def _used_by(plan: Plan, node: nodes.Node) -> set[str] | None:
+    match node:
+        case nodes.Where():
+            after = _wanted(plan, node)
+            return _ALL if after is _ALL else after | node.condition.columns
+        case nodes.Select():
+            if any(item.name == "*" for item in node.items):
+                return _ALL
+            return {column for item in node.items for column in item.columns}
+        case nodes.Union():
+            return _wanted(plan, node)
+        case nodes.Windowed():
+            late = any(isinstance(n, nodes.Late) and n.of is node for n in plan.nodes)
+            whole_records = any(agg.column is None and not _counts(agg) for _, agg in node.aggs)
+            if late or node.reducer is not None or node.job is not None or whole_records:
+                return _ALL
+            return {*node.keys, *(agg.column for _, agg in node.aggs if agg.column is not None)}
+        case _:
+            return _ALL
+
+
+def _counts(agg: object) -> bool:
+    return getattr(agg, "kind", "") == "count"

@@ -1,0 +1,144 @@
+"""Find the columns of every stream, and refuse names that are not there.
+
+Columns are known from the sources up to the first Python function without a schema; after that,
+what a record lacks is found when it comes by.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from millstream.api.aggregates import Builtin
+from millstream.errors import ConfigError
+from millstream.graph import nodes
+from millstream.plan.stages import Plan
+
+_NUMERIC = ("sum", "mean", "var", "std")
+
+
+def resolve_columns(plan: Plan) -> Plan:
+    """Columns (and types, where they are known) at the output of every node."""
+    columns: dict[str, tuple[str, ...] | None] = {}
+    types: dict[str, dict[str, pa.DataType]] = {}
+    for node in plan.nodes:
+        have = _input_columns(node, columns)
+        known = types[node.inputs[0].name] if len(node.inputs) == 1 else {}
+        _check(node, have, known)
+        columns[node.name], types[node.name] = _output(plan, node, have, known)
+    return replace(plan, columns=columns, types=types)
+
+
+def _input_columns(
+    node: nodes.Node, columns: dict[str, tuple[str, ...] | None]
+) -> tuple[str, ...] | None:
+    merged: dict[str, None] = {}
+    for one in node.inputs:
+        names = columns[one.name]
+        if names is None:
+            return None
+        merged.update(dict.fromkeys(names))
+    return tuple(merged)
+
+
+def _check(node: nodes.Node, have: tuple[str, ...] | None, types: dict[str, pa.DataType]) -> None:
+    if have is None:
+        return
+    match node:
+        case nodes.Where():
+            _check_expression(node, node.condition, have)
+        case nodes.Select():
+            for item in node.items:
+                if item.name != "*":
+                    _check_expression(node, item, have)
+        case nodes.Pairs() | nodes.Windowed():
+            for key in node.keys:
+                _check_name(node, "key", key, have)
+    if isinstance(node, nodes.Windowed):
+        for name, agg in node.aggs:
+            if agg.column is None:
+                continue
+            _check_name(node, f"{name}={agg}", agg.column, have)
+            kind = types.get(agg.column)
+            if isinstance(agg, Builtin) and agg.kind in _NUMERIC and _not_a_number(kind):
+                raise ConfigError(
+                    f"{node.name}: {name}={agg} needs numbers, but {agg.column!r} is {kind}; cast "
+                    f"it first with .select('*', 'CAST({agg.column} AS DOUBLE) AS ...')"
+                )
+
+
+def _not_a_number(kind: pa.DataType | None) -> bool:
+    return kind is not None and not (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_null(kind)
+    )
+
+
+def _check_expression(node: nodes.Node, expression: object, have: Sequence[str]) -> None:
+    try:
+        expression.check(have)  # type: ignore[attr-defined]
+    except ConfigError as error:
+        raise ConfigError(f"{node.name}: {error}") from None
+
+
+def _check_name(node: nodes.Node, what: str, name: str, have: Sequence[str]) -> None:
+    if name not in have:
+        near = difflib.get_close_matches(name, have, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(
+            f"{node.name}: {what}: there is no column {name!r}; {hint}columns: {', '.join(have)}"
+        )
+
+
+def _output(
+    plan: Plan, node: nodes.Node, have: tuple[str, ...] | None, types: dict[str, pa.DataType]
+) -> tuple[tuple[str, ...] | None, dict[str, pa.DataType]]:
+    match node:
+        case nodes.Source():
+            schema = plan.formats[node.name].schema
+            if not len(schema):  # a generator that does not say what it yields
+                return None, {}
+            return tuple(schema.names), {field.name: field.type for field in schema}
+        case nodes.Select():
+            return _selected(node, have, types)
+        case nodes.Map(schema=pa.Schema() as schema):
+            return tuple(schema.names), {field.name: field.type for field in schema}
+        case nodes.Map() | nodes.MapBatches():
+            return None, {}
+        case nodes.Pairs():
+            return ("key", "value"), {}
+        case nodes.Windowed():
+            bounds = () if node.window.span.whole else ("window_start", "window_end")
+            if node.job is not None:
+                return ("key", "value", *bounds), {}
+            if node.reducer is not None:
+                return None, {}
+            return (*node.keys, *bounds, *(name for name, _ in node.aggs)), {}
+        case _:
+            return have, types
+
+
+def _selected(
+    node: nodes.Select, have: tuple[str, ...] | None, types: dict[str, pa.DataType]
+) -> tuple[tuple[str, ...] | None, dict[str, pa.DataType]]:
+    names: dict[str, None] = {}
+    for item in node.items:
+        if item.name == "*":
+            if have is None:
+                return None, {}
+            names.update(dict.fromkeys(have))
+        else:
+            names[item.name] = None
+    kept = {n: types[n] for n in names if n in types and _passes_through(node, n)}
+    return tuple(names), kept
+
+
+def _passes_through(node: nodes.Select, name: str) -> bool:
+    """Whether a column comes out as it went in."""
+    computed = [item for item in node.items if item.name == name]
+    return all(item.sql.strip() == name for item in computed)

@@ -1,0 +1,91 @@
+"""One batch as data: what the driver tells its tasks, and what they tell each other and it.
+
+Items are small tuples `(partition, tag, name, payload)`. `rows` carry an Arrow block to a keyed
+operator; `seen` goes to every partition of the next level, so that each keyed task can work out
+the watermark itself; `control` and `deliver` travel through to the driver.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from millstream.io.readers import Split
+from millstream.ops.progress import SourceProgress
+from millstream.ops.records import DeadLetter
+from millstream.state.manifests import Output
+from millstream.state.segments import Segment, SegmentFile
+
+Item = tuple[int, str, str, Any]
+
+
+@dataclass(frozen=True)
+class SpoolSplit:
+    """A sealed piece of a spool: lines, or Arrow records of a generator."""
+
+    source: int
+    file: int
+    path: str
+    arrival: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class RateSplit:
+    """Numbered records [start, end) of a rate source that began at `origin`."""
+
+    source: int
+    start: int
+    end: int
+    origin: int
+    interval: float
+
+
+AnySplit = Split | SpoolSplit | RateSplit
+
+
+@dataclass(frozen=True)
+class Batch:
+    """All a task needs to know of the batch it works for."""
+
+    number: int
+    now: int  # the wall clock when the batch was planned: time of arrival, future guard
+    parallelism: int
+    shards: int
+    checkpoint: str
+    progress: dict[str, SourceProgress]  # per source, before this batch
+    closed: dict[str, int]
+    segments: dict[str, dict[str, dict[str, list[Segment]]]]
+    files: dict[str, SegmentFile]
+
+
+@dataclass
+class Seen:
+    """What one task tells every task of the next level."""
+
+    level: int
+    part: int
+    attempt: str
+    latest: dict[str, dict[str, int]] = field(default_factory=dict)  # source -> participant -> ts
+
+
+@dataclass
+class Control:
+    """What one task tells the driver."""
+
+    level: int
+    part: int
+    attempt: str
+    upstream: frozenset[tuple[int, int, str]] = frozenset()  # attempts whose rows it worked on
+    latest: dict[str, dict[str, int]] = field(default_factory=dict)
+    ledger: dict[str, Counter[str]] = field(default_factory=dict)
+    dead: list[DeadLetter] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+    segments: dict[str, dict[str, dict[str, list[Segment]]]] = field(default_factory=dict)
+    files: list[SegmentFile] = field(default_factory=list)
+    last_end: dict[str, int] = field(default_factory=dict)
+    windows: int = 0
+    rows_in: int = 0
+    future: int = 0
+    seconds: float = 0.0

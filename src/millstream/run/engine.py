@@ -1,0 +1,405 @@
+"""The engine: plans batches, has them run, commits them. It knows neither Spark nor threads.
+
+A batch is committed by the rename of its manifest and by nothing else. Whatever a batch wrote
+before is garbage until then; whatever is to be published afterwards is named in the manifest, so
+that publishing can be repeated. There is no write-ahead log: a batch that was not committed is
+simply planned again.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.compute as pc
+
+from millstream.api.sinks import FileSink
+from millstream.errors import RunError
+from millstream.io.writers import claim, discard_staged
+from millstream.ops.chunks import OFFSET_BITS, concat, decode_block
+from millstream.ops.progress import END
+from millstream.ops.records import DeadLetter
+from millstream.ops.spans import NOTHING_CLOSED
+from millstream.plan.stages import Plan
+from millstream.run import ledger as books
+from millstream.run.batch import AnySplit, Batch, Control, Item
+from millstream.run.executors import Executor
+from millstream.run.faults import crash_point
+from millstream.run.program import check_program
+from millstream.run.publishing import publish, stage_delivery
+from millstream.run.sources import Tracker, make_tracker, progress_of
+from millstream.settings import Settings
+from millstream.state.checkpoint import Checkpoint
+from millstream.state.manifests import Manifest, SourceState
+from millstream.state.segments import write_durably
+
+_SMALL = 20_000  # rows a single task handles faster than two and an exchange
+_FIRST_ROWS = 200_000
+_GARBAGE_EVERY = 10
+
+
+class Engine:
+    """A flow on its checkpoint: every `step` is at most one committed batch."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        checkpoint: Checkpoint,
+        settings: Settings,
+        clock: Callable[[], float] = time.time,
+        trackers: Callable[..., Tracker] = make_tracker,
+    ) -> None:
+        self.plan = plan
+        self.checkpoint = checkpoint
+        self.settings = settings
+        self.clock = clock
+        self._make_tracker = trackers
+        self.done = False
+        self.paused: str | None = None
+        self.watermarks: dict[str, int] = {}
+        self.rows_target = min(settings.batch_rows, _FIRST_ROWS)
+        self.last_seconds = 0.0
+        self.last_rows = 0
+        self.manifest = Manifest(-1)
+        self.trackers: dict[str, Tracker] = {}
+        self._to_deliver: dict[str, Any] = {sink.name: sink.spec for sink in plan.sinks()}
+
+    # -- starting -------------------------------------------------------------------------------
+
+    def open(self, cores: int) -> None:
+        """Take the checkpoint over: check the program, finish the last batch, drop leftovers."""
+        program = check_program(self.plan, self.checkpoint, self.settings.shards, cores)
+        self.shards: int = program["shards"]
+        for sink in self.plan.sinks():
+            if isinstance(sink.spec, FileSink):
+                claim(Path(sink.spec.path).absolute(), f"{self.plan.flow} {program['id']}")
+        latest = self.checkpoint.latest()
+        if latest is not None:
+            self.manifest = latest
+            if self.checkpoint.published() < latest.batch:
+                publish(latest, self._to_deliver)
+                self.checkpoint.mark_published(latest.batch)
+        self.checkpoint.discard_uncommitted(self.manifest.batch)
+        for sink in self.plan.sinks():
+            if isinstance(sink.spec, FileSink):
+                discard_staged(Path(sink.spec.path).absolute(), set())
+        for number, node in enumerate(self.plan.sources()):
+            state = self.manifest.sources.get(node.name) or SourceState()
+            fmt = self.plan.formats[node.name]
+            self.trackers[node.name] = self._make_tracker(
+                number, node, fmt, self.checkpoint.path, state
+            )
+        self.started = self.clock()
+
+    def close(self) -> None:
+        """Stop receivers and give the checkpoint back."""
+        for tracker in self.trackers.values():
+            tracker.close()
+        self.checkpoint.close()
+
+    # -- one batch ------------------------------------------------------------------------------
+
+    def step(self, executor: Executor) -> bool:
+        """Run and commit one batch if there is anything to do; False if there was nothing."""
+        for tracker in self.trackers.values():
+            tracker.poll()
+        pending = sum(tracker.pending() for tracker in self.trackers.values())
+        if not pending and not self._time_moved():
+            self.done = all(tracker.ended for tracker in self.trackers.values())
+            return False
+        parts = max(1, self.settings.parallelism or executor.cores)
+        splits = {
+            name: tracker.take(self.rows_target, self.settings.batch_bytes, parts)
+            for name, tracker in self.trackers.items()
+        }
+        batch = self._batch(self._parallelism(pending, parts))
+        crash_point("batch-planned", batch.number)
+        started = time.perf_counter()
+        items = self._run(executor, batch, _spread(splits, batch.parallelism))
+        controls = [payload for _, tag, _, payload in items if tag == "control"]
+        crash_point("tasks-done", batch.number)
+        self._commit(batch, controls, items)
+        self.last_seconds = time.perf_counter() - started
+        self._adapt(controls, splits)
+        self.done = self.manifest.complete
+        return True
+
+    def _parallelism(self, pending: int, parts: int) -> int:
+        if self.settings.parallelism is not None:
+            return self.settings.parallelism
+        return 1 if min(pending / 64, self.rows_target) < _SMALL else parts
+
+    def _time_moved(self) -> bool:
+        """Whether windows can leave although nothing came: input ended, clock or idle time-outs."""
+        if all(tracker.ended for tracker in self.trackers.values()):
+            return not self.manifest.complete
+        for name, at in self._watermarks().items():
+            span = self.plan.jobs[name].span
+            if span.closes_at(at) > self._closed(name) and self._has_state(name):
+                return True
+        return False
+
+    def _has_state(self, operator: str) -> bool:
+        tables = self.manifest.segments.get(operator, {}).values()
+        return any(segments for table in tables for segments in table.values())
+
+    def _closed(self, operator: str) -> int:
+        return self.manifest.closed.get(operator, NOTHING_CLOSED)
+
+    def _progress(self) -> dict[str, Any]:
+        wall = self.clock()
+        out = {}
+        for node in self.plan.sources():
+            state = self.manifest.sources.get(node.name) or SourceState()
+            state.extra.setdefault("started", self.started)
+            ended = self.trackers[node.name].ended
+            out[node.name] = progress_of(node.spec, state, ended, int(wall * 1e6), wall)
+        return out
+
+    def _watermarks(self) -> dict[str, int]:
+        progress = {name: p.watermark() for name, p in self._progress().items()}
+        return self.plan.watermarks(progress)
+
+    def _batch(self, parallelism: int) -> Batch:
+        return Batch(
+            number=self.manifest.batch + 1,
+            now=int(self.clock() * 1e6),
+            parallelism=parallelism,
+            shards=self.shards,
+            checkpoint=str(self.checkpoint.path),
+            progress=self._progress(),
+            closed={name: self._closed(name) for name in self.plan.levels},
+            segments=self.manifest.segments,
+            files=self.manifest.files,
+        )
+
+    def _run(self, executor: Executor, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]:
+        """Run the tasks; again if tasks saw different attempts; patiently if the disk is full."""
+        deadline = time.monotonic() + self.settings.disk_full_wait
+        while True:
+            try:
+                items = executor.run(batch, parts)
+            except (RunError, OSError) as error:
+                if not _disk_full(error):
+                    raise
+                self._discard(batch)
+                self.paused = f"paused: {error}; free some space"
+                if time.monotonic() > deadline:
+                    raise RunError(
+                        f"the disk is full ({error}); batch {batch.number} was not committed and "
+                        "nothing is lost: free some space and start again"
+                    ) from error
+                time.sleep(0.5)
+                continue
+            self.paused = None
+            if _same_attempts([payload for _, tag, _, payload in items if tag == "control"]):
+                return items
+            self._discard(batch)
+
+    def _discard(self, batch: Batch) -> None:
+        """Remove what a batch wrote that will not be committed."""
+        self.checkpoint.discard_uncommitted(batch.number - 1)
+        for sink in self.plan.sinks():
+            if isinstance(sink.spec, FileSink):
+                discard_staged(Path(sink.spec.path).absolute(), set())
+
+    # -- committing -----------------------------------------------------------------------------
+
+    def _commit(self, batch: Batch, controls: list[Control], items: list[Item]) -> None:
+        manifest = self._next_manifest(batch, controls)
+        dead = [letter for control in controls for letter in control.dead]
+        self._check_dead(manifest, dead)
+        try:
+            for sink, spec in self._to_deliver.items():
+                blocks = [p for _, tag, name, p in items if tag == "deliver" and name == sink]
+                if blocks and not isinstance(spec, FileSink):
+                    manifest.outputs.append(self._stage(batch, sink, blocks))
+            if dead:
+                self._write_dead(f"{batch.number:08d}", dead)
+            crash_point("dead-letters-written", batch.number)
+            crash_point("before-manifest", batch.number)
+            self.checkpoint.commit(manifest)
+        except OSError as error:
+            if not _disk_full(error):
+                raise
+            self._discard(batch)
+            raise RunError(
+                f"the disk is full ({error}); batch {batch.number} was not committed and nothing "
+                "is lost: free some space and start again"
+            ) from error
+        self.manifest = manifest
+        crash_point("after-manifest", batch.number)
+        publish(manifest, self._to_deliver)
+        crash_point("published", batch.number)
+        self.checkpoint.mark_published(batch.number)
+        for tracker in self.trackers.values():
+            tracker.committed()
+        crash_point("before-garbage", batch.number)
+        if batch.number % _GARBAGE_EVERY == 0 or manifest.complete:
+            self.checkpoint.collect_garbage(manifest, self.settings.retain)
+
+    def _next_manifest(self, batch: Batch, controls: list[Control]) -> Manifest:
+        old = self.manifest
+        ended = all(tracker.ended for tracker in self.trackers.values())
+        manifest = Manifest(
+            batch=batch.number,
+            at=self.clock(),
+            closed=dict(old.closed),
+            segments={
+                op: {t: dict(s) for t, s in tables.items()} for op, tables in old.segments.items()
+            },
+            ledger={step: dict(account) for step, account in old.ledger.items()},
+            dead=old.dead + sum(len(control.dead) for control in controls),
+            windows=old.windows + sum(control.windows for control in controls),
+            complete=ended,
+        )
+        files = dict(old.files)
+        for control in controls:
+            files.update({file.file: file for file in control.files})
+            manifest.outputs.extend(control.outputs)
+            for step, counts in control.ledger.items():
+                books.add(manifest.ledger, step, counts)
+            for operator, tables in control.segments.items():
+                for table, shards in tables.items():
+                    into = manifest.segments.setdefault(operator, {}).setdefault(table, {})
+                    into.update(shards)
+                    for shard in [s for s, segments in shards.items() if not segments]:
+                        into.pop(shard, None)
+        books.check(manifest.ledger)
+        used = {
+            segment.file
+            for tables in manifest.segments.values()
+            for shards in tables.values()
+            for segments in shards.values()
+            for segment in segments
+        }
+        manifest.files = {name: files[name] for name in sorted(used)}
+        self._advance(batch, controls, manifest)
+        return manifest
+
+    def _advance(self, batch: Batch, controls: list[Control], manifest: Manifest) -> None:
+        """Move sources and operators on to where this batch brought them."""
+        wall = self.clock()
+        progress = {}
+        for node in self.plan.sources():
+            before = self.manifest.sources.get(node.name) or SourceState()
+            state = SourceState(seen_at=dict(before.seen_at))
+            self.trackers[node.name].save(state)
+            state.extra["started"] = before.extra.get("started", self.started)
+            seen = batch.progress[node.name]
+            for control in controls:
+                if control.level == 0:
+                    latest = control.latest.get(node.name, {})
+                    seen = seen.seen(latest)
+                    state.seen_at.update(dict.fromkeys(latest, wall))
+            state.latest = seen.latest
+            state.ended = self.trackers[node.name].ended
+            progress[node.name] = seen.watermark()
+            manifest.sources[node.name] = state
+        self.watermarks = self.plan.watermarks(progress)
+        for operator, at in self.watermarks.items():
+            span = self.plan.jobs[operator].span
+            if span.whole:
+                continue  # a whole window has no end that could make later input late
+            reached = span.closes_at(at)
+            if at >= END:  # the end of input closes what there is, not all time to come
+                reached = max(
+                    (c.last_end.get(operator, reached) for c in controls if operator in c.last_end),
+                    default=self._closed(operator),
+                )
+            manifest.closed[operator] = max(self._closed(operator), reached)
+
+    def _stage(self, batch: Batch, sink: str, blocks: list[bytes]) -> Any:
+        table = concat([decode_block(block) for block in blocks])
+        order = [("__ts", "ascending"), ("__src", "ascending"), ("__pos", "ascending")]
+        table = table.take(pc.sort_indices(table, sort_keys=order))
+        table = table.drop_columns(["__ts", "__src", "__pos"])
+        return stage_delivery(self.checkpoint.path / "staged", batch.number, sink, table)
+
+    def _check_dead(self, manifest: Manifest, dead: list[DeadLetter]) -> None:
+        offered = sum(
+            manifest.ledger.get(node.name, {}).get("offered", 0) for node in self.plan.sources()
+        )
+        limit, grace = self.settings.dead_letter_limit, self.settings.dead_letter_grace
+        if not dead or offered < grace or manifest.dead <= limit * offered:
+            return
+        where = self._write_dead(f"rejected-{manifest.batch:08d}", dead)
+        kinds = Counter(f"{letter.operator}: {letter.error}"[:200] for letter in dead)
+        often = "; ".join(f"{number} x {text}" for text, number in kinds.most_common(3))
+        raise RunError(
+            f"{manifest.dead:,} of {offered:,} records are dead letters, more than the limit of "
+            f"{limit:.1%}: {often}. Batch {manifest.batch} was not committed; its dead letters "
+            f"are in {where}. Correct the function or the data, or raise dead_letter_limit"
+        )
+
+    def _write_dead(self, stem: str, dead: list[DeadLetter]) -> Path:
+        sources = {self.plan.number(node): node.name for node in self.plan.sources()}
+        lines = [
+            msgspec.json.encode(
+                {
+                    "operator": letter.operator,
+                    "error": letter.error,
+                    "raw": letter.raw,
+                    "source": sources.get(letter.source),
+                    **self._place(sources.get(letter.source), letter.position),
+                }
+            )
+            for letter in dead
+        ]
+        path = self.checkpoint.path / "dead" / f"{stem}.jsonl"
+        write_durably(path, b"\n".join(lines) + b"\n")
+        return path
+
+    def _place(self, source: str | None, position: int) -> dict[str, Any]:
+        """Where a record stands: its file and offset if it has them."""
+        files = getattr(self.trackers.get(source or ""), "files", None)
+        number, offset = position >> OFFSET_BITS, position & ((1 << OFFSET_BITS) - 1)
+        if files is not None and number < len(files):
+            return {"file": files[number].path, "offset": offset}
+        return {"offset": position}
+
+    # -- sizes ----------------------------------------------------------------------------------
+
+    def _adapt(self, controls: list[Control], splits: dict[str, list[AnySplit]]) -> None:
+        """Let the next batch cost about `batch_seconds`; change by at most a factor of two."""
+        rows = sum(control.rows_in for control in controls)
+        self.last_rows = rows
+        reading = [name for name, taken in splits.items() if taken]
+        if len(reading) == 1:
+            self.trackers[reading[0]].learn(rows)
+        if rows >= self.rows_target // 2 and self.manifest.batch > 0:
+            factor = self.settings.batch_seconds / max(self.last_seconds, 1e-3)
+            target = int(self.rows_target * min(2.0, max(0.5, factor)))
+            self.rows_target = max(1_000, min(self.settings.batch_rows, target))
+
+
+def _spread(splits: dict[str, list[AnySplit]], parts: int) -> list[list[AnySplit]]:
+    """Splits over tasks, in order and about evenly."""
+    flat = [split for taken in splits.values() for split in taken]
+    spread: list[list[AnySplit]] = [[] for _ in range(max(1, min(parts, len(flat))))]
+    for index, split in enumerate(flat):
+        spread[index * len(spread) // len(flat)].append(split)
+    return spread
+
+
+def _same_attempts(controls: list[Control]) -> bool:
+    """Whether all tasks of a level worked on the output of the same attempts.
+
+    After an executor is lost Spark may run some tasks again; if a function is not deterministic,
+    its neighbours would have seen something else. Such a batch is run again as a whole.
+    """
+    by_level: dict[int, set[frozenset[tuple[int, int, str]]]] = {}
+    for control in controls:
+        by_level.setdefault(control.level, set()).add(control.upstream)
+    return all(len(seen) == 1 for seen in by_level.values())
+
+
+def _disk_full(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return True
+    return "No space left on device" in str(error)

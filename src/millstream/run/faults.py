@@ -1,0 +1,26 @@
+"""Named crash points, so that tests can kill the driver exactly where it hurts.
+
+`MILLSTREAM_CRASH_AT=<point>:<batch>` makes the process kill itself there, as `kill -9` would.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+POINTS = (
+    "batch-planned",
+    "tasks-done",
+    "dead-letters-written",
+    "before-manifest",
+    "after-manifest",
+    "half-published",
+    "published",
+    "before-garbage",
+)
+
+
+def crash_point(point: str, batch: int) -> None:
+    """Die here if a test asked for it."""
+    if os.environ.get("MILLSTREAM_CRASH_AT") == f"{point}:{batch}":
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,41 @@
+"""The ledger: where every record went, exact at every commit.
+
+Per step: offered = aggregated + dead + late + diverted + dropped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from millstream.errors import RunError
+
+WAYS = ("aggregated", "dead", "late", "diverted", "dropped")
+
+
+def add(ledger: dict[str, dict[str, int]], step: str, counts: Counter[str]) -> None:
+    """Add the counts of one task to a step's account."""
+    account = ledger.setdefault(step, {"offered": 0, **dict.fromkeys(WAYS, 0)})
+    for name, number in counts.items():
+        account[name] = account.get(name, 0) + number
+
+
+def check(ledger: dict[str, dict[str, int]]) -> None:
+    """Refuse to commit books that do not balance."""
+    for step, account in ledger.items():
+        found = sum(account.get(way, 0) for way in WAYS)
+        if account["offered"] != found:
+            raise RunError(
+                f"the ledger of {step!r} does not balance: {account['offered']} offered, {found} "
+                "accounted for; nothing was committed. This is a defect: please report it"
+            )
+
+
+def summary(ledger: dict[str, dict[str, int]], sources: list[str]) -> str:
+    """The books in one line."""
+    offered = sum(ledger.get(s, {}).get("offered", 0) for s in sources)
+    parts = [f"{offered:,} read"]
+    for way in ("dead", "late", "dropped"):
+        number = sum(account.get(way, 0) for account in ledger.values())
+        if number:
+            parts.append(f"{number:,} {way}")
+    return ", ".join(parts)

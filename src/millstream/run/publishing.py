@@ -1,0 +1,84 @@
+"""Publishing a committed batch: files get their names, functions get their rows.
+
+Everything to be published is named in the manifest and lies staged on disk, so a crash here is
+followed by the same steps once more.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.api.sinks import Call, Console, Memory
+from millstream.errors import RunError
+from millstream.io.writers import publish_file
+from millstream.run.faults import crash_point
+from millstream.state.manifests import Manifest, Output
+from millstream.state.segments import write_durably
+
+
+def stage_delivery(directory: Path, batch: int, sink: str, table: pa.Table) -> Output:
+    """Keep rows for a sink in the driver until they have been handed over."""
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_file(out, table.schema) as writer:
+        writer.write_table(table)
+    path = directory / f"{batch:08d}-{sink.replace(' ', '_')}.arrow"
+    write_durably(path, out.getvalue())
+    return Output(sink, str(path), None, len(table))
+
+
+def publish(manifest: Manifest, sinks: dict[str, Any]) -> None:
+    """Give files their final names, then hand rows to the sinks in this process."""
+    for number, output in enumerate(manifest.outputs):
+        if output.final is not None:
+            publish_file(output.staged, output.final)
+        if number == 0:
+            crash_point("half-published", manifest.batch)
+    for output in manifest.outputs:
+        path = Path(output.staged)
+        if output.final is None and path.exists():
+            table = pa.ipc.open_file(pa.py_buffer(path.read_bytes())).read_all()
+            _deliver(output.sink, sinks.get(output.sink), table, manifest.batch)
+            path.unlink()
+
+
+def _deliver(name: str, sink: Any, table: pa.Table, batch: int) -> None:
+    match sink:
+        case Memory():
+            sink.tables.append(table)
+        case Console():
+            _print(name, sink, table, batch)
+        case Call():
+            for row in table.to_pylist():
+                try:
+                    sink.fn(row)
+                except Exception as error:
+                    raise RunError(
+                        f"sink {name!r}: {type(error).__name__}: {error} on {row!r}; the batch is "
+                        "committed, and its rows are handed over again at the next start"
+                    ) from error
+
+
+def _print(name: str, sink: Console, table: pa.Table, batch: int) -> None:
+    from rich.console import Console as Terminal
+    from rich.table import Table
+
+    shown = Table(title=f"{name}, batch {batch}: {len(table):,} rows", title_justify="left")
+    for column in table.column_names:
+        shown.add_column(column)
+    for row in table.slice(0, sink.limit).to_pylist():
+        shown.add_row(*(_cell(value) for value in row.values()))
+    terminal = Terminal()
+    terminal.print(shown)
+    if len(table) > sink.limit:
+        terminal.print(f"... and {len(table) - sink.limit:,} more")
+
+
+def _cell(value: Any) -> str:
+    from rich.markup import escape
+
+    if isinstance(value, float):
+        return f"{value:,.4f}"
+    return "" if value is None else escape(str(value))

@@ -1,0 +1,99 @@
+"""Splits to chunks: the first thing a task of level 0 does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import RunError
+from millstream.io.columns import event_time
+from millstream.io.formats import Format
+from millstream.io.readers import Dead, Parsed, Split, parse_lines, read_split
+from millstream.ops.chunks import OFFSET_BITS, Chunk, Int64, flat
+from millstream.ops.records import as_json
+from millstream.run.batch import AnySplit, RateSplit, SpoolSplit
+
+_STAMP = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Records that were read, those that could not be, and how many there were in all."""
+
+    chunk: Chunk
+    dead: list[Dead]
+    offered: int
+
+
+def read(fmt: Format, split: AnySplit, now: int) -> Iterator[Piece]:
+    """The records of a split with their time and place."""
+    if isinstance(split, RateSplit):
+        yield _rate(split)
+    elif isinstance(split, SpoolSplit):
+        yield _spooled(fmt, split)
+    else:
+        for parsed in read_split(fmt, split):
+            yield _placed(parsed, split.source, split.file, now)
+
+
+def _placed(parsed: Parsed, source: int, file: int, arrival: int) -> Piece:
+    base = file << OFFSET_BITS
+    ts: Int64 = (
+        parsed.ts if parsed.ts is not None else np.full(len(parsed.table), arrival, np.int64)
+    )
+    dead = [Dead(base + d.position, d.raw, d.error) for d in parsed.dead]
+    return Piece(Chunk(parsed.table, ts, base + parsed.positions, source), dead, parsed.offered)
+
+
+def _spooled(fmt: Format, split: SpoolSplit) -> Piece:
+    path = Path(split.path)
+    if path.suffix == ".lines":
+        parsed = parse_lines(fmt, path.read_bytes(), 0, first_line_is_header=False)
+        return _placed(parsed, split.source, split.file, split.arrival)
+    try:
+        with pa.memory_map(str(path)) as mapped:
+            table = pa.ipc.open_file(mapped).read_all()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise RunError(f"spool file {path} cannot be read: {error}") from error
+    return _placed(_timed(fmt, table), split.source, split.file, split.arrival)
+
+
+def _timed(fmt: Format, table: pa.Table) -> Parsed:
+    """Records of a generator: their time is a column, or the time of arrival."""
+    positions = np.arange(len(table), dtype=np.int64)
+    why: dict[int, str] = {}
+    raws: list[str | None] = [None] * len(table)
+    if "__error" in table.column_names:  # set aside when it was received
+        errors, raws = table.column("__error").to_pylist(), table.column("__raw").to_pylist()
+        why = {index: error for index, error in enumerate(errors) if error is not None}
+        table = table.drop_columns(["__error", "__raw"])
+    ts = None
+    if fmt.time is not None:
+        known = fmt.time in table.column_names
+        column = flat(table.column(fmt.time)) if known else pa.nulls(len(table), _STAMP)
+        ts, untimed = event_time(fmt, column)
+        why = untimed | why
+    dead = [
+        Dead(index, raws[index] or as_json(table.slice(index, 1).to_pylist()[0]), error)
+        for index, error in sorted(why.items())
+    ]
+    if why:
+        keep = np.ones(len(table), np.bool_)
+        keep[list(why)] = False
+        table, positions = table.filter(pa.array(keep)), positions[keep]
+        ts = ts[keep] if ts is not None else None
+    return Parsed(table, ts, positions, dead, len(table) + len(dead))
+
+
+def _rate(split: RateSplit) -> Piece:
+    value = np.arange(split.start, split.end, dtype=np.int64)
+    ts = split.origin + (value * split.interval).astype(np.int64)
+    table = pa.table({"ts": pa.array(ts).cast(pa.timestamp("us", "UTC")), "value": value})
+    return Piece(Chunk(table, ts, value, split.source), [], len(value))
+
+
+__all__ = ["Piece", "Split", "read"]

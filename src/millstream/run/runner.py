@@ -1,0 +1,175 @@
+"""Running a flow: an engine on Spark, on a thread of its own, behind a handle."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millstream.errors import MillstreamError, RunError
+from millstream.graph import nodes as graph
+from millstream.plan.planner import make_plan
+from millstream.plan.stages import Plan
+from millstream.run.engine import Engine
+from millstream.run.program import check_program
+from millstream.run.session import open_session
+from millstream.run.sources import resolve_format
+from millstream.run.spark import OnSpark
+from millstream.settings import Settings
+from millstream.state.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from millstream.api.flow import Flow
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a flow is. All counts are totals over the life of the checkpoint."""
+
+    batch: int = -1
+    rows: int = 0  # records read
+    rows_per_second: float = 0.0  # of the last batch
+    batch_seconds: float = 0.0
+    pending_bytes: int = 0
+    fraction: float | None = None  # of bounded input
+    watermark: int | None = None  # the lowest of all operators, microseconds UTC
+    windows: int = 0  # rows of results
+    dead: int = 0
+    late: int = 0
+    ledger: dict[str, dict[str, int]] = field(default_factory=dict)
+    done: bool = False
+    paused: str | None = None
+    elapsed: float = 0.0
+
+
+class Handle:
+    """A running flow."""
+
+    def __init__(self, engine: Engine, settings: Settings, flow: str) -> None:
+        self.progress = Progress()
+        self._engine = engine
+        self._settings = settings
+        self._flow = flow
+        self._stopping = threading.Event()
+        self._error: BaseException | None = None
+        self._started = time.monotonic()
+        self._total = 0
+        self._thread = threading.Thread(target=self._main, name=f"millstream-{flow}", daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether it still works."""
+        return self._thread.is_alive()
+
+    def stop(self, timeout: float | None = None) -> Progress:
+        """Commit the current batch and stop; raises what went wrong, if something did."""
+        self._stopping.set()
+        return self.wait(timeout if timeout is not None else self._settings.stop_timeout)
+
+    def request_stop(self) -> None:
+        """Ask for a stop without waiting for it."""
+        self._stopping.set()
+
+    def wait(self, timeout: float | None = None) -> Progress:
+        """Wait for the end; Ctrl-C asks for a clean stop."""
+        try:
+            self._thread.join(timeout)
+        except KeyboardInterrupt:
+            self._stopping.set()
+            self._thread.join(self._settings.stop_timeout)
+        if self._thread.is_alive():
+            raise RunError(f"flow {self._flow!r} did not stop within {timeout} s")
+        if self._error is not None:
+            raise self._error
+        return self.progress
+
+    # -- the thread -----------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        session = executor = None
+        ours = False
+        try:
+            session, ours = open_session(self._flow, self._settings)
+            executor = OnSpark(session, self._engine.plan)
+            self._engine.open(executor.cores)
+            self._loop(executor)
+        except MillstreamError as error:
+            self._error = error
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._engine.close()
+            if executor is not None and not ours:
+                executor.close()
+            if session is not None and ours:
+                session.stop()
+
+    def _loop(self, executor: OnSpark) -> None:
+        engine = self._engine
+        while not self._stopping.is_set():
+            worked = engine.step(executor)
+            if worked or self.progress.batch < 0:
+                self._report()
+            if engine.done:
+                break
+            if not worked:
+                self._stopping.wait(self._settings.poll)
+        self._report()
+
+    def _report(self) -> None:
+        engine, manifest = self._engine, self._engine.manifest
+        pending = sum(tracker.pending() for tracker in engine.trackers.values())
+        sources = [node.name for node in engine.plan.sources()]
+        rows = sum(manifest.ledger.get(s, {}).get("offered", 0) for s in sources)
+        bounded = all(node.spec.bounded for node in engine.plan.sources())
+        marks = [at for at in engine.watermarks.values() if abs(at) < 2**61]
+        fraction = None
+        if bounded and rows:
+            width = engine.trackers[sources[0]].__dict__.get("row_bytes", 64.0)
+            fraction = 1.0 if engine.done else rows / (rows + pending / max(width, 1.0))
+        self.progress = Progress(
+            batch=manifest.batch,
+            rows=rows,
+            rows_per_second=engine.last_rows / engine.last_seconds if engine.last_seconds else 0.0,
+            batch_seconds=engine.last_seconds,
+            pending_bytes=pending,
+            fraction=fraction,
+            watermark=min(marks) if marks else None,
+            windows=manifest.windows,
+            dead=manifest.dead,
+            late=sum(account.get("late", 0) for account in manifest.ledger.values()),
+            ledger=manifest.ledger,
+            done=engine.done,
+            paused=engine.paused,
+            elapsed=time.monotonic() - self._started,
+        )
+        if self._settings.on_progress is not None:
+            self._settings.on_progress(self.progress)
+
+
+def plan_flow(flow: Flow) -> Plan:
+    """Look at the sources and plan; every mistake that can be found without Spark is found."""
+    formats = {
+        node.name: resolve_format(node.name, node.spec)
+        for node in flow.nodes
+        if isinstance(node, graph.Source)
+    }
+    return make_plan(flow.name, flow.nodes, formats)
+
+
+def start(flow: Flow, checkpoint: Path, settings: Settings) -> Handle:
+    """Check everything, take the checkpoint, and run on a thread."""
+    plan = plan_flow(flow)
+    place = Checkpoint(checkpoint)
+    place.lock()
+    try:
+        if place.read_program() is not None:
+            check_program(plan, place, settings.shards, 1)
+        place.latest()
+    except BaseException:
+        place.close()
+        raise
+    return Handle(Engine(plan, place, settings), settings, flow.name)

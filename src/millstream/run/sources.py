@@ -1,0 +1,472 @@
+"""Sources in the driver: what there is to read, how far it has been read, when it ends.
+
+A tracker never reads records; it lists files or spool pieces and cuts what is new into splits.
+Offsets become durable with the manifest of the batch that took them, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import pyarrow as pa
+
+from millstream.api.sources import Files, Generator, Lines, Rate, SourceSpec
+from millstream.errors import ConfigError, RunError
+from millstream.graph import nodes
+from millstream.graph.durations import micros
+from millstream.io.formats import Format, infer_format, parse_schema
+from millstream.io.readers import Split, available_end, is_gzip, plan_splits
+from millstream.ops.progress import SourceProgress
+from millstream.run.batch import AnySplit, RateSplit, SpoolSplit
+from millstream.run.spool import Receiver
+from millstream.state.manifests import SourceState
+
+_SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+    ".txt": "text",
+    ".log": "text",
+}
+_ROW_BYTES = 64.0  # assumed until rows have been seen
+
+
+class Tracker(Protocol):
+    """What the runner asks of a source."""
+
+    ended: bool
+
+    def poll(self) -> None: ...
+    def pending(self) -> int: ...
+    def take(self, rows: int, size: int, parts: int) -> list[AnySplit]: ...
+    def learn(self, rows: int) -> None: ...
+    def save(self, state: SourceState) -> None: ...
+    def committed(self) -> None: ...
+    def close(self) -> None: ...
+
+
+# -- what a source looks like, before Spark starts ----------------------------------------------
+
+
+def resolve_format(name: str, spec: SourceSpec) -> Format:
+    """What a task must know to read a source; every mistake shows here."""
+    try:
+        if isinstance(spec, Files):
+            return _files_format(spec)
+        if isinstance(spec, Rate):
+            schema = parse_schema("ts timestamp, value bigint")
+            return Format("text", schema, "ts")
+        if isinstance(spec, Lines):
+            return infer_format(
+                spec.format,
+                [],
+                schema=spec.schema,
+                time=spec.time,
+                time_unit=spec.time_unit,
+                zone=spec.zone,
+                header=False,
+                delimiter=spec.delimiter,
+            )
+        return _generator_format(spec)
+    except ConfigError as error:
+        raise ConfigError(f"source {name!r}: {error}") from None
+
+
+def _files_format(spec: Files) -> Format:
+    paths = list_files(spec)
+    kind = spec.format or _kind_of(spec, paths)
+    return infer_format(
+        kind,
+        paths,
+        schema=spec.schema,
+        time=spec.time,
+        time_unit=spec.time_unit,
+        zone=spec.zone,
+        header=spec.header,
+        delimiter=spec.delimiter,
+    )
+
+
+def _generator_format(spec: Generator) -> Format:
+    """A generator's columns are known only if it says so; it is not run to find out."""
+    if spec.schema is not None:
+        return infer_format(
+            "json",
+            [],
+            schema=spec.schema,
+            time=spec.time,
+            time_unit=spec.time_unit,
+            zone=spec.zone,
+        )
+    return Format("json", pa.schema([]), spec.time, spec.time_unit, spec.zone)
+
+
+def list_files(spec: Files) -> list[str]:
+    """The files of a source by name; a bounded source must have some."""
+    where = str(spec.path)
+    if "://" in where:
+        raise ConfigError(f"{where}: only paths of a mounted file system can be read")
+    if any(sign in where for sign in "*?["):
+        found = [p for p in glob.glob(where, recursive=True) if os.path.isfile(p)]
+        if not found and not spec.follow:
+            raise ConfigError(f"no file matches {where}")
+    elif os.path.isdir(where):
+        found = [entry.path for entry in os.scandir(where) if entry.is_file()]
+        if not any(map(_visible, found)) and not spec.follow:
+            raise ConfigError(f"directory {where} has no files")
+    elif os.path.exists(where):
+        found = [where]
+    elif spec.follow and os.path.isdir(os.path.dirname(where) or "."):
+        found = []
+    else:
+        raise ConfigError(f"path {where} does not exist; give an existing file, directory or glob")
+    return sorted(os.path.abspath(p) for p in found if _visible(p))
+
+
+def _visible(path: str) -> bool:
+    return not os.path.basename(path).startswith((".", "_"))
+
+
+def _kind_of(spec: Files, paths: list[str]) -> str:
+    names = paths or [str(spec.path)]
+    kinds = {_SUFFIXES.get(Path(p.removesuffix(".gz")).suffix.lower()) for p in names}
+    if len(kinds) == 1 and None not in kinds:
+        return str(kinds.pop())
+    raise ConfigError(
+        f"cannot tell the format of {spec.path} from its names; say format='csv', 'json', "
+        "'parquet' or 'text'"
+    )
+
+
+# -- trackers -------------------------------------------------------------------------------------
+
+
+class _File(msgspec.Struct):
+    """One file of a source."""
+
+    path: str
+    offset: int = 0
+    end: int = 0
+    size: int = -1  # as last seen, so that unchanged files are not opened
+    done: bool = False
+    changed: float = 0.0
+
+
+class FilesTracker:
+    """Files by name and offset. The registry of names is append-only; the manifest bounds it."""
+
+    _SETTLED = 600.0  # a followed file unchanged for so long is complete until it grows again
+
+    def __init__(
+        self, number: int, spec: Files, fmt: Format, registry: Path, state: SourceState
+    ) -> None:
+        self.number, self.spec, self.fmt = number, spec, fmt
+        self.ended = False
+        self.registry = registry
+        self.files: list[_File] = []
+        self.known: set[str] = set()
+        self.open: dict[int, _File] = {}
+        self.row_bytes = _ROW_BYTES
+        self._taken = 0
+        self._listed = False
+        self._load(state)
+
+    def _load(self, state: SourceState) -> None:
+        data = self.registry.read_bytes()[: state.registry] if state.registry else b""
+        for line in data.splitlines():
+            entry = msgspec.json.decode(line)
+            if isinstance(entry, str):
+                self.files.append(_File(entry, done=True))
+                self.known.add(entry)
+            else:  # [number, offset]: where a settled file ended
+                self.files[entry[0]].offset = entry[1]
+        for number, offset in state.open.items():
+            file = self.files[int(number)]
+            file.offset, file.done = offset, False
+            self.open[int(number)] = file
+        with open(self.registry, "ab") as out:
+            out.truncate(state.registry)
+        self.size = state.registry
+
+    def poll(self) -> None:
+        """Look for new and grown files."""
+        if not self.spec.follow and self._listed:
+            return
+        self._listed = True
+        try:
+            paths = list_files(self.spec)
+        except ConfigError as error:
+            if not self.known:
+                raise
+            raise RunError(str(error)) from None
+        fresh = [path for path in paths if path not in self.known]
+        if self.spec.follow:  # in the order they were written
+            fresh.sort(key=lambda path: (_stat(path)[1], path))
+        self._register(fresh)
+        for number in self._watched():
+            self._measure(number)
+        if not self.spec.follow:
+            self.ended = self.pending() == 0
+
+    def _register(self, paths: list[str]) -> None:
+        with open(self.registry, "ab") as out:
+            for path in paths:
+                out.write(msgspec.json.encode(path) + b"\n")
+                self.open[len(self.files)] = _File(path)
+                self.files.append(self.open[len(self.files)])
+                self.known.add(path)
+            out.flush()
+            os.fsync(out.fileno())
+            self.size = out.tell()
+
+    def _watched(self) -> Iterator[int]:
+        if self.spec.follow:
+            yield from range(len(self.files))
+        else:
+            yield from list(self.open)
+
+    def _measure(self, number: int) -> None:
+        file = self.files[number]
+        size, changed = _stat(file.path)
+        if size == file.size or (size < 0 and file.done):
+            return
+        if size < file.offset and self.fmt.kind != "parquet" and not is_gzip("", file.path):
+            raise RunError(
+                f"{file.path} was read to byte {file.offset} and now has {max(size, 0)}: it was "
+                "truncated or replaced; give new data a new name"
+            )
+        if file.done and file.size < 0 and self.fmt.kind != "parquet" and size == file.offset:
+            file.size = size
+            return
+        complete = not self.spec.follow or is_gzip(self.fmt.kind, file.path)
+        file.end = available_end(file.path, self.fmt.kind, complete)
+        file.size, file.changed = size, changed
+        if file.end > file.offset:
+            file.done = False
+            self.open[number] = file
+
+    def pending(self) -> int:
+        """Bytes (for parquet rows, times the bytes of a row) not yet taken."""
+        scale = self.row_bytes if self.fmt.kind == "parquet" else 1
+        return int(sum(max(0, f.end - f.offset) for f in self.open.values()) * scale)
+
+    def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
+        """Splits of at most so many rows and bytes, oldest files first."""
+        parquet = self.fmt.kind == "parquet"
+        budget = rows if parquet else int(min(size, rows * self.row_bytes))
+        limit = self.spec.max_files_per_batch or len(self.open)
+        piece = max(1, budget // parts)
+        splits: list[AnySplit] = []
+        self._taken = 0
+        for number in sorted(self.open)[:]:
+            file = self.open[number]
+            if file.end <= file.offset:
+                continue
+            if budget <= 0 or limit <= 0:
+                break
+            limit -= 1
+            end = min(file.end, file.offset + max(1, budget))
+            cut = self._cut(number, file, end, piece)
+            splits.extend(cut)
+            reached = cut[-1].end if cut and cut[-1].end >= 0 else file.end
+            budget -= reached - file.offset
+            self._taken += reached - file.offset
+            file.offset = reached
+        if not self.spec.follow:
+            self.ended = self._listed and self.pending() == 0
+        return splits
+
+    def _cut(self, number: int, file: _File, end: int, piece: int) -> list[Split]:
+        kind = self.fmt.kind
+        if kind == "parquet":
+            starts = range(file.offset, end, piece)
+            return [
+                Split(self.number, number, file.path, start, min(end, start + piece))
+                for start in starts
+            ]
+        if end < file.end and not is_gzip(kind, file.path):
+            # The budget ends inside a line: go on to its end.
+            whole = plan_splits(
+                kind, self.number, number, file.path, file.offset, file.end, end - file.offset
+            )
+            end = whole[0].end
+        return list(plan_splits(kind, self.number, number, file.path, file.offset, end, piece))
+
+    def learn(self, rows: int) -> None:
+        """How many bytes a row has, from what the last batch read."""
+        if rows and self._taken and self.fmt.kind != "parquet":
+            self.row_bytes = max(1.0, self._taken / rows)
+
+    def save(self, state: SourceState) -> None:
+        """Offsets of open files; complete ones are only named in the registry."""
+        now = time.time()
+        lines = []
+        for number, file in list(self.open.items()):
+            caught_up = file.offset >= file.end
+            if caught_up and (not self.spec.follow or now - file.changed > self._SETTLED):
+                file.done = True
+                del self.open[number]
+                lines.append(msgspec.json.encode([number, file.offset]) + b"\n")
+        if lines:
+            with open(self.registry, "ab") as out:
+                out.write(b"".join(lines))
+                out.flush()
+                os.fsync(out.fileno())
+                self.size = out.tell()
+        state.registry, state.files = self.size, len(self.files)
+        state.open = {str(number): file.offset for number, file in self.open.items()}
+
+    def committed(self) -> None:
+        """Nothing to forget: files belong to the user."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _stat(path: str) -> tuple[int, float]:
+    try:
+        found = os.stat(path)
+        return found.st_size, found.st_mtime
+    except FileNotFoundError:
+        return -1, 0.0
+
+
+class SpoolTracker:
+    """Sealed pieces that a receiver (socket, stdin, generator) left in the spool."""
+
+    def __init__(self, number: int, receiver: Receiver, state: SourceState) -> None:
+        self.number, self.receiver = number, receiver
+        self.ended = False
+        self.next: int = state.extra.get("next", 0)
+        self.rows: int = state.extra.get("rows", 0)
+        receiver.resume(self.next, self.rows)
+        self.waiting = receiver.sealed(self.next)
+        receiver.start()
+
+    def poll(self) -> None:
+        """Seal what has been received."""
+        self.receiver.seal()
+        known = self.waiting[-1].number if self.waiting else self.next - 1
+        self.waiting.extend(self.receiver.sealed(known + 1))
+        if self.receiver.error is not None and not self.waiting:
+            raise RunError(str(self.receiver.error))
+        self.ended = self.receiver.finished and not self.waiting
+
+    def pending(self) -> int:
+        return sum(piece.size for piece in self.waiting)
+
+    def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
+        """Pieces in the order they were received; at least one."""
+        splits: list[AnySplit] = []
+        taken = 0
+        while self.waiting and (not splits or taken + self.waiting[0].rows <= rows):
+            piece = self.waiting.pop(0)
+            taken += piece.rows
+            splits.append(
+                SpoolSplit(self.number, piece.number, str(piece.path), piece.arrival, piece.rows)
+            )
+            self.next = piece.number + 1
+            self.rows += piece.rows
+        self.ended = self.receiver.finished and not self.waiting and self.receiver.error is None
+        return splits
+
+    def learn(self, rows: int) -> None:
+        """Pieces know their rows."""
+
+    def save(self, state: SourceState) -> None:
+        state.extra = {"next": self.next, "rows": self.rows}
+
+    def committed(self) -> None:
+        """Forget what has been committed."""
+        self.receiver.forget(self.next)
+
+    def close(self) -> None:
+        self.receiver.stop()
+
+
+class RateTracker:
+    """Records that exist because time passes."""
+
+    def __init__(self, number: int, spec: Rate, state: SourceState) -> None:
+        self.number, self.spec = number, spec
+        self.ended = False
+        self.next: int = state.extra.get("next", 0)
+        self.origin: int = state.extra.get("origin", int(time.time() * 1e6))
+        self.interval = 1e6 / spec.rows_per_second
+        self.available = self.next
+
+    def poll(self) -> None:
+        elapsed = time.time() * 1e6 - self.origin
+        self.available = int(elapsed / self.interval)
+        if self.spec.limit is not None:
+            self.available = min(self.available, self.spec.limit)
+            self.ended = self.next >= self.spec.limit
+
+    def pending(self) -> int:
+        waiting: int = self.available - self.next
+        return max(0, waiting) * 16
+
+    def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
+        end = min(self.available, self.next + rows)
+        step = max(1, -(-(end - self.next) // parts))
+        splits: list[AnySplit] = [
+            RateSplit(self.number, start, min(end, start + step), self.origin, self.interval)
+            for start in range(self.next, end, step)
+        ]
+        self.next = max(self.next, end)
+        self.ended = self.spec.limit is not None and self.next >= self.spec.limit
+        return splits
+
+    def learn(self, rows: int) -> None:
+        """Every row is known beforehand."""
+
+    def save(self, state: SourceState) -> None:
+        state.extra = {"next": self.next, "origin": self.origin}
+
+    def committed(self) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def make_tracker(
+    number: int, node: nodes.Source, fmt: Format, checkpoint: Path, state: SourceState
+) -> Tracker:
+    """The tracker of a source, at the place the last committed batch left it."""
+    spec = node.spec
+    stem = node.name.replace(" ", "_")
+    if isinstance(spec, Files):
+        return FilesTracker(number, spec, fmt, checkpoint / "sources" / f"{stem}.jsonl", state)
+    if isinstance(spec, Rate):
+        return RateTracker(number, spec, state)
+    return SpoolTracker(number, Receiver.make(node.name, spec, checkpoint / "spool" / stem), state)
+
+
+def progress_of(
+    spec: SourceSpec, state: SourceState, ended: bool, now: int, wall: float
+) -> SourceProgress:
+    """The progress of a source at the start of a batch."""
+    timeout = micros(spec.idle_timeout, "idle_timeout") / 1e6
+    idle = frozenset(who for who, at in state.seen_at.items() if wall - at > timeout)
+    silent = bool(state.seen_at) and len(idle) == len(state.seen_at)
+    started = state.extra.get("started", wall)
+    if not state.seen_at and wall - started > timeout:
+        silent = True
+    return SourceProgress(
+        spec.lateness_micros(),
+        dict(state.latest),
+        frozenset() if spec.bounded else idle,
+        ended=ended,
+        silent=silent and not spec.bounded,
+        clock=now if spec.time is None else None,
+    )

@@ -1,0 +1,160 @@
+"""Running a batch on Spark: one job, one stage per level, blocks of bytes in between.
+
+The RDD interface is used on purpose: rows never pass through the JVM, only opaque blocks do, and a
+job needs no query planning (measured in docs/decisions/0002-one-job-per-batch.md).
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from millstream.errors import ConfigError, MillstreamError, RunError
+from millstream.graph import nodes
+from millstream.plan.stages import Plan
+from millstream.run.batch import AnySplit, Batch, Item
+from millstream.run.executors import run_whole
+from millstream.run.tasks import Task
+
+_MARK = "millstream-error:"
+
+
+class OnSpark:
+    """Runs the tasks of a flow's batches in one Spark session."""
+
+    def __init__(self, session: SparkSession, plan: Plan) -> None:
+        self.context = session.sparkContext
+        self.cores = max(1, self.context.defaultParallelism)
+        self.plan = plan
+        _send_by_value(plan)
+        try:
+            packed = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+        except Exception as error:  # whatever a user's object raises when it is pickled
+            raise ConfigError(
+                f"flow {plan.flow!r} cannot be sent to Spark's workers: {error}; functions must "
+                "not hold open files, sockets, locks or Spark objects"
+            ) from error
+        self.program = self.context.broadcast((uuid.uuid4().hex, packed))
+
+    def run(self, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]:
+        """One Spark job; an error of a user's function or of ours arrives in one piece."""
+        program = self.program
+        try:
+            if batch.parallelism == 1:
+                splits = [split for part in parts for split in part]
+                return list(
+                    self.context.parallelize([0], 1)
+                    .mapPartitions(lambda rest: _all_levels(program, batch, splits, rest))
+                    .collect()
+                )
+            rdd = self.context.parallelize(list(enumerate(parts)), len(parts)).mapPartitions(
+                lambda given: _ingest(program, batch, given)
+            )
+            for level in range(1, self.plan.depth + 1):
+                rdd = (
+                    rdd.map(lambda item: (item[0], item))
+                    .partitionBy(batch.parallelism, lambda part: part)
+                    .mapPartitionsWithIndex(_level(program, batch, level))
+                )
+            return list(rdd.collect())
+        except PySparkException as error:
+            raise _told(error) from error
+        except Exception as error:
+            if type(error).__module__.startswith("py4j"):
+                raise _told(error) from error
+            raise
+
+    def close(self) -> None:
+        """Give the program's memory back."""
+        self.program.unpersist()
+
+
+def _level(program: Any, batch: Batch, level: int) -> Any:
+    """A function of its own, so that every stage keeps its own level."""
+
+    def run(part: int, pairs: Iterable[tuple[int, Item]]) -> Iterator[Item]:
+        items = (item for _, item in pairs)
+        return _marked(lambda: Task(_loaded(program), batch, level, part).keyed(items))
+
+    return run
+
+
+def _ingest(program: Any, batch: Batch, given: Iterable[Any]) -> Iterator[Item]:
+    ((number, splits),) = list(given)
+    yield from _marked(lambda: Task(_loaded(program), batch, 0, number).ingest(splits))
+
+
+def _all_levels(
+    program: Any, batch: Batch, splits: list[AnySplit], rest: Iterable[Any]
+) -> Iterator[Item]:
+    list(rest)  # a worker whose input was not read to its end is not used again
+    yield from _marked(lambda: run_whole(_loaded(program), batch, splits))
+
+
+_plans: dict[str, Plan] = {}
+
+
+def _loaded(program: Any) -> Plan:
+    """The plan, unpacked once per worker."""
+    key, packed = program.value
+    if key not in _plans:
+        _plans.clear()
+        _plans[key] = cloudpickle.loads(packed)
+    return _plans[key]
+
+
+def _marked(work: Any) -> Iterator[Item]:
+    """Errors meant for people keep their text on the way through Spark."""
+    try:
+        yield from work()
+    except MillstreamError as error:
+        raise RuntimeError(f"{_MARK}{error}{_MARK}") from error
+    except OSError as error:
+        raise RuntimeError(f"{_MARK}{error}{_MARK}") from error
+
+
+def _told(error: Exception) -> RunError:
+    text = str(error)
+    if _MARK in text:
+        return RunError(text.split(_MARK)[1])
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if "Error" in line or "Exception" in line]
+    return RunError(f"a Spark job failed: {(telling or lines or ['unknown'])[-1][:500]}")
+
+
+def _send_by_value(plan: Plan) -> None:
+    """Functions from a user's own files travel as code: workers need not be able to import them."""
+    for node in plan.nodes:
+        for value in _user_objects(node):
+            module = sys.modules.get(getattr(value, "__module__", None) or "")
+            if module is not None and not _installed(module):
+                cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def _user_objects(node: nodes.Node) -> Iterator[Any]:
+    for name in ("fn", "reducer"):
+        if getattr(node, name, None) is not None:
+            yield getattr(node, name)
+    for value in (getattr(node, "job", None), *(agg for _, agg in getattr(node, "aggs", ()))):
+        if value is not None:
+            yield type(value)
+
+
+def _installed(module: Any) -> bool:
+    if module.__name__ == "__main__":
+        return True  # always sent by value
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return True
+    roots = {sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")}
+    own = str(Path(__file__).parents[1])
+    path = str(Path(file).resolve())
+    return any(path.startswith(str(Path(root).resolve())) for root in (*roots, own))

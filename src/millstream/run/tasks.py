@@ -1,0 +1,397 @@
+"""What a task does: read or take over rows, push them through the steps, hand the rest on.
+
+This module is plain Python over Arrow and files; the same code runs in Spark's workers and, for
+tests and small batches, in one process. Records are pushed: a step gets a chunk and gives chunks to
+the steps after it, until they reach an exchange or a sink.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.api.mapreduce import pack_pairs
+from millstream.api.sinks import FileSink
+from millstream.errors import RunError
+from millstream.graph import nodes
+from millstream.graph.durations import micros
+from millstream.io.writers import stage_file
+from millstream.ops.chunks import Chunk, concat, encode_block, flat
+from millstream.ops.codec import as_key
+from millstream.ops.expressions import Expression, ExpressionError
+from millstream.ops.progress import merge_latest
+from millstream.ops.records import DeadLetter, apply, dead_row, describe, to_table
+from millstream.ops.windowed import merge_panes, prepare, timestamp
+from millstream.plan.stages import Plan
+from millstream.run.batch import AnySplit, Batch, Control, Item, Seen
+from millstream.run.keyed import run_keyed
+from millstream.run.reading import read
+from millstream.state.manifests import Output
+
+DRIVER = 0  # what goes to the driver travels through the first partition
+_MERGE_ROWS = 1_000_000  # partial rows a task holds before it merges them
+
+
+class Task:
+    """One attempt at one partition of one level of one batch."""
+
+    def __init__(self, plan: Plan, batch: Batch, level: int, part: int) -> None:
+        self.plan = plan
+        self.batch = batch
+        self.attempt = uuid.uuid4().hex[:12]
+        self.control = Control(level, part, self.attempt)
+        self.panes: dict[str, list[pa.Table]] = {}
+        self.values: dict[str, list[pa.Table]] = {}
+        self.sunk: dict[str, list[Chunk]] = {}
+        self.forwarded: list[Item] = []
+
+    # -- the two kinds of task ------------------------------------------------------------------
+
+    def ingest(self, splits: Iterable[AnySplit]) -> Iterator[Item]:
+        """Level 0: read splits and push their records."""
+        started = time.perf_counter()
+        sources = self.plan.sources()
+        for split in splits:
+            source = sources[split.source]
+            for piece in read(self.plan.formats[source.name], split, self.batch.now):
+                counts = self.ledger(source.name)
+                counts["offered"] += piece.offered
+                counts["aggregated"] += len(piece.chunk)
+                counts["dead"] += len(piece.dead)
+                self.control.dead.extend(
+                    DeadLetter(source.name, self.plan.number(source), d.position, d.raw, d.error)
+                    for d in piece.dead
+                )
+                self.control.rows_in += piece.offered
+                self._note_progress(source, piece.chunk)
+                chunk = piece.chunk
+                number = self.plan.number(source)
+                self.push(source, Chunk(chunk.table, chunk.ts, chunk.pos, number))
+        yield from self._finish(started)
+
+    def keyed(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Level >= 1: take the rows of this level's operators, close windows, push results."""
+        started = time.perf_counter()
+        level = self.control.level
+        rows: dict[tuple[str, str], list[bytes]] = {}
+        seen: list[Seen] = []
+        for item in items:
+            _, tag, name, payload = item
+            if tag == "seen":
+                seen.append(payload)
+            elif tag == "rows" and self.plan.levels[name.split("/")[0]] == level:
+                operator, _, table = name.partition("/")
+                rows.setdefault((operator, table), []).append(payload)
+            else:
+                self.forwarded.append(item)
+        self.control.upstream = frozenset((s.level, s.part, s.attempt) for s in seen)
+        self.control.latest = merge_latest([s.latest for s in seen])
+        progress = {
+            name: p.seen(self.control.latest.get(name, {})).watermark()
+            for name, p in self.batch.progress.items()
+        }
+        watermarks = self.plan.watermarks(progress)
+        for operator, at in self.plan.levels.items():
+            if at == level:
+                self._run_operator(operator, rows, watermarks[operator])
+        yield from self._finish(started)
+
+    def _run_operator(
+        self, operator: str, rows: dict[tuple[str, str], list[bytes]], watermark: int
+    ) -> None:
+        node = self.plan.node(operator)
+        results = run_keyed(
+            self.plan.jobs[operator],
+            rows,
+            watermark,
+            self.batch,
+            self.control,
+            self.plan.number(node),
+        )
+        self.control.windows += len(results)
+        self.push(node, results)
+
+    # -- pushing records ------------------------------------------------------------------------
+
+    def push(self, node: nodes.Node, chunk: Chunk) -> None:
+        """Give a chunk to every step after this one."""
+        if len(chunk):
+            for consumer in self.plan.consumers(node):
+                self._step(consumer, chunk)
+
+    def _step(self, node: nodes.Node, chunk: Chunk) -> None:
+        match node:
+            case nodes.Sink():
+                self.sunk.setdefault(node.name, []).append(chunk)
+                self._count(node, len(chunk), 0)
+            case nodes.Windowed():
+                self._exchange(node, chunk)
+            case nodes.Union():
+                self._count(node, len(chunk), 0)
+                self.push(node, chunk)
+            case _:
+                result, dead = _stateless(node, chunk)
+                self.control.dead.extend(dead)
+                self._count(node, len(chunk), len(dead))
+                self.push(node, result)
+
+    def _exchange(self, node: nodes.Windowed, chunk: Chunk) -> None:
+        """Reduce records to panes on this side; what is late goes to those who asked for it."""
+        job = self.plan.jobs[node.name]
+        closed = self.batch.closed[node.name]
+        prepared = prepare(job, chunk, closed, self.batch.shards)
+        self.control.dead.extend(prepared.dead)
+        counts = self.ledger(node.name)
+        counts["offered"] += len(chunk)
+        counts["aggregated"] += prepared.accepted
+        counts["late"] += len(prepared.late)
+        counts["dead"] += len(prepared.dead)
+        counts["dropped"] += prepared.dropped
+        if prepared.panes is not None:
+            self._hold(self.panes.setdefault(node.name, []), prepared.panes, node.name)
+        if prepared.values is not None:
+            self.values.setdefault(node.name, []).append(prepared.values)
+        for other in self.plan.nodes:
+            if isinstance(other, nodes.Late) and other.of is node and len(prepared.late):
+                self._count(other, len(prepared.late), 0)
+                self.push(other, prepared.late)
+
+    def _hold(self, held: list[pa.Table], table: pa.Table, operator: str) -> None:
+        held.append(table)
+        if len(held) > 1 and sum(map(len, held)) > _MERGE_ROWS:
+            merged = merge_panes(self.plan.jobs[operator], concat(held))
+            held[:] = [merged]
+
+    # -- accounts -------------------------------------------------------------------------------
+
+    def ledger(self, name: str) -> Counter[str]:
+        """The account of one step."""
+        return self.control.ledger.setdefault(name, Counter())
+
+    def _count(self, node: nodes.Node, offered: int, dead: int) -> None:
+        counts = self.ledger(node.name)
+        counts["offered"] += offered
+        counts["dead"] += dead
+        counts["aggregated"] += offered - dead
+
+    def _note_progress(self, source: nodes.Source, chunk: Chunk) -> None:
+        """The latest time per participant; a time too far ahead of the clock does not count."""
+        limit = self.batch.now + micros(source.spec.max_future_skew, "skew", zero=True)
+        trusted = chunk.ts <= limit
+        self.control.future += int((~trusted).sum())
+        latest = self.control.latest.setdefault(source.name, {})
+        if source.spec.participant is None:
+            if trusted.any():
+                _raise_to(latest, "", int(chunk.ts[trusted].max()))
+            return
+        who = pc.cast(chunk.column(source.spec.participant), pa.string()).fill_null("")
+        names = who.dictionary_encode()
+        codes = names.indices.to_numpy(zero_copy_only=False)[trusted]
+        highest = np.full(len(names.dictionary), np.iinfo(np.int64).min)
+        np.maximum.at(highest, codes, chunk.ts[trusted])
+        for name, at in zip(names.dictionary.to_pylist(), highest.tolist(), strict=True):
+            if at > np.iinfo(np.int64).min:
+                _raise_to(latest, name, at)
+
+    # -- leaving --------------------------------------------------------------------------------
+
+    def _finish(self, started: float) -> Iterator[Item]:
+        yield from self._blocks(self.panes, "panes")
+        yield from self._blocks(self.values, "values")
+        yield from self._sink_outputs()
+        control = self.control
+        seen = Seen(control.level, control.part, self.attempt, control.latest)
+        if control.level < self.plan.depth:
+            for part in range(self.batch.parallelism):
+                yield (part, "seen", "", seen)
+        control.seconds = time.perf_counter() - started
+        yield (DRIVER, "control", "", control)
+        yield from self.forwarded
+
+    def _blocks(self, held: dict[str, list[pa.Table]], kind: str) -> Iterator[Item]:
+        """Rows per partition of the next level: the partition owns the shards congruent to it."""
+        parts = self.batch.parallelism
+        for operator, tables in held.items():
+            table = concat(tables)
+            if kind == "panes" and len(tables) > 1:
+                table = merge_panes(self.plan.jobs[operator], table)
+            if parts == 1:
+                yield (0, "rows", f"{operator}/{kind}", encode_block(table))
+                continue
+            part = np.asarray(flat(table.column("shard"))) % parts
+            for number in range(parts):
+                rows = np.flatnonzero(part == number)
+                if len(rows):
+                    block = encode_block(table.take(pa.array(rows)))
+                    yield (number, "rows", f"{operator}/{kind}", block)
+
+    def _sink_outputs(self) -> Iterator[Item]:
+        level, part = self.control.level, self.control.part
+        for name, chunks in self.sunk.items():
+            spec = self.plan.node(name).spec  # type: ignore[attr-defined]
+            rows = sum(map(len, chunks))
+            if isinstance(spec, FileSink):
+                table = concat([chunk.table for chunk in chunks])
+                stem = f"{self.batch.number:08d}-{level}-{part:04d}"
+                path = Path(spec.path).absolute()
+                suffix: str = spec.suffix  # type: ignore[attr-defined]
+                staged = stage_file(path, f"{stem}-{self.attempt}", suffix, table)
+                final = str(path / f"part-{stem}.{suffix}")
+                self.control.outputs.append(Output(name, staged, final, rows))
+            else:
+                placed = [
+                    chunk.table.append_column("__ts", pa.array(chunk.ts))
+                    .append_column("__src", pa.array(np.full(len(chunk), chunk.src, np.int64)))
+                    .append_column("__pos", pa.array(chunk.pos))
+                    for chunk in chunks
+                ]
+                yield (DRIVER, "deliver", name, encode_block(concat(placed)))
+
+
+def _raise_to(latest: dict[str, int], who: str, at: int) -> None:
+    latest[who] = max(at, latest.get(who, at))
+
+
+def _stateless(node: nodes.Node, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
+    match node:
+        case nodes.Where():
+            return _where(node, chunk)
+        case nodes.Select():
+            return _select(node, chunk)
+        case nodes.Map():
+            return apply(chunk, node.fn, node.name, node.schema)
+        case nodes.Pairs():
+            return _pairs(node, chunk)
+        case nodes.MapBatches():
+            return _map_batches(node, chunk)
+        case _:
+            raise RunError(f"{node.name}: unknown step {node.kind}")
+
+
+def _where(node: nodes.Where, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
+    try:
+        mask = node.condition.evaluate(chunk.table)
+    except ExpressionError:
+        chunk, dead = _computable(node, (node.condition,), chunk)
+        mask = node.condition.evaluate(chunk.table)
+    else:
+        dead = []
+    return chunk.take(np.asarray(mask.fill_null(False)).astype(np.bool_)), dead
+
+
+def _select(node: nodes.Select, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
+    computed = tuple(item for item in node.items if item.name != "*")
+    dead: list[DeadLetter] = []
+    try:
+        columns = _projected(node, chunk.table)
+    except ExpressionError:
+        chunk, dead = _computable(node, computed, chunk)
+        columns = _projected(node, chunk.table)
+    return chunk.with_table(pa.table(columns)), dead
+
+
+def _projected(node: nodes.Select, table: pa.Table) -> dict[str, pa.Array]:
+    columns: dict[str, pa.Array] = {}
+    for item in node.items:
+        if item.name == "*":
+            columns.update({name: table.column(name) for name in table.column_names})
+        else:
+            columns[item.name] = item.evaluate(table)
+    return columns
+
+
+def _computable(
+    node: nodes.Node, items: tuple[Expression, ...], chunk: Chunk
+) -> tuple[Chunk, list[DeadLetter]]:
+    """Set aside the records on which an expression fails, found by halving."""
+    bad: dict[int, str] = {}
+
+    def search(start: int, stop: int) -> None:
+        piece = chunk.table.slice(start, stop - start)
+        try:
+            for item in items:
+                item.evaluate(piece)
+        except ExpressionError as error:
+            if stop - start == 1:
+                bad[start] = str(error)
+                return
+            middle = (start + stop) // 2
+            search(start, middle)
+            search(middle, stop)
+
+    search(0, len(chunk))
+    dead = [dead_row(node.name, chunk, index, why) for index, why in bad.items()]
+    keep = np.ones(len(chunk), np.bool_)
+    keep[list(bad)] = False
+    return chunk.take(keep), dead
+
+
+def _pairs(node: nodes.Pairs, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
+    """A job's `map`: what its key and value are follows from where the records come from."""
+    names = set(chunk.table.column_names)
+    schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+    out: list[dict[str, bytes]] = []
+    origin: list[int] = []
+    dead: list[DeadLetter] = []
+    for index, row in enumerate(chunk.table.to_pylist()):
+        ts = timestamp(int(chunk.ts[index]))
+        if node.keys:
+            keys = [row[name] for name in node.keys]
+            key, value = as_key(keys[0] if len(keys) == 1 else tuple(keys)), row
+        elif names >= {"key", "value"} and names <= {"key", "value", "window_start", "window_end"}:
+            key, value = as_key(row["key"]), row["value"]
+        elif names == {"value"}:
+            key, value = int(chunk.pos[index]), row["value"]
+        else:
+            key, value = None, row
+        try:
+            rows = pack_pairs(node.job.map(key, value, ts))
+        except Exception as error:  # a user's function may raise anything
+            dead.append(dead_row(node.name, chunk, index, describe(error)))
+            continue
+        out.extend(rows)
+        origin.extend([index] * len(rows))
+    table, _ = to_table(out, schema)
+    at = np.array(origin, np.int64)
+    return Chunk(table, chunk.ts[at], chunk.pos[at], chunk.src), dead
+
+
+def _map_batches(node: nodes.MapBatches, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
+    """Rows keep their time when the function keeps their number; a column `__row` tells otherwise.
+
+    The function gets `__row`, the number of each row, and may keep, drop or repeat rows with it.
+    """
+    numbered = chunk.table.append_column("__row", pa.array(np.arange(len(chunk))))
+    try:
+        result: Any = node.fn(numbered)
+    except Exception as error:
+        why = describe(error)
+        dead = [dead_row(node.name, chunk, index, why) for index in range(len(chunk))]
+        return chunk.take(np.zeros(0, np.int64)), dead
+    if isinstance(result, pa.RecordBatch):
+        result = pa.Table.from_batches([result])
+    if not isinstance(result, pa.Table):
+        raise RunError(
+            f"{node.name}: map_batches must give an Arrow table, got {type(result).__name__}"
+        )
+    if "__row" in result.column_names:
+        rows = np.asarray(flat(result.column("__row"))).astype(np.int64)
+        result = result.drop_columns(["__row"])
+    elif len(result) == len(chunk):
+        rows = np.arange(len(chunk))
+    else:
+        raise RunError(
+            f"{node.name}: map_batches got {len(chunk)} rows and gave {len(result)}; keep the "
+            "column '__row' so that each row keeps its time, or keep the number of rows"
+        )
+    if len(rows) and (rows.min() < 0 or rows.max() >= len(chunk)):
+        raise RunError(f"{node.name}: map_batches gave '__row' numbers it did not get")
+    return Chunk(result, chunk.ts[rows], chunk.pos[rows], chunk.src), []

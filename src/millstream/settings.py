@@ -1,0 +1,69 @@
+"""Settings of a run, with the defaults that suit most."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from millstream.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a flow runs; what it computes does not depend on any of these.
+
+    master: Spark's master; "local[*]" uses all cores of this machine.
+    shards: parts of the state, fixed at the first start; default 4 x cores, at least 8.
+    parallelism: tasks per stage; default as many as Spark has cores.
+    batch_rows, batch_bytes: the most one batch takes in; the size follows `batch_seconds`.
+    batch_seconds: what a batch should cost; a backlog runs in batches of about this length.
+    dead_letter_limit, dead_letter_grace: the run stops once more than this share of all records
+        after the first so many were dead letters.
+    retain: committed batches kept for going back.
+    poll: seconds between looks at idle sources.
+    disk_full_wait: seconds to wait for room when the disk is full.
+    stop_timeout: seconds `stop()` waits for the current batch.
+    spark: further Spark properties.
+    on_progress: called after every batch.
+    """
+
+    master: str = "local[*]"
+    shards: int | None = None
+    parallelism: int | None = None
+    batch_rows: int = 500_000
+    batch_bytes: int = 256 * 1024 * 1024
+    batch_seconds: float = 2.0
+    dead_letter_limit: float = 0.01
+    dead_letter_grace: int = 1_000
+    retain: int = 10
+    poll: float = 0.05
+    disk_full_wait: float = 30.0
+    stop_timeout: float = 60.0
+    ui: bool = False
+    debug: bool = False
+    spark: dict[str, str] = field(default_factory=dict)
+    on_progress: Callable[[Any], None] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("batch_rows", "batch_bytes", "retain"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)!r}")
+        for name in ("shards", "parallelism"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ConfigError(f"{name} must be a whole number from 1, got {value!r}")
+        if not 0 <= self.dead_letter_limit <= 1:
+            raise ConfigError("dead_letter_limit is a share between 0 and 1")
+
+    @classmethod
+    def from_options(cls, options: dict[str, Any]) -> Settings:
+        """Settings from keyword options; an unknown one is refused with the nearest known."""
+        known = [f.name for f in fields(cls)]
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+                raise ConfigError(f"there is no setting {name!r}{hint}")
+        return cls(**options)

@@ -1,0 +1,226 @@
+"""A checkpoint: the directory a flow lives in, and who may use it.
+
+It is created readable by its owner only, locked by one driver at a time, and never started afresh
+in silence: a damaged newest manifest or a changed program is refused with what can be done.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import time
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from millstream.errors import CheckpointError
+from millstream.state.manifests import Manifest, list_manifests, name_of, read_manifest
+from millstream.state.manifests import write_manifest as _write_manifest
+from millstream.state.segments import verify, write_durably
+
+_PARTS = ("manifests", "state", "staged", "dead", "sources", "spool")
+
+
+class Checkpoint:
+    """The directory of one flow, owned by this process until `close`."""
+
+    def __init__(self, path: str | Path, *, create: bool = True) -> None:
+        self.path = Path(path).absolute()
+        self._lock: IO[str] | None = None
+        if create:
+            self._create()
+        elif not self.path.is_dir():
+            raise CheckpointError(f"there is no checkpoint at {self.path}")
+
+    def __getattr__(self, name: str) -> Path:
+        if name in _PARTS:
+            return self.path / name
+        raise AttributeError(name)
+
+    def _create(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for part in _PARTS:
+                (self.path / part).mkdir(exist_ok=True, mode=0o700)
+            probe = self.path / f".probe-{os.getpid()}"
+            probe.write_text("")
+            probe.unlink()
+        except FileExistsError as error:
+            raise CheckpointError(
+                f"checkpoint {self.path} is a file, not a directory; choose another place "
+                "with checkpoint= or --checkpoint"
+            ) from error
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            hint = (
+                "free some space there"
+                if error.errno == errno.ENOSPC
+                else "make it writable or choose another place with checkpoint= or --checkpoint"
+            )
+            raise CheckpointError(
+                f"checkpoint {self.path} cannot be written ({reason}); {hint}"
+            ) from error
+
+    # -- who owns it ----------------------------------------------------------------------------
+
+    def lock(self) -> None:
+        """Take the checkpoint for this process, or say who has it."""
+        handle = open(self.path / "lock", "a+")  # noqa: SIM115 - held until close()
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            handle.seek(0)
+            owner = handle.read().strip() or "another process"
+            handle.close()
+            raise CheckpointError(
+                f"checkpoint {self.path} is owned by {owner}; stop that run first, or give "
+                "this one a checkpoint of its own with checkpoint= or --checkpoint"
+            ) from error
+        handle.seek(0)
+        handle.truncate()
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+        handle.write(f"pid {os.getpid()} on host {socket.gethostname()} since {since} UTC")
+        handle.flush()
+        self._lock = handle
+
+    def close(self) -> None:
+        """Give the checkpoint back."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    # -- the program it belongs to --------------------------------------------------------------
+
+    def read_program(self) -> dict[str, Any] | None:
+        """What flow.json says of the program, or None on a first start."""
+        path = self.path / "flow.json"
+        if not path.exists():
+            if list_manifests(self.manifests):
+                raise CheckpointError(
+                    f"{path} is missing although batches were committed; "
+                    f"run `millstream doctor {self.path}`"
+                )
+            return None
+        try:
+            program: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+        except msgspec.DecodeError as error:
+            raise CheckpointError(
+                f"{path} is damaged ({error}); run `millstream doctor {self.path}`"
+            ) from error
+        return program
+
+    def write_program(self, program: dict[str, Any]) -> None:
+        """Keep the program this checkpoint belongs to."""
+        write_durably(self.path / "flow.json", msgspec.json.format(msgspec.json.encode(program)))
+
+    # -- batches --------------------------------------------------------------------------------
+
+    def latest(self) -> Manifest | None:
+        """The last committed batch; a damaged one is refused, never skipped."""
+        manifests = list_manifests(self.manifests)
+        if not manifests:
+            return None
+        try:
+            return read_manifest(manifests[-1])
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error}; run `millstream doctor {self.path}` to see the last good batch"
+            ) from error
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make a batch exist."""
+        _write_manifest(self.manifests, manifest)
+
+    def published(self) -> int:
+        """The last batch whose outputs were all published."""
+        try:
+            return int((self.path / "published").read_text())
+        except (FileNotFoundError, ValueError):
+            return -1
+
+    def mark_published(self, batch: int) -> None:
+        """Remember that a batch was published. Losing this only repeats an idempotent step."""
+        temporary = self.path / ".published.tmp"
+        temporary.write_text(str(batch))
+        os.replace(temporary, self.path / "published")
+
+    def collect_garbage(self, current: Manifest, retain: int) -> None:
+        """Delete manifests past the retention, and segments nothing refers to."""
+        manifests = list_manifests(self.manifests)
+        kept = manifests[-max(1, retain) :]
+        reachable = set(current.files)
+        for path in kept[:-1]:
+            reachable.update(read_manifest(path).files)
+        for path in manifests[: -len(kept)]:
+            path.unlink(missing_ok=True)
+        for path in self.state.rglob("*.arrow"):
+            if str(path.relative_to(self.state)) not in reachable:
+                path.unlink(missing_ok=True)
+
+    def discard_uncommitted(self, batch: int) -> None:
+        """Remove what a batch that was never committed left behind."""
+        known = self.latest()
+        reachable = set(known.files) if known else set()
+        for path in self.state.rglob("*"):
+            if path.is_file() and str(path.relative_to(self.state)) not in reachable:
+                path.unlink(missing_ok=True)
+        for path in self.dead.glob("*.jsonl"):
+            number = path.stem.removeprefix("rejected-")
+            if number.isdigit() and int(number) > batch:
+                path.unlink(missing_ok=True)
+
+
+def examine(path: str | Path) -> tuple[list[str], bool]:
+    """What `doctor` says: one line a finding, and whether everything is sound."""
+    checkpoint = Checkpoint(path, create=False)
+    lines: list[str] = []
+    sound = True
+    last_good: int | None = None
+    try:
+        program = checkpoint.read_program()
+        lines.append(f"flow.json      {'absent' if program is None else 'good'}")
+    except CheckpointError as error:
+        lines.append(f"flow.json      BAD: {error}")
+        sound = False
+    manifests = list_manifests(checkpoint.manifests)
+    for manifest_path in manifests:
+        problems = _examine_manifest(checkpoint, manifest_path)
+        if problems:
+            sound = False
+            lines.extend(f"{manifest_path.name}  BAD: {problem}" for problem in problems)
+        else:
+            last_good = int(manifest_path.stem)
+    if not manifests:
+        lines.append("manifests      none: no batch was committed yet")
+    elif last_good is None:
+        lines.append("manifests      no good batch is left; start with a new checkpoint")
+    else:
+        newest = read_manifest(checkpoint.manifests / name_of(last_good))
+        lines.append(
+            f"last good      batch {last_good}, {newest.dead} dead letters, "
+            f"{len(newest.files)} segments"
+        )
+        if int(manifests[-1].stem) != last_good:
+            lines.append(
+                f"to go back     remove the manifests after {name_of(last_good)}; file sinks keep "
+                "what later batches published, so remove their part files too"
+            )
+    lines.append("result         " + ("sound" if sound else "DAMAGED"))
+    return lines, sound
+
+
+def _examine_manifest(checkpoint: Checkpoint, path: Path) -> list[str]:
+    try:
+        manifest = read_manifest(path)
+    except CheckpointError as error:
+        return [str(error)]
+    problems = []
+    for file in manifest.files.values():
+        try:
+            verify(checkpoint.state / file.file, file.size, file.checksum)
+        except CheckpointError as error:
+            problems.append(str(error))
+    return problems

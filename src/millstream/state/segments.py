@@ -1,0 +1,122 @@
+"""Segments: immutable Arrow files that hold what one task attempt added to some shards.
+
+A segment has one record batch per shard, so that a reader takes the shards it owns and no others.
+The name is unique to the attempt; only a manifest makes it part of the state. Every segment carries
+its checksum in the manifest, and is checked once per process before it is used.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import CheckpointError
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """Where the rows of one shard lie: a record batch of a file, and the panes they span."""
+
+    file: str
+    index: int
+    rows: int
+    low: int  # the smallest and largest pane
+    high: int
+
+
+class SegmentFile(msgspec.Struct, frozen=True, array_like=True):
+    """A whole file, for checking and for deleting it once nothing refers to it."""
+
+    file: str
+    size: int
+    checksum: int
+
+
+def write_segment(root: Path, name: str, table: pa.Table) -> tuple[SegmentFile, dict[int, Segment]]:
+    """Write rows (with columns `shard` and `pane`) as one file, a record batch per shard."""
+    shard = np.asarray(table.column("shard").combine_chunks())
+    order = np.argsort(shard, kind="stable")
+    table = table.take(pa.array(order)).combine_chunks()
+    shard = shard[order]
+    bounds = np.flatnonzero(np.diff(shard)) + 1
+    starts = [0, *bounds.tolist()]
+    stops = [*bounds.tolist(), len(shard)]
+    sink = pa.BufferOutputStream()
+    segments = {}
+    panes = np.asarray(table.column("pane").combine_chunks())
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        for index, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+            writer.write_batch(table.slice(start, stop - start).combine_chunks().to_batches()[0])
+            low, high = int(panes[start:stop].min()), int(panes[start:stop].max())
+            segments[int(shard[start])] = Segment(name, index, stop - start, low, high)
+    data = sink.getvalue()
+    write_durably(root / name, data)
+    return SegmentFile(name, len(data), zlib.crc32(data)), segments
+
+
+def read_segments(
+    root: Path, segments: Iterable[Segment], files: dict[str, SegmentFile]
+) -> list[pa.Table]:
+    """The rows of these segments, memory-mapped; a damaged file is refused by name."""
+    by_file: dict[str, list[int]] = {}
+    for segment in segments:
+        by_file.setdefault(segment.file, []).append(segment.index)
+    tables = []
+    for name, indices in by_file.items():
+        reader = _open(str(root / name), files[name].size, files[name].checksum)
+        batches = [reader.get_batch(index) for index in sorted(indices)]
+        tables.append(pa.Table.from_batches(batches))
+    return tables
+
+
+@lru_cache(maxsize=512)
+def _open(path: str, size: int, checksum: int) -> pa.ipc.RecordBatchFileReader:
+    verify(Path(path), size, checksum)
+    return pa.ipc.open_file(pa.memory_map(path))
+
+
+def verify(path: Path, size: int, checksum: int) -> None:
+    """Refuse a file that is not what was written."""
+    try:
+        with pa.memory_map(str(path)) as mapped:
+            data = mapped.read_buffer() if mapped.size() else b""
+            found = (len(data), zlib.crc32(data))
+    except (FileNotFoundError, pa.ArrowInvalid) as error:
+        raise CheckpointError(f"state segment {path} is missing or unreadable ({error})") from error
+    if found != (size, checksum):
+        raise CheckpointError(
+            f"state segment {path} is damaged: expected {size} bytes with checksum "
+            f"{checksum:08x}, found {found[0]} with {found[1]:08x}; "
+            "`millstream doctor` names the last good batch"
+        )
+
+
+def write_durably(path: Path, data: pa.Buffer | bytes) -> None:
+    """Write a file whole: a temporary name, fsync, rename, fsync of the directory."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,253 @@
+"""Driving a flow by hand: push records, move the clock, look at results and state.
+
+The engine, the tasks, the state and the commits are the real ones; only Spark is left out, and the
+sources are replaced by what the test pushes. A driver can be restarted from its checkpoint at any
+point, as after a crash.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import pyarrow as pa
+
+from millstream.api.flow import Flow
+from millstream.api.sinks import Memory
+from millstream.errors import ConfigError
+from millstream.graph import nodes as graph
+from millstream.graph.durations import Duration, micros
+from millstream.io.formats import Format, parse_schema
+from millstream.ops.records import to_table
+from millstream.plan.planner import make_plan
+from millstream.run.batch import AnySplit, SpoolSplit
+from millstream.run.engine import Engine
+from millstream.run.executors import InProcess
+from millstream.run.runner import plan_flow
+from millstream.settings import Settings
+from millstream.state.checkpoint import Checkpoint
+from millstream.state.manifests import SourceState
+from millstream.state.segments import read_segments, write_durably
+
+
+class Pushed:
+    """A source that has what was pushed; it stands in for the real one."""
+
+    def __init__(self, number: int, directory: Path, state: SourceState) -> None:
+        self.number, self.directory = number, directory
+        self.ended = state.ended
+        self.next: int = state.extra.get("next", 0)
+        self.waiting: list[list[Any]] = []
+
+    def poll(self) -> None:
+        """Nothing happens by itself."""
+
+    def pending(self) -> int:
+        """How much waits, in the runner's measure."""
+        return sum(map(len, self.waiting)) * 64
+
+    def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
+        """All that was pushed, one piece per push."""
+        splits: list[AnySplit] = []
+        for records in self.waiting:
+            path = self.directory / f"{self.next:06d}.arrow"
+            write_durably(path, _as_file(records))
+            splits.append(SpoolSplit(self.number, self.next, str(path), 0, len(records)))
+            self.next += 1
+        self.waiting = []
+        return splits
+
+    def learn(self, rows: int) -> None:
+        """Nothing to learn."""
+
+    def save(self, state: SourceState) -> None:
+        """Keep the number of the next piece."""
+        state.extra = {"next": self.next}
+
+    def committed(self) -> None:
+        """Nothing to forget."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _as_file(records: list[Any]) -> pa.Buffer:
+    table, bad = to_table(records, None)
+    if bad:
+        raise ConfigError(f"pushed records do not fit one table: {next(iter(bad.values()))}")
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+class Driver:
+    """A flow in the hands of a test.
+
+    with Driver(flow) as driver:
+        driver.push("trades", [{"ts": ..., "symbol": "A", "price": 1.0}])
+        driver.step()
+        driver.end()
+        assert driver.output("memory") == [...]
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        *,
+        parallelism: int = 1,
+        now: float | None = None,
+        checkpoint: str | Path | None = None,
+        **options: Any,
+    ) -> None:
+        self.now = time.time() if now is None else now
+        self._own = None if checkpoint is not None else tempfile.mkdtemp(prefix="millstream-")
+        self._path = Path(checkpoint or self._own or ".")
+        self._settings = Settings.from_options({"parallelism": parallelism, **options})
+        self._sinks = {n.name: Memory() for n in flow.nodes if isinstance(n, graph.Sink)}
+        nodes = tuple(
+            replace(node, spec=self._sinks[node.name]) if isinstance(node, graph.Sink) else node
+            for node in flow.nodes
+        )
+        formats = {
+            node.name: _pushed_format(node.spec) for node in nodes if isinstance(node, graph.Source)
+        }
+        self._plan = make_plan(flow.name, nodes, formats)
+        self._open()
+
+    def _open(self) -> None:
+        checkpoint = Checkpoint(self._path)
+        checkpoint.lock()
+        pushed = self._path / "pushed"
+        self.engine = Engine(
+            self._plan,
+            checkpoint,
+            self._settings,
+            clock=lambda: self.now,
+            trackers=lambda number, node, fmt, path, state: Pushed(
+                number, pushed / node.name.replace(" ", "_"), state
+            ),
+        )
+        self._executor = InProcess(self._plan, self._settings.parallelism or 1)
+        self.engine.open(self._executor.cores)
+
+    # -- input ----------------------------------------------------------------------------------
+
+    def push(self, source: str, records: Iterable[dict[str, Any]]) -> Driver:
+        """Give records to a source; the next `step` takes them in as one piece."""
+        records = list(records)
+        if records:
+            self._tracker(source).waiting.append(records)
+        return self
+
+    def end(self, source: str | None = None) -> Driver:
+        """Say that a source (or all of them) is over, and run until everything has left."""
+        for name in [source] if source else list(self.engine.trackers):
+            self._tracker(name).ended = True
+        while self.step():
+            pass
+        return self
+
+    def advance(self, by: Duration) -> Driver:
+        """Move the wall clock."""
+        self.now += micros(by, "advance(by)") / 1e6
+        return self
+
+    def step(self) -> bool:
+        """One batch with all that was pushed; False if there was nothing to do."""
+        return self.engine.step(self._executor)
+
+    def restart(self) -> Driver:
+        """Start again from the checkpoint, as after a crash: what was not committed is gone."""
+        self.engine.close()
+        self._open()
+        return self
+
+    def _tracker(self, source: str) -> Pushed:
+        tracker = self.engine.trackers.get(source)
+        if not isinstance(tracker, Pushed):
+            known = ", ".join(self.engine.trackers)
+            raise ConfigError(f"there is no source {source!r}; this flow has: {known}")
+        return tracker
+
+    # -- what there is to see ---------------------------------------------------------------------
+
+    def output(self, sink: str | None = None) -> list[dict[str, Any]]:
+        """All rows a sink got so far (of the only sink, if there is one)."""
+        if sink is None and len(self._sinks) == 1:
+            (sink,) = self._sinks
+        if sink not in self._sinks:
+            raise ConfigError(f"there is no sink {sink!r}; this flow has: {list(self._sinks)}")
+        return self._sinks[sink].rows
+
+    def state(self, operator: str) -> list[dict[str, Any]]:
+        """The stored partial rows of a keyed operator."""
+        manifest = self.engine.manifest
+        rows: list[dict[str, Any]] = []
+        for shards in manifest.segments.get(operator, {}).values():
+            segments = [one for found in shards.values() for one in found]
+            for table in read_segments(self._path / "state", segments, manifest.files):
+                rows.extend(table.to_pylist())
+        return rows
+
+    @property
+    def ledger(self) -> dict[str, dict[str, int]]:
+        """Where every record went, per step."""
+        return self.engine.manifest.ledger
+
+    @property
+    def dead(self) -> list[dict[str, Any]]:
+        """All dead letters so far."""
+        files = sorted((self._path / "dead").glob("[0-9]*.jsonl"))
+        return [
+            msgspec.json.decode(line) for path in files for line in path.read_bytes().splitlines()
+        ]
+
+    @property
+    def watermarks(self) -> dict[str, int]:
+        """The watermark of every keyed operator, in microseconds."""
+        return self.engine.watermarks
+
+    def close(self) -> None:
+        """Let go of the checkpoint, and remove it if it was made here."""
+        self.engine.close()
+        if self._own:
+            shutil.rmtree(self._own, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _pushed_format(spec: Any) -> Format:
+    declared = getattr(spec, "schema", None)
+    schema = parse_schema(declared) if declared is not None else pa.schema([])
+    return Format("json", schema, spec.time, spec.time_unit, spec.zone)
+
+
+def run_in_process(
+    flow: Flow, checkpoint: str | Path, *, parallelism: int = 1, **options: Any
+) -> dict[str, dict[str, int]]:
+    """Run a flow on bounded input to its end without Spark; gives the ledger."""
+    settings = Settings.from_options({"parallelism": parallelism, **options})
+    plan = plan_flow(flow)
+    place = Checkpoint(checkpoint)
+    place.lock()
+    engine = Engine(plan, place, settings)
+    try:
+        engine.open(parallelism)
+        executor = InProcess(plan, parallelism)
+        while not engine.done:
+            if not engine.step(executor) and not engine.done:
+                time.sleep(settings.poll)
+        return engine.manifest.ledger
+    finally:
+        engine.close()
