@@ -110,7 +110,10 @@ class Stream:
     # -- leaving --------------------------------------------------------------------------------
 
     def late(self) -> Stream:
-        """The records that came too late for the windows of this stream."""
+        """The records that came too late for the windows of this stream.
+
+        For a MapReduce job these are the pairs of its `map`, key and value as JSON.
+        """
         node = self.node
         if not isinstance(node, nodes.Windowed):
             raise ConfigError(
@@ -176,7 +179,9 @@ class KeyedStream:
         if not job.can("reduce"):
             raise ConfigError(f"map_reduce(): {type(job).__name__} has no reduce method")
         stem = type(job).__name__
-        pairs = self.stream._add(nodes.Pairs, f"{stem}.map", job=job, keys=self.keys)
+        pairs = self.stream._add(
+            nodes.Pairs, f"{stem}.map", job=job, keys=self.keys, null_keys=self.nulls
+        )
         node = self.stream.flow.add(
             nodes.Windowed,
             stem,

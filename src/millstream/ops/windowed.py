@@ -102,13 +102,13 @@ def split_late(span: Span, chunk: Chunk, closed: int) -> tuple[Chunk, Chunk]:
 
 def prepare(job: WindowJob, chunk: Chunk, closed: int, shards: int) -> Prepared:
     """Reduce a chunk to partial states (and kept values) per (key, pane)."""
-    chunk, late = split_late(job.span, chunk, closed)
     dead: list[DeadLetter] = []
     dropped = 0
     in_window = job.span.covered(job.span.pane_of(chunk.ts))
-    if not in_window.all():
+    if not in_window.all():  # before lateness: a record in a gap is too late for no window
         dropped = int((~in_window).sum())
         chunk = chunk.take(in_window)
+    chunk, late = split_late(job.span, chunk, closed)
     chunk = _without_null_keys(job, chunk, dead)
     while True:
         panes, values, bad = _reduce(job, chunk, shards)
@@ -269,10 +269,10 @@ def close(
     """
     dead: list[DeadLetter] = []
     window_key, window_end, uniques, outputs = _outputs(job, panes, values, closed, closing)
-    order = np.lexsort((window_key, window_end))
+    place = _places(job, uniques)
+    order = np.lexsort((place[window_key] if job.one_shard else window_key, window_end))
     key, end = window_key[order], window_end[order]
-    hashes = hash_keys(uniques) if uniques else np.zeros(1, np.uint64)
-    pos = (hashes >> np.uint64(1)).astype(np.int64)[key]
+    pos = place[key]
     ts = np.zeros(len(end), np.int64) if job.span.whole else end * job.span.pane - 1
     at = pa.array(key)
     columns = {name: unique.take(at) for name, unique in zip(job.keys, uniques, strict=True)}
@@ -286,6 +286,24 @@ def close(
         return Chunk(pa.table(columns), ts, pos, src), last, dead
     heads = Chunk(pa.table(columns), ts, pos, src)
     return _call_reducer(job, heads, outputs["values"], order, dead), last, dead
+
+
+def _places(job: WindowJob, uniques: list[pa.Array]) -> Int64:
+    """The place of each key among results of the same time: by hash, or in the order of keys."""
+    if job.one_shard and job.packed:
+        keys = [decode_key(data) for data in uniques[0].to_pylist()]
+        places = np.empty(len(keys), np.int64)
+        places[_ascending(keys)] = np.arange(len(keys))
+        return places
+    hashes = hash_keys(uniques) if uniques else np.zeros(1, np.uint64)
+    return (hashes >> np.uint64(1)).astype(np.int64)
+
+
+def _ascending(keys: list[Any]) -> list[int]:
+    try:
+        return sorted(range(len(keys)), key=keys.__getitem__)
+    except TypeError:  # keys of several types: each type by itself
+        return sorted(range(len(keys)), key=lambda i: (type(keys[i]).__name__, repr(keys[i])))
 
 
 def _stamps(micros: Int64) -> pa.Array:
@@ -340,9 +358,7 @@ def _held_outputs(
     job: WindowJob, values: pa.Table, low: Int64, high: Int64, outputs: dict[str, Any]
 ) -> None:
     if job.reducer is not None:
-        names = [n for n in values.column_names if n.startswith("value.")]
-        kept = values.select(names).rename_columns([n.removeprefix("value.") for n in names])
-        rows = kept.to_pylist()
+        rows: list[Any] = _kept_records(values)
         if job.packed:
             rows = [decode(row["value"]) for row in rows]
         spans = zip(low.tolist(), high.tolist(), strict=True)
@@ -351,12 +367,25 @@ def _held_outputs(
     for measure in job.measures:
         if not measure.held:
             continue
-        name = f"value.{measure.column}"
-        column = flat(values.column(name)) if name in values.column_names else pa.nulls(len(values))
-        lists = gather_lists(column, low, high)
+        if measure.column is None:  # the values are whole records
+            rows = _kept_records(values)
+            kept: Any = [rows[start:stop] for start, stop in zip(low, high, strict=True)]
+        else:
+            name = f"value.{measure.column}"
+            known = name in values.column_names
+            column = flat(values.column(name)) if known else pa.nulls(len(values))
+            kept = gather_lists(column, low, high)
         if measure.fold is not None:
-            lists = _python_column(measure.name, [measure.fold(v) for v in lists.to_pylist()])
-        outputs[measure.name] = lists
+            lists = kept if isinstance(kept, list) else kept.to_pylist()
+            kept = _python_column(measure.name, [measure.fold(v) for v in lists])
+        outputs[measure.name] = kept
+
+
+def _kept_records(values: pa.Table) -> list[dict[str, Any]]:
+    names = [n for n in values.column_names if n.startswith("value.")]
+    kept = values.select(names).rename_columns([n.removeprefix("value.") for n in names])
+    rows: list[dict[str, Any]] = kept.to_pylist()
+    return rows
 
 
 def _python_column(name: str, values: list[Any]) -> pa.Array:
@@ -377,7 +406,8 @@ def _call_reducer(
     assert job.reducer is not None
     rows: list[dict[str, Any]] = []
     origin: list[int] = []
-    head_rows = heads.table.to_pylist()
+    # Without keys and bounds a table has no columns, and so forgets its number of rows.
+    head_rows = heads.table.to_pylist() or [{} for _ in range(len(heads))]
     for index, place in enumerate(order.tolist()):
         head = head_rows[index]
         keys = [head[name] for name in job.keys]

@@ -16,7 +16,7 @@ import pyarrow as pa
 from millstream.ops.chunks import Chunk, concat, decode_block
 from millstream.ops.windowed import WindowJob, close, live, merge_panes
 from millstream.run.batch import Batch, Control
-from millstream.state.segments import Segment, read_segments, write_segment
+from millstream.state.segments import Segment, read_segments, safe_name, write_segment
 
 TABLES = ("panes", "values")
 _SEGMENTS = 6  # per shard, before small ones are merged
@@ -149,8 +149,3 @@ class _Share:
 def _alive(job: WindowJob, segment: Segment, closed: int) -> bool:
     """Whether a window that has not closed can need rows of a segment."""
     return bool(job.span.last_end(np.array([segment.high]))[0] > closed)
-
-
-def safe_name(name: str) -> str:
-    """A step's name as part of a path: names are checked when they are given."""
-    return name.replace(" ", "_")

@@ -25,10 +25,10 @@ from millstream.graph import nodes
 from millstream.graph.durations import micros
 from millstream.io.writers import stage_file
 from millstream.ops.chunks import Chunk, concat, encode_block, flat
-from millstream.ops.codec import as_key
+from millstream.ops.codec import as_key, decode
 from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.progress import merge_latest
-from millstream.ops.records import DeadLetter, apply, dead_row, describe, to_table
+from millstream.ops.records import DeadLetter, apply, as_json, dead_row, describe, to_table
 from millstream.ops.windowed import merge_panes, prepare, timestamp
 from millstream.plan.stages import Plan
 from millstream.run.batch import AnySplit, Batch, Control, Item, Seen
@@ -162,7 +162,7 @@ class Task:
         for other in self.plan.nodes:
             if isinstance(other, nodes.Late) and other.of is node and len(prepared.late):
                 self._count(other, len(prepared.late), 0)
-                self.push(other, prepared.late)
+                self.push(other, _unpacked(prepared.late) if job.packed else prepared.late)
 
     def _hold(self, held: list[pa.Table], table: pa.Table, operator: str) -> None:
         held.append(table)
@@ -243,9 +243,9 @@ class Task:
                 stem = f"{self.batch.number:08d}-{level}-{part:04d}"
                 path = Path(spec.path).absolute()
                 suffix: str = spec.suffix  # type: ignore[attr-defined]
-                staged = stage_file(path, f"{stem}-{self.attempt}", suffix, table)
+                staged, check = stage_file(path, f"{stem}-{self.attempt}", suffix, table)
                 final = str(path / f"part-{stem}.{suffix}")
-                self.control.outputs.append(Output(name, staged, final, rows))
+                self.control.outputs.append(Output(name, staged, final, rows, *check))
             else:
                 placed = [
                     chunk.table.append_column("__ts", pa.array(chunk.ts))
@@ -344,7 +344,11 @@ def _pairs(node: nodes.Pairs, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
     for index, row in enumerate(chunk.table.to_pylist()):
         ts = timestamp(int(chunk.ts[index]))
         if node.keys:
-            keys = [row[name] for name in node.keys]
+            keys = [row.get(name) for name in node.keys]
+            if None in keys and node.null_keys == "dead":
+                why = f"key column {node.keys[keys.index(None)]!r} is null"
+                dead.append(dead_row(node.name, chunk, index, why))
+                continue
             key, value = as_key(keys[0] if len(keys) == 1 else tuple(keys)), row
         elif names >= {"key", "value"} and names <= {"key", "value", "window_start", "window_end"}:
             key, value = as_key(row["key"]), row["value"]
@@ -362,6 +366,15 @@ def _pairs(node: nodes.Pairs, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
     table, _ = to_table(out, schema)
     at = np.array(origin, np.int64)
     return Chunk(table, chunk.ts[at], chunk.pos[at], chunk.src), dead
+
+
+def _unpacked(chunk: Chunk) -> Chunk:
+    """Pairs of a MapReduce job as people read them: in JSON, as they may be of many types."""
+    columns = {
+        name: pa.array([as_json(decode(data)) for data in chunk.column(name).to_pylist()])
+        for name in ("key", "value")
+    }
+    return chunk.with_table(pa.table(columns))
 
 
 def _map_batches(node: nodes.MapBatches, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
