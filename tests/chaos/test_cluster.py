@@ -113,7 +113,7 @@ def test_a_lost_worker_changes_nothing(tmp_path: Path) -> None:
         assert len(lost) > 1, "the worker has no executor"
         for one in reversed(lost):
             kill(one)
-        code = finish(driver, 120)
+        code = finish(driver, 300)
         assert code == 0, (tmp_path / "work" / "stderr.txt").read_text()[-3000:]
         assert not wait_gone(lost, 10)
     assert check_readable(tmp_path / "work" / "out")

@@ -225,7 +225,7 @@ def test_ctrl_c_stops_after_the_batch_and_the_next_run_goes_on(here: Any, termin
     os.killpg(again.pid, signal.SIGTERM)
     out, err = again.communicate(timeout=60)
     assert again.returncode == 0, err
-    assert err == "stopping after the current batch (Ctrl-C again to abort)\n"
+    assert err == "stopping after the current batch (Ctrl-C again to abort)\n", f"{err}\n{out}"
     assert "run the same command again to go on where it stopped" in out
     both = results(here)
     assert both == list(range(len(both))) and len(both) > len(first)

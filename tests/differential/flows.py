@@ -15,7 +15,7 @@ import millstream as ms
 
 COLUMNS = ("ts", "k", "k2", "v", "x", "s")
 
-# -- functions users might write --------------------------------------------------------------------
+# -- functions users might write -------------------------------------------------------------------
 
 
 def doubled(row: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def _backwards(stream: ms.Stream) -> ms.Stream:
     return second.union(first)
 
 
-# -- aggregates users might write -------------------------------------------------------------------
+# -- aggregates users might write ------------------------------------------------------------------
 
 
 class Spread(ms.Aggregate):
@@ -212,7 +212,7 @@ class Again(ms.MapReduce):
 
 JOBS = {"Words": Words, "Paths": Paths}
 
-# -- recipes ----------------------------------------------------------------------------------------
+# -- recipes ---------------------------------------------------------------------------------------
 
 WINDOWS = [
     (10, 10),
@@ -312,7 +312,7 @@ class Input:
         return out
 
 
-# -- strategies -------------------------------------------------------------------------------------
+# -- strategies ------------------------------------------------------------------------------------
 
 BASES = [
     datetime(2024, 2, 29, 23, 59, 30, tzinfo=UTC),

@@ -151,7 +151,7 @@ def test_sums_do_not_depend_on_batches() -> None:
     assert all_of_them[0, 40]["sum"] == the_end[0, 40]["sum"]
 
 
-# -- two stacks -------------------------------------------------------------------------------------
+# -- two stacks ------------------------------------------------------------------------------------
 
 
 def joined() -> tuple[ObjectKernel, list[int]]:

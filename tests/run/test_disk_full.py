@@ -132,7 +132,9 @@ def test_on_spark_the_pause_is_shown(tmp_path: Path, small: Path, spark: object)
     flow = flow_on(tmp_path / "in.jsonl", small / "out")
     ballast = fill(small, 300_000)
     shown: list[Any] = []
-    handle = flow.start(small / "ck", batch_rows=2_000, disk_full_wait=60, on_progress=shown.append)
+    handle = flow.start(
+        small / "ck", batch_rows=10_000, disk_full_wait=60, on_progress=shown.append
+    )
     deadline = time.monotonic() + 40
     while handle.progress.paused is None and handle.running and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from millstream.api.flow import Flow
 from millstream.cli.display import Display, make_display, show_summary
-from millstream.errors import MillstreamError
+from millstream.errors import MillstreamError, RunError
 from millstream.graph.nodes import Source
 from millstream.run.runner import Handle, Progress
 from millstream.run.session import end_java
@@ -93,8 +93,11 @@ def _result(handle: Handle, stopping: Stopping) -> Progress:
         return handle.wait()
     except MillstreamError:
         raise
-    except Exception:
+    except Exception as error:
         if not stopping.asked:
             raise
-        # Whoever stopped us stopped Spark too. What was committed is all that counts.
-        return handle.progress
+        # A stop that failed is not a clean stop, and must not have its exit code.
+        raise RunError(
+            f"Spark ended before the stop was complete ({type(error).__name__}: {error}); the "
+            "batch under way may not be committed, nothing is lost: run the same command again"
+        ) from error
