@@ -32,7 +32,7 @@ from millstream.api.sources import Files, Generator, Rate, Socket, Stdin
 from millstream.api.stream import KeyedStream, Stream, WindowedStream
 from millstream.api.windows import hopping, sliding, tumbling
 from millstream.errors import CheckpointError, ConfigError, MillstreamError, RunError
-from millstream.ops.windowed import Window
+from millstream.ops.jobs import Window
 from millstream.settings import Settings
 
 __version__ = "0.1.0"

@@ -176,7 +176,9 @@ class KeyedStream:
         if not job.can("reduce"):
             raise ConfigError(f"map_reduce(): {type(job).__name__} has no reduce method")
         stem = type(job).__name__
-        pairs = self.stream._add(nodes.Pairs, f"{stem}.map", job=job, keys=self.keys)
+        pairs = self.stream._add(
+            nodes.Pairs, f"{stem}.map", job=job, keys=self.keys, null_keys=self.nulls
+        )
         node = self.stream.flow.add(
             nodes.Windowed,
             stem,

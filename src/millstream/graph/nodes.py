@@ -70,6 +70,7 @@ class Pairs(Node):
 
     job: Any
     keys: tuple[str, ...]
+    null_keys: str = "dead"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -7,6 +7,7 @@ publishing is one atomic rename on one file system, and can be repeated after a 
 from __future__ import annotations
 
 import os
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -14,29 +15,46 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millstream.errors import ConfigError, RunError
-from millstream.state.segments import sync_directory
+from millstream.state.segments import sync_directory, write_durably
 
 STAGING = ".millstream"
 
 
-def stage_file(directory: Path, name: str, suffix: str, table: pa.Table) -> str:
-    """Write a table whole and durably; gives its path."""
+def stage_file(
+    directory: Path, name: str, suffix: str, table: pa.Table
+) -> tuple[str, tuple[int, int]]:
+    """Write a table whole and durably; gives its path, and its size and checksum."""
     staged = directory / STAGING / f"{name}.{suffix}"
     staged.parent.mkdir(parents=True, exist_ok=True)
+    data: pa.Buffer | bytes
+    if suffix == "parquet":
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd", compression_level=1)
+        data = sink.getvalue()
+    else:
+        data = json_lines(table)
     with open(staged, "wb") as out:
-        if suffix == "parquet":
-            pq.write_table(table, out, compression="zstd", compression_level=1)
-        else:
-            out.write(json_lines(table))
+        out.write(data)
         out.flush()
         os.fsync(out.fileno())
-    return str(staged)
+    return str(staged), (len(data), zlib.crc32(data))
 
 
 def json_lines(table: pa.Table) -> bytes:
     """A table as JSON lines; times in ISO form, NaN and infinities as null."""
     encoder = msgspec.json.Encoder(enc_hook=str)
     return b"".join(encoder.encode(row) + b"\n" for row in table.to_pylist())
+
+
+def check_staged(staged: str, size: int, checksum: int) -> None:
+    """Refuse to publish a file that is not what its batch wrote."""
+    if os.path.exists(staged):
+        data = Path(staged).read_bytes()
+        if (len(data), zlib.crc32(data)) != (size, checksum):
+            raise RunError(
+                f"the staged file {staged} of a committed batch is damaged and was not published; "
+                "`millstream doctor` tells how to go back to the batch before"
+            )
 
 
 def publish_file(staged: str, final: str) -> None:
@@ -56,14 +74,15 @@ def claim(directory: Path, owner: str) -> None:
     marker = directory / STAGING / "owner"
     try:
         marker.parent.mkdir(parents=True, exist_ok=True)
-        if marker.exists():
-            other = marker.read_text().strip()
-            if other != owner and any(directory.glob("part-*")):
-                raise ConfigError(
-                    f"{directory} holds results of another run ({other}); choose another "
-                    "directory, remove it, or go on with the checkpoint they belong to"
-                )
-        marker.write_text(owner)
+        other = marker.read_text().strip() if marker.exists() else None
+        if other == owner:
+            return
+        if other is not None and any(directory.glob("part-*")):
+            raise ConfigError(
+                f"{directory} holds results of another run ({other}); choose another "
+                "directory, remove it, or go on with the checkpoint they belong to"
+            )
+        write_durably(marker, owner.encode())
     except OSError as error:
         raise ConfigError(
             f"output directory {directory} cannot be written "

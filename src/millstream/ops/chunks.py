@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.errors import RunError
+
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 # A position is (file, offset in it) in one integer: 2^23 files of 2^40 bytes (or rows) each.
@@ -80,4 +82,10 @@ def concat(tables: list[pa.Table]) -> pa.Table:
     """Tables one below the other; types are widened where batches inferred different ones."""
     if len(tables) == 1:
         return tables[0]
-    return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+    try:
+        return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+    except pa.ArrowTypeError as error:
+        raise RunError(
+            f"records of one step have columns of different types ({error}); give map() a schema "
+            "or cast the column first"
+        ) from error

@@ -13,6 +13,7 @@ the right side of `AND` and `OR` may rely on what was tested before.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -660,6 +661,8 @@ _NULL = Literal(None, pa.null())
 def _lowered(node: exp.Expr, sql: str) -> Expression:
     try:
         lowered = _lower(node)
+    except _Unsupported as error:
+        raise ConfigError(f"cannot use {sql.strip()!r}: {_named(error, sql)}") from None
     except (ExpressionError, TypeMismatch, ConfigError) as error:
         raise ConfigError(f"cannot use {sql.strip()!r}: {error}") from None
     columns = frozenset(column.parts[0].name for column in _columns_of(node))
@@ -707,23 +710,32 @@ def _only(node: exp.Expr, *keys: str) -> None:
     """Refuse arguments that would be silently ignored."""
     extra = [key for key, value in node.args.items() if value and key not in {*keys, *_HABITS}]
     if extra:
-        raise ConfigError(
-            f"{_written_name(node)} with {', '.join(extra)} is not supported; {ELSEWHERE}"
-        )
+        raise ConfigError(f"{node.key} with {', '.join(extra)} is not supported; {ELSEWHERE}")
 
 
-def _written_name(node: exp.Expr) -> str:
-    if node.key == "anonymous":
-        return str(node.name)
-    names = getattr(node, "sql_names", None)
-    return str(node.meta.get("name") or (names()[0] if names else node.key)).lower()
+class _Unsupported(ConfigError):
+    """A function that is not supported, before it is known what the user called it."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(f"unsupported function {names[0]!r}")
+        self.names = names
 
 
 def _unsupported(node: exp.Expr) -> ConfigError:
-    name = _written_name(node)
-    if not hasattr(node, "sql_names"):
-        return ConfigError(f"unsupported syntax {name!r}; {ELSEWHERE}")
-    return ConfigError(f"unsupported function {name!r}{_suggestion(name, _SUPPORTED)}; {ELSEWHERE}")
+    if node.key == "anonymous":
+        return _Unsupported([node.name.lower()])
+    if hasattr(node, "sql_names"):
+        return _Unsupported([name.lower() for name in node.sql_names()])
+    return ConfigError(f"unsupported syntax {node.key!r}; {ELSEWHERE}")
+
+
+def _named(unsupported: _Unsupported, sql: str) -> str:
+    """sqlglot keeps one name for functions that have several; look for the one in the text."""
+    called = [name.lower() for name in re.findall(r"(\w+)\s*\(", sql)]
+    known = [name for name in called if name in unsupported.names]
+    strange = [name for name in called if name not in _SUPPORTED]
+    name = [*known, *strange, *unsupported.names][0]
+    return f"unsupported function {name!r}{_suggestion(name, _SUPPORTED)}; {ELSEWHERE}"
 
 
 def _anonymous(node: exp.Expr) -> Node:

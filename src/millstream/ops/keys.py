@@ -1,8 +1,9 @@
 """Keys: stable hashes for shards, and dense codes for grouping.
 
 The hash of a key decides its shard, and so where its state lies for as long as the checkpoint
-lives: it must never depend on the process, the batch or the parallelism. Keys of different types
-never meet (1, 1.0, "1" and True are four keys).
+lives: it must never depend on the process, the batch or the parallelism. Nor on the type of the
+column of one chunk: 1 and 1.0 have one hash, because the type a chunk infers for a column depends
+on what else is in it; so has a null of any type. "1" and True are keys of their own.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def canonical(column: pa.Array) -> pa.Array:
 def _tagged(column: pa.Array) -> tuple[str, np.ndarray[Any, Any]]:
     kind = column.type
     if pa.types.is_null(kind):
-        return "null", np.zeros(len(column), np.int64)
+        return "null", np.zeros(len(column), np.uint64)
     if pa.types.is_boolean(kind):
         return "bool", np.asarray(pc.cast(column, pa.int64()).fill_null(0))
     if pa.types.is_integer(kind):
@@ -72,6 +73,11 @@ def _mix(values: UInt64) -> UInt64:
     return values ^ (values >> np.uint64(31))
 
 
+def _salt(tag: str) -> np.uint64:
+    with np.errstate(over="ignore"):
+        return np.uint64(_TAGS[tag]) * np.uint64(0x9E3779B97F4A7C15)
+
+
 def hash_keys(columns: list[pa.Array]) -> UInt64:
     """A stable 64-bit hash per row over canonical key columns."""
     total = np.zeros(len(columns[0]), np.uint64)
@@ -83,10 +89,15 @@ def hash_keys(columns: list[pa.Array]) -> UInt64:
                 if values.dtype == np.uint64
                 else pd.util.hash_array(values, hash_key=_HASH_KEY, categorize=False)
             )
-            if column.null_count:
-                hashed = np.where(np.asarray(pc.is_null(column)), np.uint64(0), hashed)
-            salt = np.uint64(_TAGS[tag]) * np.uint64(0x9E3779B97F4A7C15)
-            total = _mix((total * np.uint64(31)) ^ _mix(hashed ^ salt))
+            salted = hashed ^ _salt(tag)
+            if tag == "float":  # a whole number is in an integer column if its chunk has only such
+                whole = (values == np.rint(values)) & (np.abs(values) < 2.0**53)
+                numbers = np.where(whole, values, 0).astype(np.int64)
+                as_int = pd.util.hash_array(numbers, hash_key=_HASH_KEY, categorize=False)
+                salted = np.where(whole, as_int ^ _salt("int"), salted)
+            if column.null_count:  # a null is one key, whatever type its chunk has
+                salted = np.where(np.asarray(pc.is_null(column)), _salt("null"), salted)
+            total = _mix((total * np.uint64(31)) ^ _mix(salted))
     return total
 
 
@@ -111,16 +122,24 @@ def _factorize_one(column: pa.Array) -> tuple[Int64, list[pa.Array]]:
     column = canonical(column)
     if pa.types.is_null(column.type):
         return np.zeros(len(column), np.int64), [column[:1]]
+    if pa.types.is_nested(column.type):
+        return _factorize_nested(column)
     encoded = column.dictionary_encode(null_encoding="encode")
     values = encoded.dictionary
     indices = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-    try:
-        order = pc.sort_indices(values).to_numpy()
-    except pa.ArrowNotImplementedError:  # lists, structs: no order, so first come first
-        return indices, [values]
+    order = pc.sort_indices(values).to_numpy()
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     return rank[indices], [values.take(pa.array(order))]
+
+
+def _factorize_nested(column: pa.Array) -> tuple[Int64, list[pa.Array]]:
+    """Lists and structs have no order in Arrow: theirs is the order of their packed bytes."""
+    packed = [msgspec.msgpack.encode(value, enc_hook=str) for value in column.to_pylist()]
+    some_row = {data: row for row, data in enumerate(packed)}
+    rank = {data: code for code, data in enumerate(sorted(some_row))}
+    codes = np.array([rank[data] for data in packed], np.int64)
+    return codes, [column.take(pa.array([some_row[data] for data in rank], pa.int64()))]
 
 
 def dense(codes: Int64) -> tuple[Int64, Int64]:

@@ -11,6 +11,7 @@ from millstream.plan.rules.build_jobs import build_jobs
 from millstream.plan.rules.check_flow import check_flow
 from millstream.plan.rules.prune_columns import prune_columns
 from millstream.plan.rules.resolve_columns import resolve_columns
+from millstream.plan.rules.share_panes import share_panes
 from millstream.plan.stages import Plan
 
 RULES: tuple[Callable[[Plan], Plan], ...] = (
@@ -19,6 +20,7 @@ RULES: tuple[Callable[[Plan], Plan], ...] = (
     prune_columns,
     assign_levels,
     build_jobs,
+    share_panes,
 )
 
 

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow.compute as pc
@@ -31,7 +31,7 @@ from millstream.run.batch import AnySplit, Batch, Control, Item
 from millstream.run.executors import Executor
 from millstream.run.faults import crash_point
 from millstream.run.program import check_program
-from millstream.run.publishing import publish, stage_delivery
+from millstream.run.publishing import publish, recover, stage_delivery
 from millstream.run.sources import Tracker, make_tracker, progress_of
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
@@ -41,6 +41,9 @@ from millstream.state.segments import write_durably
 _SMALL = 20_000  # rows a single task handles faster than two and an exchange
 _FIRST_ROWS = 200_000
 _GARBAGE_EVERY = 10
+_PAUSE = 0.5  # seconds between looks at a full disk
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -61,6 +64,7 @@ class Engine:
         self._make_tracker = trackers
         self.done = False
         self.paused: str | None = None
+        self.on_pause: Callable[[], None] = lambda: None
         self.watermarks: dict[str, int] = {}
         self.rows_target = min(settings.batch_rows, _FIRST_ROWS)
         self.last_seconds = 0.0
@@ -81,20 +85,23 @@ class Engine:
         latest = self.checkpoint.latest()
         if latest is not None:
             self.manifest = latest
-            if self.checkpoint.published() < latest.batch:
-                publish(latest, self._to_deliver)
+            published = self.checkpoint.published()
+            if published != latest.batch:
+                known = published is not None or latest.batch == 0
+                recover(latest, self._to_deliver, known=known)
                 self.checkpoint.mark_published(latest.batch)
         self.checkpoint.discard_uncommitted(self.manifest.batch)
+        self.checkpoint.discard_delivered()
         for sink in self.plan.sinks():
             if isinstance(sink.spec, FileSink):
                 discard_staged(Path(sink.spec.path).absolute(), set())
+        self.started = self.clock()
         for number, node in enumerate(self.plan.sources()):
             state = self.manifest.sources.get(node.name) or SourceState()
             fmt = self.plan.formats[node.name]
             self.trackers[node.name] = self._make_tracker(
                 number, node, fmt, self.checkpoint.path, state
             )
-        self.started = self.clock()
 
     def close(self) -> None:
         """Stop receivers and give the checkpoint back."""
@@ -106,8 +113,7 @@ class Engine:
 
     def step(self, executor: Executor) -> bool:
         """Run and commit one batch if there is anything to do; False if there was nothing."""
-        for tracker in self.trackers.values():
-            tracker.poll()
+        self._patiently(self._poll)
         pending = sum(tracker.pending() for tracker in self.trackers.values())
         if not pending and not self._time_moved():
             self.done = all(tracker.ended for tracker in self.trackers.values())
@@ -129,6 +135,10 @@ class Engine:
         self.done = self.manifest.complete
         return True
 
+    def _poll(self) -> None:
+        for tracker in self.trackers.values():
+            tracker.poll()
+
     def _parallelism(self, pending: int, parts: int) -> int:
         if self.settings.parallelism is not None:
             return self.settings.parallelism
@@ -145,20 +155,22 @@ class Engine:
         return False
 
     def _has_state(self, operator: str) -> bool:
-        tables = self.manifest.segments.get(operator, {}).values()
+        family = self.plan.family_of(operator).name
+        tables = self.manifest.segments.get(family, {}).values()
         return any(segments for table in tables for segments in table.values())
 
     def _closed(self, operator: str) -> int:
-        return self.manifest.closed.get(operator, NOTHING_CLOSED)
+        """The last window end that has left, in panes; the manifest has it in microseconds."""
+        at = self.manifest.closed.get(operator)
+        return NOTHING_CLOSED if at is None else at // self.plan.jobs[operator].span.pane
 
     def _progress(self) -> dict[str, Any]:
         wall = self.clock()
         out = {}
         for node in self.plan.sources():
             state = self.manifest.sources.get(node.name) or SourceState()
-            state.extra.setdefault("started", self.started)
             ended = self.trackers[node.name].ended
-            out[node.name] = progress_of(node.spec, state, ended, int(wall * 1e6), wall)
+            out[node.name] = progress_of(node.spec, state, ended, wall, self.started)
         return out
 
     def _watermarks(self) -> dict[str, int]:
@@ -179,27 +191,35 @@ class Engine:
         )
 
     def _run(self, executor: Executor, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]:
-        """Run the tasks; again if tasks saw different attempts; patiently if the disk is full."""
-        deadline = time.monotonic() + self.settings.disk_full_wait
+        """Run the tasks; again as a whole if tasks saw different attempts."""
         while True:
-            try:
-                items = executor.run(batch, parts)
-            except (RunError, OSError) as error:
-                if not _disk_full(error):
-                    raise
-                self._discard(batch)
-                self.paused = f"paused: {error}; free some space"
-                if time.monotonic() > deadline:
-                    raise RunError(
-                        f"the disk is full ({error}); batch {batch.number} was not committed and "
-                        "nothing is lost: free some space and start again"
-                    ) from error
-                time.sleep(0.5)
-                continue
-            self.paused = None
+            items = self._patiently(lambda: executor.run(batch, parts), batch)
             if _same_attempts([payload for _, tag, _, payload in items if tag == "control"]):
                 return items
             self._discard(batch)
+
+    def _patiently(self, work: Callable[[], T], batch: Batch | None = None) -> T:
+        """Do something that can be done again; wait and do it again while the disk is full."""
+        deadline = time.monotonic() + self.settings.disk_full_wait
+        while True:
+            try:
+                result = work()
+            except (RunError, OSError) as error:
+                if not _disk_full(error):
+                    raise
+                if batch is not None:
+                    self._discard(batch)
+                if time.monotonic() > deadline:
+                    raise RunError(
+                        f"the disk is full ({error}); batch {self.manifest.batch + 1} was not "
+                        "committed and nothing is lost: free some space and start again"
+                    ) from error
+                self.paused = f"paused: {error}; free some space"
+                self.on_pause()
+                time.sleep(_PAUSE)
+            else:
+                self.paused = None
+                return result
 
     def _discard(self, batch: Batch) -> None:
         """Remove what a batch wrote that will not be committed."""
@@ -211,37 +231,38 @@ class Engine:
     # -- committing -----------------------------------------------------------------------------
 
     def _commit(self, batch: Batch, controls: list[Control], items: list[Item]) -> None:
-        manifest = self._next_manifest(batch, controls)
+        manifest = self._patiently(lambda: self._next_manifest(batch, controls))
         dead = [letter for control in controls for letter in control.dead]
         self._check_dead(manifest, dead)
-        try:
-            for sink, spec in self._to_deliver.items():
-                blocks = [p for _, tag, name, p in items if tag == "deliver" and name == sink]
-                if blocks and not isinstance(spec, FileSink):
-                    manifest.outputs.append(self._stage(batch, sink, blocks))
-            if dead:
-                self._write_dead(f"{batch.number:08d}", dead)
-            crash_point("dead-letters-written", batch.number)
-            crash_point("before-manifest", batch.number)
-            self.checkpoint.commit(manifest)
-        except OSError as error:
-            if not _disk_full(error):
-                raise
-            self._discard(batch)
-            raise RunError(
-                f"the disk is full ({error}); batch {batch.number} was not committed and nothing "
-                "is lost: free some space and start again"
-            ) from error
+        self._patiently(lambda: self._write(batch, manifest, dead, items))
         self.manifest = manifest
         crash_point("after-manifest", batch.number)
-        publish(manifest, self._to_deliver)
+        self._patiently(lambda: publish(manifest, self._to_deliver))
         crash_point("published", batch.number)
-        self.checkpoint.mark_published(batch.number)
+        self._patiently(lambda: self.checkpoint.mark_published(batch.number))
+        self.checkpoint.discard_delivered()
         for tracker in self.trackers.values():
             tracker.committed()
         crash_point("before-garbage", batch.number)
         if batch.number % _GARBAGE_EVERY == 0 or manifest.complete:
             self.checkpoint.collect_garbage(manifest, self.settings.retain)
+
+    def _write(
+        self, batch: Batch, manifest: Manifest, dead: list[DeadLetter], items: list[Item]
+    ) -> None:
+        """Everything the manifest refers to that is not written yet, then the manifest."""
+        files = [output for output in manifest.outputs if output.final is not None]
+        staged = []
+        for sink, spec in self._to_deliver.items():
+            blocks = [p for _, tag, name, p in items if tag == "deliver" and name == sink]
+            if blocks and not isinstance(spec, FileSink):
+                staged.append(self._stage(batch, sink, blocks))
+        manifest.outputs = files + staged
+        if dead:
+            self._write_dead(f"{batch.number:08d}", dead)
+        crash_point("dead-letters-written", batch.number)
+        crash_point("before-manifest", batch.number)
+        self.checkpoint.commit(manifest)
 
     def _next_manifest(self, batch: Batch, controls: list[Control]) -> Manifest:
         old = self.manifest
@@ -290,7 +311,6 @@ class Engine:
             before = self.manifest.sources.get(node.name) or SourceState()
             state = SourceState(seen_at=dict(before.seen_at))
             self.trackers[node.name].save(state)
-            state.extra["started"] = before.extra.get("started", self.started)
             seen = batch.progress[node.name]
             for control in controls:
                 if control.level == 0:
@@ -312,7 +332,9 @@ class Engine:
                     (c.last_end.get(operator, reached) for c in controls if operator in c.last_end),
                     default=self._closed(operator),
                 )
-            manifest.closed[operator] = max(self._closed(operator), reached)
+            reached = max(self._closed(operator), reached)
+            if reached > NOTHING_CLOSED:
+                manifest.closed[operator] = reached * span.pane
 
     def _stage(self, batch: Batch, sink: str, blocks: list[bytes]) -> Any:
         table = concat([decode_block(block) for block in blocks])

@@ -14,40 +14,54 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.ops.chunks import Chunk, concat, decode_block
-from millstream.ops.windowed import WindowJob, close, live, merge_panes
+from millstream.ops.closing import close
+from millstream.ops.jobs import Family
+from millstream.ops.preparing import live, merge_panes
 from millstream.run.batch import Batch, Control
-from millstream.state.segments import Segment, read_segments, write_segment
+from millstream.state.segments import Segment, read_segments, safe_name, write_segment
 
 TABLES = ("panes", "values")
 _SEGMENTS = 6  # per shard, before small ones are merged
 
 
 def run_keyed(
-    job: WindowJob,
-    rows: dict[tuple[str, str], list[bytes]],
-    watermark: int,
+    family: Family,
+    rows: dict[str, list[bytes]],
+    watermarks: dict[str, int],
     batch: Batch,
     control: Control,
-    src: int,
-) -> Chunk:
-    """Process one operator's share of a batch; segments and accounts go into `control`."""
-    closed = batch.closed[job.name]
-    closing = max(closed, job.span.closes_at(watermark))
-    shares = {
-        table: _Share(job, table, rows.get((job.name, table), []), batch, control.part)
-        for table in TABLES
-        if (job.combines if table == "panes" else job.holds)
+    numbers: dict[str, int],
+) -> dict[str, Chunk]:
+    """Process one family's share of a batch; segments and accounts go into `control`."""
+    closing = {
+        job.name: max(batch.closed[job.name], job.span.closes_at(watermarks[job.name]))
+        for job in family.jobs
     }
-    due = closing > closed and any(share.due(closing) for share in shares.values())
+    shares = {
+        table: _Share(family, table, rows.get(table, []), batch, control.part)
+        for table in TABLES
+        if (family.combines if table == "panes" else family.holds)
+    }
+    due = any(share.due(closing) for share in shares.values())
     loaded = {table: share.all_rows() if due else None for table, share in shares.items()}
     panes, values = loaded.get("panes"), loaded.get("values")
     if panes is not None and len(panes):
-        panes = merge_panes(job, panes)
-    results, last, dead = close(job, panes, values, closed, closing, src)
-    control.dead.extend(dead)
-    if dead:
-        control.ledger.setdefault(job.name, Counter())["failed"] += len(dead)
-    control.last_end[job.name] = last
+        panes = merge_panes(family, panes)
+    results = {}
+    for job in family.jobs:
+        name = job.name
+        results[name], last, dead = close(
+            job,
+            panes if job.combines else None,
+            values if job.holds else None,
+            batch.closed[name],
+            closing[name],
+            numbers[name],
+        )
+        control.last_end[name] = last
+        control.dead.extend(dead)
+        if dead:
+            control.ledger.setdefault(name, Counter())["failed"] += len(dead)
     for share in shares.values():
         share.store(closing, control)
     return results
@@ -57,14 +71,14 @@ class _Share:
     """The rows of one table of an operator that belong to the shards of this task."""
 
     def __init__(
-        self, job: WindowJob, table: str, blocks: list[bytes], batch: Batch, part: int
+        self, family: Family, table: str, blocks: list[bytes], batch: Batch, part: int
     ) -> None:
-        self.job = job
+        self.family = family
         self.table = table
         self.batch = batch
         self.part = part
         self.root = Path(batch.checkpoint) / "state"
-        stored = batch.segments.get(job.name, {}).get(table, {})
+        stored = batch.segments.get(family.name, {}).get(table, {})
         self.stored = {
             shard: segments
             for shard, segments in stored.items()
@@ -77,46 +91,53 @@ class _Share:
         if not tables:
             return None
         table = concat(tables)
-        return merge_panes(self.job, table) if self.table == "panes" else table
+        return merge_panes(self.family, table) if self.table == "panes" else table
 
-    def due(self, closing: int) -> bool:
-        """Whether any window with rows here ends at or before `closing`."""
+    def due(self, closing: dict[str, int]) -> bool:
+        """Whether windows leave, and any of them may have rows here."""
+        ends = [
+            closing[job.name]
+            for job in self.family.jobs
+            if closing[job.name] > self.batch.closed[job.name]
+        ]
         first = [s.low for segments in self.stored.values() for s in segments]
         if self.new is not None:
             first.append(int(np.asarray(self.new.column("pane")).min()))
-        return any(pane < closing for pane in first)
+        return bool(ends and first) and min(first) < max(ends)
 
     def all_rows(self) -> pa.Table | None:
         """New and stored rows that a window not yet closed can need."""
-        closed = self.batch.closed[self.job.name]
+        closed = self.batch.closed
         wanted = [
-            s for segments in self.stored.values() for s in segments if _alive(self.job, s, closed)
+            s
+            for segments in self.stored.values()
+            for s in segments
+            if _alive(self.family, s, closed)
         ]
         tables = read_segments(self.root, wanted, self.batch.files)
         if self.new is not None:
             tables.append(self.new)
         if not tables:
             return None
-        return live(self.job.span, concat(tables), closed)
+        return live(self.family, concat(tables), closed)
 
-    def store(self, closing: int, control: Control) -> None:
+    def store(self, closing: dict[str, int], control: Control) -> None:
         """Write what is new and still needed; drop segments of closed windows; merge small ones."""
-        span = self.job.span
         kept = {
-            shard: [s for s in segments if _alive(self.job, s, closing)]
+            shard: [s for s in segments if _alive(self.family, s, closing)]
             for shard, segments in self.stored.items()
         }
-        fresh = live(span, self.new, closing) if self.new is not None else None
+        fresh = live(self.family, self.new, closing) if self.new is not None else None
         merging = self._to_merge(kept, 0 if fresh is None else len(fresh))
         tables = read_segments(self.root, merging, self.batch.files)
         if fresh is not None and len(fresh):
             tables.append(fresh)
-        tables = [live(span, table, closing) for table in tables]
+        tables = [live(self.family, table, closing) for table in tables]
         written: dict[int, Segment] = {}
         combined = self._merged(tables)
         if combined is not None:
             name = (
-                f"{safe_name(self.job.name)}/{self.table}/"
+                f"{safe_name(self.family.name)}/{self.table}/"
                 f"{self.batch.number:08d}-{self.part:04d}-{control.attempt}.arrow"
             )
             file, written = write_segment(self.root, name, combined)
@@ -125,7 +146,7 @@ class _Share:
         result = {shard: [s for s in segments if s not in gone] for shard, segments in kept.items()}
         for shard, segment in written.items():
             result.setdefault(str(shard), []).append(segment)
-        control.segments.setdefault(self.job.name, {})[self.table] = {
+        control.segments.setdefault(self.family.name, {})[self.table] = {
             **{shard: [] for shard in self.stored},
             **result,
         }
@@ -146,11 +167,7 @@ class _Share:
         return chosen
 
 
-def _alive(job: WindowJob, segment: Segment, closed: int) -> bool:
+def _alive(family: Family, segment: Segment, closed: dict[str, int]) -> bool:
     """Whether a window that has not closed can need rows of a segment."""
-    return bool(job.span.last_end(np.array([segment.high]))[0] > closed)
-
-
-def safe_name(name: str) -> str:
-    """A step's name as part of a path: names are checked when they are given."""
-    return name.replace(" ", "_")
+    high = np.array([segment.high])
+    return any(bool(job.span.last_end(high)[0] > closed[job.name]) for job in family.jobs)

@@ -6,6 +6,8 @@ followed by the same steps once more.
 
 from __future__ import annotations
 
+import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,12 @@ import pyarrow as pa
 
 from millstream.api.sinks import Call, Console, Memory
 from millstream.errors import RunError
-from millstream.io.writers import publish_file
+from millstream.io.writers import check_staged, publish_file
 from millstream.run.faults import crash_point
 from millstream.state.manifests import Manifest, Output
-from millstream.state.segments import write_durably
+from millstream.state.segments import safe_name, write_durably
+
+_DONE = ".done"  # rows that were handed over, until the whole batch is marked as published
 
 
 def stage_delivery(directory: Path, batch: int, sink: str, table: pa.Table) -> Output:
@@ -24,9 +28,29 @@ def stage_delivery(directory: Path, batch: int, sink: str, table: pa.Table) -> O
     out = pa.BufferOutputStream()
     with pa.ipc.new_file(out, table.schema) as writer:
         writer.write_table(table)
-    path = directory / f"{batch:08d}-{sink.replace(' ', '_')}.arrow"
-    write_durably(path, out.getvalue())
-    return Output(sink, str(path), None, len(table))
+    data = out.getvalue()
+    path = directory / f"{batch:08d}-{safe_name(sink)}.arrow"
+    write_durably(path, data)
+    return Output(sink, str(path), None, len(table), len(data), zlib.crc32(data))
+
+
+def recover(manifest: Manifest, sinks: dict[str, Any], *, known: bool) -> None:
+    """Publish a batch after a crash: what was staged must still be what was written.
+
+    `known`: the batch is certain not to be published; otherwise rows that are no longer staged
+    were handed over before.
+    """
+    for output in manifest.outputs:
+        check_staged(output.staged, output.size, output.checksum)
+        handed_over = os.path.exists(output.staged + _DONE)
+        missing = not (os.path.exists(output.staged) or handed_over)
+        if known and output.final is None and missing:
+            raise RunError(
+                f"the staged file {output.staged} of a committed batch is missing, and it is not "
+                f"known whether sink {output.sink!r} got its {output.rows} rows; to go on without "
+                "them remove the file 'published' in the checkpoint"
+            )
+    publish(manifest, sinks)
 
 
 def publish(manifest: Manifest, sinks: dict[str, Any]) -> None:
@@ -41,7 +65,7 @@ def publish(manifest: Manifest, sinks: dict[str, Any]) -> None:
         if output.final is None and path.exists():
             table = pa.ipc.open_file(pa.py_buffer(path.read_bytes())).read_all()
             _deliver(output.sink, sinks.get(output.sink), table, manifest.batch)
-            path.unlink()
+            os.replace(path, f"{path}{_DONE}")
 
 
 def _deliver(name: str, sink: Any, table: pa.Table, batch: int) -> None:

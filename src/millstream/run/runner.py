@@ -56,6 +56,7 @@ class Handle:
         self._error: BaseException | None = None
         self._started = time.monotonic()
         self._total = 0
+        engine.on_pause = self._report
         self._thread = threading.Thread(target=self._main, name=f"millstream-{flow}", daemon=True)
         self._thread.start()
 

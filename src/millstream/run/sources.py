@@ -9,9 +9,10 @@ from __future__ import annotations
 import glob
 import os
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -25,7 +26,8 @@ from millstream.io.readers import Split, available_end, is_gzip, plan_splits
 from millstream.ops.progress import SourceProgress
 from millstream.run.batch import AnySplit, RateSplit, SpoolSplit
 from millstream.run.spool import Receiver
-from millstream.state.manifests import SourceState
+from millstream.state.manifests import SourceState, check_registry
+from millstream.state.segments import safe_name
 
 _SUFFIXES = {
     ".csv": "csv",
@@ -178,10 +180,11 @@ class FilesTracker:
         self.row_bytes = _ROW_BYTES
         self._taken = 0
         self._listed = False
+        self._next_look = 0.0
         self._load(state)
 
     def _load(self, state: SourceState) -> None:
-        data = self.registry.read_bytes()[: state.registry] if state.registry else b""
+        data = check_registry(self.registry, state)
         for line in data.splitlines():
             entry = msgspec.json.decode(line)
             if isinstance(entry, str):
@@ -193,13 +196,24 @@ class FilesTracker:
             file = self.files[int(number)]
             file.offset, file.done = offset, False
             self.open[int(number)] = file
+        self.size, self.checksum = state.registry, state.registry_sum
+        self._append([])
+
+    def _append(self, entries: list[Any]) -> None:
+        """Add to the registry; what an attempt that failed left behind the end is dropped."""
+        lines = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
         with open(self.registry, "ab") as out:
-            out.truncate(state.registry)
-        self.size = state.registry
+            out.truncate(self.size)
+            out.write(lines)
+            out.flush()
+            os.fsync(out.fileno())
+        self.size += len(lines)
+        self.checksum = zlib.crc32(lines, self.checksum)
 
     def poll(self) -> None:
         """Look for new and grown files."""
-        if not self.spec.follow and self._listed:
+        began = time.monotonic()
+        if (not self.spec.follow and self._listed) or began < self._next_look:
             return
         self._listed = True
         try:
@@ -216,17 +230,16 @@ class FilesTracker:
             self._measure(number)
         if not self.spec.follow:
             self.ended = self.pending() == 0
+        # Looking at very many files takes a while: spend at most a fifth of the time on it.
+        self._next_look = began + 5 * (time.monotonic() - began)
 
     def _register(self, paths: list[str]) -> None:
-        with open(self.registry, "ab") as out:
-            for path in paths:
-                out.write(msgspec.json.encode(path) + b"\n")
-                self.open[len(self.files)] = _File(path)
-                self.files.append(self.open[len(self.files)])
-                self.known.add(path)
-            out.flush()
-            os.fsync(out.fileno())
-            self.size = out.tell()
+        if paths:
+            self._append(paths)
+        for path in paths:
+            self.open[len(self.files)] = _File(path)
+            self.files.append(self.open[len(self.files)])
+            self.known.add(path)
 
     def _watched(self) -> Iterator[int]:
         if self.spec.follow:
@@ -237,8 +250,13 @@ class FilesTracker:
     def _measure(self, number: int) -> None:
         file = self.files[number]
         size, changed = _stat(file.path)
-        if size == file.size or (size < 0 and file.done):
+        if (size == file.size and size >= 0) or (size < 0 and file.done):
             return
+        if size < 0 and self.spec.follow and file.offset >= file.end:
+            file.done = True  # removed after all of it was read
+            return
+        if file.offset and is_gzip(self.fmt.kind, file.path) and size != file.offset:
+            raise RunError(f"{file.path} has changed since it was read; give new data a new name")
         if size < file.offset and self.fmt.kind != "parquet" and not is_gzip("", file.path):
             raise RunError(
                 f"{file.path} was read to byte {file.offset} and now has {max(size, 0)}: it was "
@@ -250,6 +268,11 @@ class FilesTracker:
         complete = not self.spec.follow or is_gzip(self.fmt.kind, file.path)
         file.end = available_end(file.path, self.fmt.kind, complete)
         file.size, file.changed = size, changed
+        if file.end < file.offset and self.fmt.kind == "parquet":
+            raise RunError(
+                f"{file.path} was read to row {file.offset} and now has {file.end}: it was "
+                "replaced; give new data a new name"
+            )
         if file.end > file.offset:
             file.done = False
             self.open[number] = file
@@ -308,21 +331,18 @@ class FilesTracker:
 
     def save(self, state: SourceState) -> None:
         """Offsets of open files; complete ones are only named in the registry."""
-        now = time.time()
-        lines = []
-        for number, file in list(self.open.items()):
-            caught_up = file.offset >= file.end
-            if caught_up and (not self.spec.follow or now - file.changed > self._SETTLED):
-                file.done = True
-                del self.open[number]
-                lines.append(msgspec.json.encode([number, file.offset]) + b"\n")
-        if lines:
-            with open(self.registry, "ab") as out:
-                out.write(b"".join(lines))
-                out.flush()
-                os.fsync(out.fileno())
-                self.size = out.tell()
-        state.registry, state.files = self.size, len(self.files)
+        old = time.time() - self._SETTLED
+        settled = [
+            number
+            for number, file in self.open.items()
+            if file.offset >= file.end and (not self.spec.follow or file.done or file.changed < old)
+        ]
+        if settled:
+            self._append([[number, self.files[number].offset] for number in settled])
+        for number in settled:
+            self.open.pop(number).done = True
+        state.registry, state.registry_sum = self.size, self.checksum
+        state.files = len(self.files)
         state.open = {str(number): file.offset for number, file in self.open.items()}
 
     def committed(self) -> None:
@@ -345,7 +365,7 @@ class SpoolTracker:
 
     def __init__(self, number: int, receiver: Receiver, state: SourceState) -> None:
         self.number, self.receiver = number, receiver
-        self.ended = False
+        self.ended = self._finished = False
         self.next: int = state.extra.get("next", 0)
         self.rows: int = state.extra.get("rows", 0)
         receiver.resume(self.next, self.rows)
@@ -354,12 +374,14 @@ class SpoolTracker:
 
     def poll(self) -> None:
         """Seal what has been received."""
+        # Asked before looking: a receiver may seal its last piece and finish right after the look.
+        self._finished = self.receiver.finished
         self.receiver.seal()
         known = self.waiting[-1].number if self.waiting else self.next - 1
         self.waiting.extend(self.receiver.sealed(known + 1))
         if self.receiver.error is not None and not self.waiting:
             raise RunError(str(self.receiver.error))
-        self.ended = self.receiver.finished and not self.waiting
+        self.ended = self._finished and not self.waiting
 
     def pending(self) -> int:
         return sum(piece.size for piece in self.waiting)
@@ -376,7 +398,7 @@ class SpoolTracker:
             )
             self.next = piece.number + 1
             self.rows += piece.rows
-        self.ended = self.receiver.finished and not self.waiting and self.receiver.error is None
+        self.ended = self._finished and not self.waiting and self.receiver.error is None
         return splits
 
     def learn(self, rows: int) -> None:
@@ -444,7 +466,7 @@ def make_tracker(
 ) -> Tracker:
     """The tracker of a source, at the place the last committed batch left it."""
     spec = node.spec
-    stem = node.name.replace(" ", "_")
+    stem = safe_name(node.name)
     if isinstance(spec, Files):
         return FilesTracker(number, spec, fmt, checkpoint / "sources" / f"{stem}.jsonl", state)
     if isinstance(spec, Rate):
@@ -453,20 +475,21 @@ def make_tracker(
 
 
 def progress_of(
-    spec: SourceSpec, state: SourceState, ended: bool, now: int, wall: float
+    spec: SourceSpec, state: SourceState, ended: bool, wall: float, started: float
 ) -> SourceProgress:
-    """The progress of a source at the start of a batch."""
+    """The progress of a source at the start of a batch.
+
+    Nobody is idle for having been silent while the flow was down: what they sent then still waits.
+    """
     timeout = micros(spec.idle_timeout, "idle_timeout") / 1e6
-    idle = frozenset(who for who, at in state.seen_at.items() if wall - at > timeout)
-    silent = bool(state.seen_at) and len(idle) == len(state.seen_at)
-    started = state.extra.get("started", wall)
-    if not state.seen_at and wall - started > timeout:
-        silent = True
+    quiet = {who: wall - max(at, started) for who, at in state.seen_at.items()}
+    idle = frozenset(who for who, seconds in quiet.items() if seconds > timeout)
+    silent = len(idle) == len(quiet) if quiet else wall - started > timeout
     return SourceProgress(
         spec.lateness_micros(),
         dict(state.latest),
         frozenset() if spec.bounded else idle,
         ended=ended,
         silent=silent and not spec.bounded,
-        clock=now if spec.time is None else None,
+        clock=int(wall * 1e6) if spec.time is None else None,
     )

@@ -6,12 +6,14 @@ at most what had not been read from the socket, pipe or generator yet.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +22,9 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.api.sources import Generator, Socket, Stdin
-from millstream.errors import RunError
+from millstream.errors import CheckpointError, RunError
 from millstream.io.formats import parse_schema
+from millstream.io.records import MAX_LINE
 from millstream.ops.records import as_json, to_table
 from millstream.state.segments import write_durably
 
@@ -29,10 +32,26 @@ _SEAL_ROWS = 20_000
 _SEAL_BYTES = 4 * 1024 * 1024
 _AHEAD = 64 * 1024 * 1024  # bytes sealed but not yet taken, before the receiver waits
 
+_COUNT = "sealed"
+
+
+def check_piece(path: Path) -> bytes:
+    """The content of a sealed file; anything but what was written is refused."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"spool file {path} cannot be read: {error}") from error
+    if f"{zlib.crc32(data):08x}" != path.stem.rpartition("-")[2]:
+        raise RunError(
+            f"spool file {path} is damaged (its checksum does not match); what it held was "
+            "received but not yet processed"
+        )
+    return data
+
 
 @dataclass(frozen=True)
 class Sealed:
-    """One sealed file of a spool: `<number>-<arrival>-<rows>.<kind>`."""
+    """One sealed file of a spool: `<number>-<arrival>-<rows>-<checksum>.<kind>`."""
 
     number: int
     path: Path
@@ -54,6 +73,7 @@ class Receiver(threading.Thread):
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._number = 0
+        self._unsealed: tuple[bytes | pa.Buffer, int] | None = None
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     @classmethod
@@ -69,15 +89,26 @@ class Receiver(threading.Thread):
     def resume(self, taken: int, rows: int) -> None:
         """Go on after what was committed: drop those files, number on after the rest."""
         self.forget(taken)
+        for half in self.directory.glob(".*.tmp"):
+            half.unlink(missing_ok=True)
         rest = self.sealed(taken)
-        self._number = rest[-1].number + 1 if rest else taken
+        self._number = taken + len(rest)
+        if [piece.number for piece in rest] != list(range(taken, max(self._number, self._count()))):
+            raise CheckpointError(
+                f"spool {self.directory} is damaged: it should hold pieces {taken} to "
+                f"{max(self._number, self._count()) - 1} and holds "
+                f"{[piece.number for piece in rest]}; what they held was received but not yet "
+                "processed. To go on without it remove the directory"
+            )
+        for piece in rest:
+            check_piece(piece.path)
         self.already = rows + sum(piece.rows for piece in rest)
 
     def sealed(self, start: int) -> list[Sealed]:
         """All sealed files from a number on."""
         pieces = []
         for path in sorted(self.directory.glob(f"*.{self.suffix}")):
-            number, arrival, rows = path.stem.split("-")
+            number, arrival, rows, _ = path.stem.split("-")
             if int(number) >= start:
                 size = path.stat().st_size
                 pieces.append(Sealed(int(number), path, int(arrival), int(rows), size))
@@ -89,6 +120,13 @@ class Receiver(threading.Thread):
             if int(path.stem.split("-")[0]) < before:
                 path.unlink(missing_ok=True)
 
+    def _count(self) -> int:
+        """The number after the last piece ever sealed, so that a missing last one is noticed."""
+        try:
+            return int((self.directory / _COUNT).read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
+
     def stop(self) -> None:
         """Stop receiving; what was received and not sealed is sealed."""
         self._stopping.set()
@@ -99,7 +137,7 @@ class Receiver(threading.Thread):
         """Receive until the end; a failure is reported by the next poll."""
         try:
             self.receive()
-            self.seal()
+            self._seal_patiently()
         except RunError as error:
             self.error = error
         except Exception as error:  # whatever a generator or the network raises
@@ -117,14 +155,28 @@ class Receiver(threading.Thread):
     def seal(self) -> None:
         """Write what has been received as one more file."""
         with self._lock:
-            found = self.take_buffer()
-            if found is None:
+            if self._unsealed is None:  # else an earlier attempt found the disk full
+                self._unsealed = self.take_buffer()
+            if self._unsealed is None:
                 return
-            data, rows = found
+            data, rows = self._unsealed
             arrival = int(time.time() * 1e6)
-            name = f"{self._number:010d}-{arrival}-{rows}.{self.suffix}"
+            name = f"{self._number:010d}-{arrival}-{rows}-{zlib.crc32(data):08x}.{self.suffix}"
             write_durably(self.directory / name, data)
             self._number += 1
+            self._unsealed = None
+            temporary = self.directory / f".{_COUNT}.tmp"
+            temporary.write_text(str(self._number))
+            os.replace(temporary, self.directory / _COUNT)
+
+    def _seal_patiently(self) -> None:
+        """Seal; while the disk is full receive nothing more and lose nothing."""
+        while True:
+            try:
+                return self.seal()
+            except OSError as error:
+                if error.errno != errno.ENOSPC or self._stopping.wait(0.2):
+                    raise
 
     def pause_if_ahead(self) -> None:
         """Wait while the engine is far behind: the source is throttled, nothing is dropped."""
@@ -151,17 +203,27 @@ class LineReceiver(Receiver):
             self._size += len(data)
             full = self._size >= _SEAL_BYTES
         if full:
-            self.seal()
+            self._seal_patiently()
             self.pause_if_ahead()
 
     def end(self) -> None:
         """The input is over: a last line without a newline counts."""
-        self._over = True
+        with self._lock:
+            self._over = True
+
+    def break_line(self) -> None:
+        """Close an unfinished line: what comes next does not belong to it."""
+        with self._lock:
+            if self._pieces and self._pieces[-1] and not self._pieces[-1].endswith(b"\n"):
+                self._pieces.append(b"\n")
 
     def take_buffer(self) -> tuple[bytes, int] | None:
         data = b"".join(self._pieces)
         cut = len(data) if self._over else data.rfind(b"\n") + 1
+        if not cut and len(data) > MAX_LINE + _SEAL_BYTES:
+            cut = len(data)  # endless: what is cut off is too long for a record anyway
         if not cut:
+            self._pieces = [data]
             return None
         self._pieces, self._size = [data[cut:]], 0
         rows = data.count(b"\n", 0, cut) + (not data[:cut].endswith(b"\n"))
@@ -184,8 +246,10 @@ class SocketReceiver(LineReceiver):
                     ) from error
             if not spec.reconnect:
                 break
+            self.break_line()
             self._stopping.wait(0.5)
-        self.end()
+        if not self._stopping.is_set():  # a stopped source goes on later: its line is not over
+            self.end()
 
     def _connection(self, spec: Socket) -> None:
         with socket.create_connection((spec.host, spec.port), timeout=10) as connection:
@@ -211,9 +275,9 @@ class StdinReceiver(LineReceiver):
                 continue
             data = os.read(handle, 1 << 16)
             if not data:
-                break
+                self.end()
+                return
             self.feed(data)
-        self.end()
 
 
 class GeneratorReceiver(Receiver):
@@ -251,14 +315,14 @@ class GeneratorReceiver(Receiver):
             self._rows.append(row)
             full = len(self._rows) >= _SEAL_ROWS
         if full:
-            self.seal()
+            self._seal_patiently()
             self.pause_if_ahead()
 
     def _put_table(self, table: pa.Table) -> None:
         with self._lock:
             self._fold_rows()
             self._tables.append(table)
-        self.seal()
+        self._seal_patiently()
         self.pause_if_ahead()
 
     def _fold_rows(self) -> None:

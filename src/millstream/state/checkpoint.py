@@ -6,20 +6,28 @@ in silence: a damaged newest manifest or a changed program is refused with what 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import socket
 import time
+import zlib
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
 from millstream.errors import CheckpointError
-from millstream.state.manifests import Manifest, list_manifests, name_of, read_manifest
+from millstream.state.manifests import (
+    Manifest,
+    check_registry,
+    list_manifests,
+    name_of,
+    read_manifest,
+)
 from millstream.state.manifests import write_manifest as _write_manifest
-from millstream.state.segments import verify, write_durably
+from millstream.state.segments import safe_name, verify, write_durably
 
 _PARTS = ("manifests", "state", "staged", "dead", "sources", "spool")
 
@@ -105,7 +113,9 @@ class Checkpoint:
                 )
             return None
         try:
-            program: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+            program = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+            if program.pop("checksum", None) != _checksum(program):
+                raise msgspec.DecodeError("its checksum does not match")
         except msgspec.DecodeError as error:
             raise CheckpointError(
                 f"{path} is damaged ({error}); run `millstream doctor {self.path}`"
@@ -114,13 +124,21 @@ class Checkpoint:
 
     def write_program(self, program: dict[str, Any]) -> None:
         """Keep the program this checkpoint belongs to."""
-        write_durably(self.path / "flow.json", msgspec.json.format(msgspec.json.encode(program)))
+        kept = msgspec.json.encode({**program, "checksum": _checksum(program)})
+        write_durably(self.path / "flow.json", msgspec.json.format(kept))
 
     # -- batches --------------------------------------------------------------------------------
 
     def latest(self) -> Manifest | None:
         """The last committed batch; a damaged one is refused, never skipped."""
         manifests = list_manifests(self.manifests)
+        newest = int(manifests[-1].stem) if manifests else -1
+        published = self.published()
+        if published is not None and published > newest:
+            raise CheckpointError(
+                f"manifest {self.manifests / name_of(published)} is missing although its batch "
+                f"was published; run `millstream doctor {self.path}` to see how to go back"
+            )
         if not manifests:
             return None
         try:
@@ -134,17 +152,18 @@ class Checkpoint:
         """Make a batch exist."""
         _write_manifest(self.manifests, manifest)
 
-    def published(self) -> int:
-        """The last batch whose outputs were all published."""
+    def published(self) -> int | None:
+        """The last batch whose outputs were all published; None if that is not known."""
         try:
-            return int((self.path / "published").read_text())
-        except (FileNotFoundError, ValueError):
-            return -1
+            number, _, check = (self.path / "published").read_text().partition(" ")
+        except (FileNotFoundError, UnicodeDecodeError):
+            return None
+        return int(number) if check == _checksum(number) else None
 
     def mark_published(self, batch: int) -> None:
         """Remember that a batch was published. Losing this only repeats an idempotent step."""
         temporary = self.path / ".published.tmp"
-        temporary.write_text(str(batch))
+        temporary.write_text(f"{batch} {_checksum(str(batch))}")
         os.replace(temporary, self.path / "published")
 
     def collect_garbage(self, current: Manifest, retain: int) -> None:
@@ -153,7 +172,8 @@ class Checkpoint:
         kept = manifests[-max(1, retain) :]
         reachable = set(current.files)
         for path in kept[:-1]:
-            reachable.update(read_manifest(path).files)
+            with contextlib.suppress(CheckpointError):  # nobody can go back to a damaged one
+                reachable.update(read_manifest(path).files)
         for path in manifests[: -len(kept)]:
             path.unlink(missing_ok=True)
         for path in self.state.rglob("*.arrow"):
@@ -161,16 +181,25 @@ class Checkpoint:
                 path.unlink(missing_ok=True)
 
     def discard_uncommitted(self, batch: int) -> None:
-        """Remove what a batch that was never committed left behind."""
-        known = self.latest()
-        reachable = set(known.files) if known else set()
-        for path in self.state.rglob("*"):
-            if path.is_file() and str(path.relative_to(self.state)) not in reachable:
+        """Remove what batches after this one, which were never committed, left behind.
+
+        Names begin with the number of their batch. What older batches refer to stays, so that
+        one can go back to them.
+        """
+        for path in (*self.state.rglob("*"), *self.dead.iterdir(), *self.manifests.iterdir()):
+            number = path.name.removeprefix("rejected-").partition("-")[0].partition(".")[0]
+            half = path.name.startswith(".") and path.name.endswith(".tmp")
+            if path.is_file() and (half or (number.isdigit() and int(number) > batch)):
                 path.unlink(missing_ok=True)
-        for path in self.dead.glob("*.jsonl"):
-            number = path.stem.removeprefix("rejected-")
-            if number.isdigit() and int(number) > batch:
-                path.unlink(missing_ok=True)
+
+    def discard_delivered(self) -> None:
+        """Remove rows kept for sinks in this process once all of them have been handed over."""
+        for path in self.staged.iterdir():
+            path.unlink(missing_ok=True)
+
+
+def _checksum(value: Any) -> str:
+    return f"{zlib.crc32(msgspec.json.encode(value)):08x}"
 
 
 def examine(path: str | Path) -> tuple[list[str], bool]:
@@ -203,10 +232,19 @@ def examine(path: str | Path) -> tuple[list[str], bool]:
             f"last good      batch {last_good}, {newest.dead} dead letters, "
             f"{len(newest.files)} segments"
         )
-        if int(manifests[-1].stem) != last_good:
+        published = checkpoint.published()
+        if published is not None and published > int(manifests[-1].stem):
+            sound = False
             lines.append(
-                f"to go back     remove the manifests after {name_of(last_good)}; file sinks keep "
-                "what later batches published, so remove their part files too"
+                f"published      BAD: batch {published} was published, its manifest is gone"
+            )
+        elif published is None and newest.batch > 0:
+            lines.append("published      unknown: the newest batch will be published again")
+        if int(manifests[-1].stem) != last_good or not sound:
+            lines.append(
+                f"to go back     remove the manifests after {name_of(last_good)} and the file "
+                "'published'; file sinks keep what later batches published, so remove their part "
+                "files too"
             )
     lines.append("result         " + ("sound" if sound else "DAMAGED"))
     return lines, sound
@@ -221,6 +259,11 @@ def _examine_manifest(checkpoint: Checkpoint, path: Path) -> list[str]:
     for file in manifest.files.values():
         try:
             verify(checkpoint.state / file.file, file.size, file.checksum)
+        except CheckpointError as error:
+            problems.append(str(error))
+    for name, source in manifest.sources.items():
+        try:
+            check_registry(checkpoint.sources / f"{safe_name(name)}.jsonl", source)
         except CheckpointError as error:
             problems.append(str(error))
     return problems

@@ -26,12 +26,15 @@ class Output(msgspec.Struct, frozen=True):
     staged: str
     final: str | None  # None: handed to the sink in the driver
     rows: int
+    size: int = 0
+    checksum: int = 0
 
 
 class SourceState(msgspec.Struct):
     """How far a source has been read, and how far its time has come."""
 
     registry: int = 0  # bytes of the registry of files that are valid
+    registry_sum: int = 0  # and their checksum
     files: int = 0
     open: dict[str, int] = {}  # file number -> offset reached, for files not yet complete
     latest: dict[str, int] = {}
@@ -90,3 +93,20 @@ def read_manifest(path: Path) -> Manifest:
 def list_manifests(directory: Path) -> list[Path]:
     """All manifests, oldest first."""
     return sorted(p for p in directory.glob("[0-9]*.json") if p.stem.isdigit())
+
+
+def check_registry(path: Path, state: SourceState) -> bytes:
+    """The part of a registry that a manifest stands for; refused if it is not what was written."""
+    if not state.registry:
+        return b""
+    try:
+        data = path.read_bytes()[: state.registry]
+    except FileNotFoundError:
+        data = b""
+    if len(data) != state.registry or zlib.crc32(data) != state.registry_sum:
+        raise CheckpointError(
+            f"registry {path} is damaged: its first {state.registry} bytes are not what was "
+            "written, so it is not known which files were read; `millstream doctor` names the "
+            "last good batch"
+        )
+    return data

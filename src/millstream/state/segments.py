@@ -97,6 +97,11 @@ def verify(path: Path, size: int, checksum: int) -> None:
         )
 
 
+def safe_name(name: str) -> str:
+    """A step's name as part of a path; no two names give the same, as none may have a '+'."""
+    return name.replace(" ", "+")
+
+
 def write_durably(path: Path, data: pa.Buffer | bytes) -> None:
     """Write a file whole: a temporary name, fsync, rename, fsync of the directory."""
     path.parent.mkdir(parents=True, exist_ok=True)

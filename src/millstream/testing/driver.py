@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -39,8 +39,10 @@ from millstream.state.segments import read_segments, write_durably
 class Pushed:
     """A source that has what was pushed; it stands in for the real one."""
 
-    def __init__(self, number: int, directory: Path, state: SourceState) -> None:
-        self.number, self.directory = number, directory
+    def __init__(
+        self, number: int, directory: Path, state: SourceState, clock: Callable[[], float]
+    ) -> None:
+        self.number, self.directory, self.clock = number, directory, clock
         self.ended = state.ended
         self.next: int = state.extra.get("next", 0)
         self.waiting: list[list[Any]] = []
@@ -58,7 +60,8 @@ class Pushed:
         for records in self.waiting:
             path = self.directory / f"{self.next:06d}.arrow"
             write_durably(path, _as_file(records))
-            splits.append(SpoolSplit(self.number, self.next, str(path), 0, len(records)))
+            arrival = int(self.clock() * 1e6)
+            splits.append(SpoolSplit(self.number, self.next, str(path), arrival, len(records)))
             self.next += 1
         self.waiting = []
         return splits
@@ -131,7 +134,7 @@ class Driver:
             self._settings,
             clock=lambda: self.now,
             trackers=lambda number, node, fmt, path, state: Pushed(
-                number, pushed / node.name.replace(" ", "_"), state
+                number, pushed / node.name.replace(" ", "_"), state, lambda: self.now
             ),
         )
         self._executor = InProcess(self._plan, self._settings.parallelism or 1)

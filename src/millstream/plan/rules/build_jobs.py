@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from millstream.api.mapreduce import combiner
 from millstream.graph import nodes
-from millstream.ops.windowed import Measure, WindowJob
+from millstream.ops.jobs import Measure, WindowJob
 from millstream.plan.stages import Plan
 
 
@@ -20,7 +20,7 @@ def _job(node: nodes.Windowed) -> WindowJob:
     if node.job is not None:
         measures: tuple[Measure, ...] = ()
         if node.job.can("combine"):
-            measures = (Measure("value", None, objects=combiner(node.job, node.name)),)
+            measures = (Measure("value", "combine", None, objects=combiner(node.job, node.name)),)
         return WindowJob(
             node.name,
             ("key",),

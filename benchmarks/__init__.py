@@ -1,0 +1,1 @@
+"""Benchmarks: one file per claim, each with its peer in the same run, answers compared first."""

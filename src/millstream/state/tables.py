@@ -1,0 +1,131 @@
+"""Keyed tables: one row per key, newest wins, found by hash.
+
+A shard of a keyed table is a few segments whose rows are sorted by a 64-bit hash of the key. A
+lookup searches the segments from the newest to the oldest, over memory-mapped columns, and decodes
+only the rows it is asked for; a batch writes only the rows it changed (a removed key as a
+tombstone).
+Segments are merged when the newer ones have grown as large as the next older one. So the cost of a
+batch follows the keys it touches, not those that are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.state.segments import Segment, SegmentFile, read_segments
+
+UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+
+MOST_SEGMENTS = 12
+_RATIO = 2
+
+
+class KeyedTable:
+    """The stored rows of some shards. Rows have columns hash, check, gone, and what they hold."""
+
+    def __init__(
+        self, root: Path, stored: dict[str, list[Segment]], files: dict[str, SegmentFile]
+    ) -> None:
+        self.root, self.stored, self.files = root, stored, files
+
+    def find(self, shard: Int64, hashes: UInt64, checks: UInt64) -> tuple[Int64, pa.Table | None]:
+        """Per wanted key the row of the result that holds it (-1: none), and the rows found.
+
+        Two hashes of 64 bits name a key: one for the search, one to be sure.
+        """
+        place = np.full(len(hashes), -1, np.int64)
+        found: list[pa.Table] = []
+        count = 0
+        for number in np.unique(shard).tolist():
+            wanted = np.flatnonzero(shard == number)
+            for segment in reversed(self.stored.get(str(number), [])):
+                if not len(wanted):
+                    break
+                (rows,) = read_segments(self.root, [segment], self.files)
+                at = _search(rows, hashes[wanted], checks[wanted])
+                hit = at >= 0
+                if hit.any():
+                    place[wanted[hit]] = count + np.arange(int(hit.sum()))
+                    found.append(rows.take(pa.array(at[hit])))
+                    count += int(hit.sum())
+                    wanted = wanted[~hit]
+        if not found:
+            return place, None
+        table = pa.concat_tables(found, promote_options="permissive").combine_chunks()
+        gone = np.asarray(table.column("gone").combine_chunks()).astype(np.bool_)
+        hidden = gone[np.maximum(place, 0)] & (place >= 0)
+        place[hidden] = -1
+        return place, table
+
+    def scan(self) -> Iterator[pa.Table]:
+        """Every living row, shard by shard."""
+        for shard in sorted(self.stored, key=int):
+            merged = newest(self._read(self.stored[shard]))
+            if merged is not None:
+                yield merged.filter(pc.invert(merged.column("gone")))
+
+    def to_merge(self, fresh: int) -> dict[str, list[Segment]]:
+        """Per shard the newest segments worth rewriting together with so many new rows."""
+        chosen: dict[str, list[Segment]] = {}
+        for shard, segments in self.stored.items():
+            size, taken = max(1, fresh // max(1, len(self.stored))), 0
+            for segment in reversed(segments):
+                if segment.rows > _RATIO * size and len(segments) - taken < MOST_SEGMENTS:
+                    break
+                size += segment.rows
+                taken += 1
+            if taken > 1 or len(segments) >= MOST_SEGMENTS:
+                chosen[shard] = segments[len(segments) - max(taken, 1) :]
+        return chosen
+
+    def merged(self, shard: str, chosen: list[Segment], fresh: pa.Table | None) -> pa.Table | None:
+        """Chosen (newest) segments of a shard and new rows as one; the oldest drops tombstones."""
+        tables = self._read(chosen)
+        if fresh is not None and len(fresh):
+            tables.append(fresh)
+        table = newest(tables)
+        if table is not None and len(chosen) == len(self.stored.get(shard, [])):
+            table = table.filter(pc.invert(table.column("gone")))
+        return table
+
+    def _read(self, segments: list[Segment]) -> list[pa.Table]:
+        return [read_segments(self.root, [one], self.files)[0] for one in segments]
+
+
+def newest(tables: list[pa.Table]) -> pa.Table | None:
+    """Tables from the oldest to the newest as one: the newest row per key, sorted by hash."""
+    tables = [table for table in tables if len(table)]
+    if not tables:
+        return None
+    table = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+    hashes = np.asarray(table.column("hash").combine_chunks())
+    checks = np.asarray(table.column("check").combine_chunks())
+    order = np.lexsort((np.arange(len(table)), checks, hashes))
+    last = np.ones(len(order), np.bool_)
+    last[:-1] = (np.diff(hashes[order]) != 0) | (np.diff(checks[order]) != 0)
+    return table.take(pa.array(order[last]))
+
+
+def _search(rows: pa.Table, hashes: UInt64, checks: UInt64) -> Int64:
+    """The row of each wanted key in one segment, or -1."""
+    stored = np.asarray(rows.column("hash").combine_chunks())
+    stored_checks = np.asarray(rows.column("check").combine_chunks())
+    at = np.searchsorted(stored, hashes)
+    found = np.full(len(hashes), -1, np.int64)
+    left = np.arange(len(hashes))
+    while len(left):  # a second round only if two keys share their first hash
+        inside = at[left] < len(stored)
+        left = left[inside]
+        left = left[stored[at[left]] == hashes[left]]
+        same = stored_checks[at[left]] == checks[left]
+        found[left[same]] = at[left[same]]
+        left = left[~same]
+        at[left] += 1
+    return found
