@@ -6,6 +6,7 @@ handed over as slices of the rows in order.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ import pyarrow as pa
 from millstream.errors import RunError
 from millstream.ops.chunks import Chunk, Int64, flat
 from millstream.ops.codec import as_key, decode, decode_key
-from millstream.ops.grid import find_runs
+from millstream.ops.grid import Runs, find_runs
 from millstream.ops.holding import gather_lists
-from millstream.ops.jobs import Window, WindowJob
+from millstream.ops.jobs import Measure, Window, WindowJob
 from millstream.ops.keys import hash_keys
 from millstream.ops.preparing import codes_of, state_of
 from millstream.ops.records import DeadLetter, as_json, describe, several, to_table
@@ -36,25 +37,51 @@ def close(
 
     `panes` must be merged; `values` may be in any order.
     """
-    dead: list[DeadLetter] = []
     window_key, window_end, uniques, outputs = _outputs(job, panes, values, closed, closing)
-    place = _places(job, uniques)
-    order = np.lexsort((place[window_key] if job.one_shard else window_key, window_end))
-    key, end = window_key[order], window_end[order]
-    pos = place[key]
-    ts = np.zeros(len(end), np.int64) if job.span.whole else end * job.span.pane - 1
+    span = job.span
+    last = int(window_end.max()) if len(window_end) else closed
+    start = end = ts = None
+    if not span.whole:
+        start, end = (window_end - span.panes) * span.pane, window_end * span.pane
+        ts = end - 1
+    chunk, dead = results(job, src, Found(window_key, uniques, start, end, ts), outputs)
+    return chunk, last, dead
+
+
+@dataclass(frozen=True)
+class Found:
+    """Windows that leave: the key of each as a code, the keys, and its bounds and time."""
+
+    key: Int64
+    uniques: list[pa.Array]
+    start: Int64 | None  # None: the window has no beginning ...
+    end: Int64 | None  # ... or, over the whole input, no bounds at all
+    ts: Int64 | None
+
+
+def results(
+    job: WindowJob, src: int, found: Found, outputs: dict[str, Any]
+) -> tuple[Chunk, list[DeadLetter]]:
+    """One row per window and key, in the order of windows and keys."""
+    count = len(found.key)
+    place = _places(job, found.uniques)
+    time = found.ts if found.ts is not None else np.zeros(count, np.int64)
+    ends = found.end if found.end is not None else time
+    order = np.lexsort((place[found.key] if job.one_shard else found.key, ends))
+    key = found.key[order]
     at = pa.array(key)
-    columns = {name: unique.take(at) for name, unique in zip(job.keys, uniques, strict=True)}
-    if not job.span.whole:
-        columns["window_start"] = _stamps((end - job.span.panes) * job.span.pane)
-        columns["window_end"] = _stamps(end * job.span.pane)
-    last = int(end.max()) if len(end) else closed
-    if job.reducer is None:
-        for measure in job.measures:
-            columns[measure.name] = outputs[measure.name].take(pa.array(order))
-        return Chunk(pa.table(columns), ts, pos, src), last, dead
-    heads = Chunk(pa.table(columns), ts, pos, src)
-    return _call_reducer(job, heads, outputs["values"], order, dead), last, dead
+    columns = {name: one.take(at) for name, one in zip(job.keys, found.uniques, strict=True)}
+    if found.end is not None:
+        no_start = pa.nulls(count, STAMP)
+        columns["window_start"] = no_start if found.start is None else _stamps(found.start[order])
+        columns["window_end"] = _stamps(found.end[order])
+    dead: list[DeadLetter] = []
+    heads = Chunk(pa.table(columns), time[order], place[key], src)
+    if job.reducer is not None:
+        return _call_reducer(job, heads, outputs["values"], order, dead), dead
+    for measure in job.measures:
+        columns[measure.name] = outputs[measure.name].take(pa.array(order))
+    return heads.with_table(pa.table(columns)), dead
 
 
 def _places(job: WindowJob, uniques: list[pa.Array]) -> Int64:
@@ -91,31 +118,15 @@ def _outputs(
         runs = find_runs(job.span, codes, pane, closed, closing)
         key, end, low, high = runs.slices(pane)
         found = (key, end, uniques)
-        grids = list(runs.grids(pane)) if any(m.kernel for m in job.measures) else []
-        for measure in job.measures:
-            state = state_of(panes, measure)
-            if measure.kernel is not None:
-                parts = [measure.kernel.result(measure.kernel.slide(state, g)) for g in grids]
-                outputs[measure.name] = pa.concat_arrays(parts) if parts else pa.nulls(0)
-            elif measure.objects is not None:
-                states = measure.objects.slide(state["state"], low, high)
-                results = measure.objects.results(states)
-                if job.reducer is not None:
-                    outputs["values"] = [[result] for result in results]
-                else:
-                    outputs[measure.name] = _python_column(measure.name, results)
+        outputs.update(slide(job, panes, runs, pane, low, high))
     if values is not None and len(values):
-        codes, uniques = codes_of(job.keys, values)
-        sort = np.lexsort(
-            [np.asarray(flat(values.column(name))) for name in ("pos", "src", "ts")] + [codes]
-        )
-        codes, values = codes[sort], values.take(pa.array(sort))
+        codes, uniques, values = in_order(job.keys, values)
         pane = np.asarray(flat(values.column("pane")))
         key, end, low, high = find_runs(job.span, codes, pane, closed, closing).slices(pane)
         if found is not None and len(found[1]) != len(end):
             raise RunError(f"{job.name}: panes and kept values disagree; the state is damaged")
         found = (key, end, uniques)
-        _held_outputs(job, values, low, high, outputs)
+        held_outputs(job, values, low, high, outputs)
     if found is None:
         nothing = np.zeros(0, np.int64)
         empty = {m.name: pa.nulls(0) for m in job.measures} | {"values": []}
@@ -123,7 +134,44 @@ def _outputs(
     return *found, outputs
 
 
-def _held_outputs(
+def in_order(keys: tuple[str, ...], values: pa.Table) -> tuple[Int64, list[pa.Array], pa.Table]:
+    """Kept rows by key, then in (ts, source, offset) order; their keys as codes; the keys."""
+    codes, uniques = codes_of(keys, values)
+    place = [np.asarray(flat(values.column(name))) for name in ("pos", "src", "ts")]
+    sort = np.lexsort([*place, codes])
+    return codes[sort], uniques, values.take(pa.array(sort))
+
+
+def slide(
+    job: WindowJob, panes: pa.Table, runs: Runs, pane: Int64, low: Int64, high: Int64
+) -> dict[str, Any]:
+    """The answers of all combining measures for every closing window of the runs."""
+    outputs: dict[str, Any] = {}
+    grids = list(runs.grids(pane)) if any(m.kernel for m in job.measures) else []
+    for measure in job.measures:
+        state = state_of(panes, measure)
+        if measure.kernel is not None:
+            parts = [measure.kernel.result(measure.kernel.slide(state, g)) for g in grids]
+            outputs[measure.name] = pa.concat_arrays(parts) if parts else pa.nulls(0)
+        elif measure.objects is not None:
+            states = measure.objects.slide(state["state"], low, high)
+            add_answers(job, measure, states, outputs)
+    return outputs
+
+
+def add_answers(
+    job: WindowJob, measure: Measure, states: list[Any], outputs: dict[str, Any]
+) -> None:
+    """The answers of a user's states: a column, or what a MapReduce job reduces."""
+    assert measure.objects is not None
+    answers = measure.objects.results(states)
+    if job.reducer is not None:
+        outputs["values"] = [[answer] for answer in answers]
+    else:
+        outputs[measure.name] = _python_column(measure.name, answers)
+
+
+def held_outputs(
     job: WindowJob, values: pa.Table, low: Int64, high: Int64, outputs: dict[str, Any]
 ) -> None:
     if job.reducer is not None:

@@ -90,6 +90,10 @@ class ObjectKernel:
                 out.append(self._combine(fresh(front[-1][1]), fresh(back)))
         return out
 
+    def decoded(self, states: pa.Array) -> list[Any]:
+        """States as they come from a table."""
+        return [decode(data) for data in states.to_pylist()]
+
     def results(self, states: list[Any]) -> list[Any]:
         """The answers of these states."""
         try:

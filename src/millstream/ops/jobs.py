@@ -56,15 +56,19 @@ class WindowJob:
     packed: bool = False  # a MapReduce job: key and value are packed Python values
     keep_null_keys: bool = False
     one_shard: bool = False  # all keys together, so that the output can be sorted
+    kind: str = "time"  # or "landmark", "session", "rows", "bytes"
+    logical: Span | None = None  # windows over rows or bytes: their arithmetic, per key
 
     @property
     def combines(self) -> bool:
-        """It has states per pane."""
-        return any(not m.held for m in self.measures)
+        """It has states per pane. Rows and bytes are numbered in order first, so they have none."""
+        return self.logical is None and any(not m.held for m in self.measures)
 
     @property
     def holds(self) -> bool:
         """It keeps values."""
+        if self.logical is not None:
+            return True
         return (self.reducer is not None and not self.combines) or any(
             m.held for m in self.measures
         )
@@ -94,6 +98,11 @@ class Family:
         return tuple(states.values())
 
     @property
+    def kind(self) -> str:
+        """How its windows are found; only windows of plain time can share."""
+        return self.jobs[0].kind
+
+    @property
     def combines(self) -> bool:
         """It has states per pane."""
         return any(job.combines for job in self.jobs)
@@ -102,6 +111,10 @@ class Family:
     def holds(self) -> bool:
         """It keeps values."""
         return any(job.holds for job in self.jobs)
+
+    def users(self, table: str) -> list[WindowJob]:
+        """The jobs that need rows of a table."""
+        return [job for job in self.jobs if (job.combines if table == "panes" else job.holds)]
 
 
 def timestamp(micros: int) -> datetime:

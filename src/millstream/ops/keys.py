@@ -78,9 +78,9 @@ def _salt(tag: str) -> np.uint64:
         return np.uint64(_TAGS[tag]) * np.uint64(0x9E3779B97F4A7C15)
 
 
-def hash_keys(columns: list[pa.Array]) -> UInt64:
-    """A stable 64-bit hash per row over canonical key columns."""
-    total = np.zeros(len(columns[0]), np.uint64)
+def hash_keys(columns: list[pa.Array], salt: int = 0) -> UInt64:
+    """A stable 64-bit hash per row over canonical key columns; `salt` gives a second one."""
+    total = np.full(len(columns[0]), salt, np.uint64)
     with np.errstate(over="ignore"):
         for column in columns:
             tag, values = _tagged(column)
@@ -99,6 +99,12 @@ def hash_keys(columns: list[pa.Array]) -> UInt64:
                 salted = np.where(np.asarray(pc.is_null(column)), _salt("null"), salted)
             total = _mix((total * np.uint64(31)) ^ _mix(salted))
     return total
+
+
+def hash_pairs(hashes: UInt64, numbers: Int64) -> UInt64:
+    """A hash of (key, number) from the hash of the key."""
+    with np.errstate(over="ignore"):
+        return _mix(hashes ^ _mix(numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)))
 
 
 def factorize(columns: list[pa.Array]) -> tuple[Int64, list[pa.Array]]:

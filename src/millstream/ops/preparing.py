@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 
 from millstream.errors import RunError
 from millstream.ops.chunks import Chunk, Int64, flat
-from millstream.ops.jobs import Family, Measure
+from millstream.ops.jobs import Family, Measure, WindowJob
 from millstream.ops.kernels import Rows
 from millstream.ops.keys import canonical, factorize, group_by, hash_keys
 from millstream.ops.records import DeadLetter, dead_row
+from millstream.ops.sessions import find_sessions
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -98,16 +99,23 @@ def _reduce(
     shard = _shards_of(uniques, int(codes.max()) + 1, shards, family.jobs[0].one_shard)
     states = values = None
     if family.combines:
-        groups, group_key, group_pane = group_by(codes, panes)
+        until: dict[str, pa.Array] = {}
+        if family.kind == "session":  # pieces of sessions: from their first to their last record
+            found = find_sessions(codes, chunk.ts, chunk.ts, family.span.size)
+            groups, group_key, group_pane = found.groups, found.key, found.start
+            until = {"until": pa.array(found.until)}
+        else:
+            groups, group_key, group_pane = group_by(codes, panes)
         rows = Rows(groups, len(group_key), chunk.ts, chunk.src, chunk.pos)
         at = pa.array(group_key)
         columns: dict[str, pa.Array] = {
             "shard": pa.array(shard[group_key]),
             "pane": pa.array(group_pane),
+            **until,
             **{f"key.{i}": unique.take(at) for i, unique in enumerate(uniques)},
         }
         for measure in family.measures:
-            bad = _lift(measure, chunk, rows, columns)
+            bad = lift(measure, chunk, rows, columns)
             if bad:
                 return None, None, bad
         states = pa.table(columns)
@@ -120,6 +128,8 @@ def _reduce(
             "src": pa.array(np.full(len(chunk), chunk.src, np.int64)),
             "pos": pa.array(chunk.pos),
         }
+        if family.kind == "bytes":
+            columns["size"] = pa.array(record_sizes(chunk))
         for name in _held_columns(family, chunk):
             columns[f"value.{name}"] = chunk.column(name)
         values = pa.table(columns)
@@ -132,9 +142,10 @@ def _shards_of(uniques: list[pa.Array], count: int, shards: int, one_shard: bool
     return (hash_keys(uniques) % np.uint64(shards)).astype(np.int32)
 
 
-def _lift(
+def lift(
     measure: Measure, chunk: Chunk, rows: Rows, columns: dict[str, pa.Array]
 ) -> dict[int, str]:
+    """Add the state columns of one measure; gives the records a user's function raised on."""
     if measure.kernel is not None:
         values = chunk.column(measure.column) if measure.column is not None else None
         try:
@@ -155,24 +166,46 @@ def _lift(
 
 def _held_columns(family: Family, chunk: Chunk) -> list[str]:
     """The columns that must be kept: those of held measures, or all of them for a reducer."""
-    held = [m for job in family.jobs for m in job.measures if m.held]
+    numbered = family.jobs[0].logical is not None  # nothing is combined before it is numbered
+    held = [m for job in family.jobs for m in job.measures if m.held or numbered]
     whole = any(job.reducer is not None and job.holds for job in family.jobs)
-    if whole or any(m.column is None for m in held):
+    if whole or any(m.column is None and m.kernel is None for m in held):
         return list(chunk.table.column_names)
     return list(dict.fromkeys(m.column for m in held if m.column is not None))
 
 
+def record_sizes(chunk: Chunk) -> Int64:
+    """The bytes of every record: the UTF-8 length of strings, 8 for a number or time, 1 a bool."""
+    sizes = np.zeros(len(chunk), np.int64)
+    for name in chunk.table.column_names:
+        column = chunk.column(name)
+        valid = np.asarray(pc.is_valid(column))
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            sizes += np.asarray(pc.binary_length(column).fill_null(0))
+        else:
+            sizes += valid * (1 if pa.types.is_boolean(column.type) else 8)
+    return np.maximum(sizes, 1)
+
+
 def merge_panes(family: Family, table: pa.Table) -> pa.Table:
-    """One row per (key, pane), ascending, from rows that may repeat."""
+    """One row per (key, pane), ascending, from rows that may repeat; or one per session."""
     codes, uniques = codes_of(family.keys, table)
     panes = np.asarray(flat(table.column("pane")))
-    groups, group_key, group_pane = group_by(codes, panes)
+    until: dict[str, pa.Array] = {}
+    if family.kind == "session":
+        ends = np.asarray(flat(table.column("until")))
+        found = find_sessions(codes, panes, ends, family.span.size)
+        groups, group_key, group_pane = found.groups, found.key, found.start
+        until = {"until": pa.array(found.until)}
+    else:
+        groups, group_key, group_pane = group_by(codes, panes)
     some_row = np.zeros(len(group_key), np.int64)
     some_row[groups] = np.arange(len(groups))
     at = pa.array(group_key)
     columns: dict[str, pa.Array] = {
         "shard": flat(table.column("shard")).take(pa.array(some_row)),
         "pane": pa.array(group_pane),
+        **until,
         **{f"key.{i}": unique.take(at) for i, unique in enumerate(uniques)},
     }
     for measure in family.measures:
@@ -204,10 +237,10 @@ def state_of(table: pa.Table, measure: Measure) -> dict[str, pa.Array]:
     }
 
 
-def live(family: Family, table: pa.Table, closed: dict[str, int]) -> pa.Table:
-    """The rows some window that has not left still needs."""
+def live(jobs: list[WindowJob], table: pa.Table, closed: dict[str, int]) -> pa.Table:
+    """The rows some window of these jobs that has not left still needs."""
     panes = np.asarray(flat(table.column("pane")))
     alive = np.zeros(len(table), np.bool_)
-    for job in family.jobs:
+    for job in jobs:
         alive |= job.span.last_end(panes) > closed[job.name]
     return table if alive.all() else table.filter(pa.array(alive))

@@ -33,8 +33,9 @@ from millstream.ops.progress import merge_latest
 from millstream.ops.records import DeadLetter, apply, dead_row, describe, to_table
 from millstream.plan.stages import Plan
 from millstream.run.batch import AnySplit, Batch, Control, Item, Seen
-from millstream.run.keyed import TABLES, run_keyed
+from millstream.run.keyed import run_keyed
 from millstream.run.reading import read
+from millstream.run.stores import BAGS
 from millstream.state.manifests import Output
 
 DRIVER = 0  # what goes to the driver travels through the first partition
@@ -88,7 +89,7 @@ class Task:
             _, tag, name, payload = item
             if tag == "seen":
                 seen.append(payload)
-            elif tag in TABLES and self.plan.family_level(self.plan.families[name]) == level:
+            elif tag in BAGS and self.plan.family_level(self.plan.families[name]) == level:
                 rows.setdefault(name, {}).setdefault(tag, []).append(payload)
             else:
                 self.forwarded.append(item)

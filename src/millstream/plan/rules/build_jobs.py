@@ -17,6 +17,10 @@ def build_jobs(plan: Plan) -> Plan:
 
 def _job(node: nodes.Windowed) -> WindowJob:
     span = node.window.span
+    kind = {"landmark": "landmark", "session": "session", "count": "rows", "bytes": "bytes"}.get(
+        node.window.kind, "time"
+    )
+    logical = node.window.logical
     if node.job is not None:
         measures: tuple[Measure, ...] = ()
         if node.job.can("combine"):
@@ -29,7 +33,18 @@ def _job(node: nodes.Windowed) -> WindowJob:
             node.job.reduce,
             packed=True,
             one_shard=node.in_order,
+            kind=kind,
+            logical=logical,
         )
     measures = tuple(agg.measure(name) for name, agg in node.aggs)
     keep = node.null_keys == "keep"
-    return WindowJob(node.name, node.keys, span, measures, node.reducer, keep_null_keys=keep)
+    return WindowJob(
+        node.name,
+        node.keys,
+        span,
+        measures,
+        node.reducer,
+        keep_null_keys=keep,
+        kind=kind,
+        logical=logical,
+    )

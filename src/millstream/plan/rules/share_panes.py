@@ -35,8 +35,9 @@ def share_panes(plan: Plan) -> Plan:
 
 
 def _shared_by(node: nodes.Windowed) -> tuple[object, ...]:
-    """What jobs of a family have in common. The whole input and sorted output stand alone."""
-    alone = node.name if node.window.span.whole or node.in_order else ""
+    """What jobs of a family have in common; only plain windows over time can share."""
+    plain = node.window.kind in ("tumbling", "sliding", "hopping") and not node.in_order
+    alone = "" if plain else node.name
     return (node.inputs, node.keys, node.null_keys, alone)
 
 
@@ -53,7 +54,7 @@ def _fit(jobs: list[WindowJob]) -> bool:
 
 
 def _in_units(jobs: list[WindowJob]) -> list[WindowJob]:
-    if jobs[0].span.whole:
+    if jobs[0].span.whole or jobs[0].kind != "time":
         return jobs
     unit = unit_of(jobs)
     return [replace(job, span=replace(job.span, unit=unit)) for job in jobs]
@@ -62,6 +63,6 @@ def _in_units(jobs: list[WindowJob]) -> list[WindowJob]:
 def _name(plan: Plan, job: WindowJob, number: int) -> str:
     """A name that stays when windows come and go, so that their panes can be found again."""
     source = plan.node(job.name).inputs[0].name
-    alone = f" for {job.name}" if job.span.whole or job.one_shard else ""
+    alone = f" for {job.name}" if job.span.whole or job.one_shard or job.kind != "time" else ""
     keys = " by " + " ".join(job.keys) if job.keys else ""
     return f"{source}{keys}{alone}" + (f" {number + 1}" if number else "")
