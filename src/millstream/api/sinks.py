@@ -25,6 +25,9 @@ class FileSink:
         if Path(self.path).is_file():
             raise ConfigError(f"{step}({str(self.path)!r}) is a file; give a directory")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (Path(self.path).absolute(),)  # a worker may stand somewhere else
+
 
 @dataclass(frozen=True)
 class Parquet(FileSink):

@@ -3,8 +3,8 @@
 Rows are (key, pane) pairs in ascending order. The panes of a key that some window can see together
 form a *run*; runs are laid side by side in blocks as long as a window. A window then is a suffix of
 one block combined with a prefix of the next, so every result costs one `combine`, however many
-panes the window has. Blocks are aligned to pane numbers, never to batches, so that sums are added
-in the same order however the input was cut.
+panes the window has. Blocks are aligned to pane numbers, never to batches, so that panes are added
+up in the same order however the input was cut.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Running a batch on Spark: one job, one stage per level, blocks of bytes in between.
 
 The RDD interface is used on purpose: rows never pass through the JVM, only opaque blocks do, and a
-job needs no query planning (measured in docs/decisions/0002-one-job-per-batch.md).
+job needs no query planning (measured in docs/decisions/0002-one-job-per-batch-on-rdds.md).
 """
 
 from __future__ import annotations
