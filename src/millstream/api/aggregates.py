@@ -78,7 +78,8 @@ class Aggregate:
         """How a task computes it."""
         if self.can("combine"):
             label = f"{name}={self}"
-            kernel = ObjectKernel(label, self.zero, self.add, self.combine, self.result)
+            inverse = self.uncombine if self.can("uncombine") else None
+            kernel = ObjectKernel(label, self.zero, self.add, self.combine, self.result, inverse)
             return Measure(name, label, self.column, objects=kernel)
         return Measure(name, str(self), self.column, fold=self._fold)
 

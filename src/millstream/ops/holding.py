@@ -27,6 +27,7 @@ class ObjectKernel:
     add: Callable[[Any, Any], Any]
     combine: Callable[[Any, Any], Any]
     finish: Callable[[Any], Any]
+    inverse: Callable[[Any, Any], Any] | None = None  # uncombine
 
     def lift(self, values: list[Any], groups: Int64, count: int) -> tuple[pa.Array, dict[int, str]]:
         """One state per group; values on which `add` raises are given back with the error."""

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
+from millstream.ops.chunks import Int64
 from millstream.ops.holding import ObjectKernel
 from millstream.ops.kernels import Kernel
 from millstream.ops.spans import Span
@@ -56,8 +57,13 @@ class WindowJob:
     packed: bool = False  # a MapReduce job: key and value are packed Python values
     keep_null_keys: bool = False
     one_shard: bool = False  # all keys together, so that the output can be sorted
+    kept: int = 0  # panes kept after their last window, so that running values can lose them
     kind: str = "time"  # or "landmark", "session", "rows", "bytes"
     logical: Span | None = None  # windows over rows or bytes: their arithmetic, per key
+
+    def needed_until(self, panes: Int64) -> Int64:
+        """The window end at which panes may be forgotten."""
+        return self.span.last_end(panes) + self.kept
 
     @property
     def combines(self) -> bool:
@@ -80,6 +86,7 @@ class Family:
 
     name: str
     jobs: tuple[WindowJob, ...]
+    extra: tuple[Measure, ...] = ()  # states nobody asked for, but a strategy needs
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -94,7 +101,8 @@ class Family:
     @cached_property
     def measures(self) -> tuple[Measure, ...]:
         """The measures whose states are kept, each once."""
-        states = {m.state: m for job in self.jobs for m in job.measures if not m.held}
+        asked = (m for job in self.jobs for m in job.measures if not m.held)
+        states = {m.state: m for m in (*asked, *self.extra)}
         return tuple(states.values())
 
     @property

@@ -242,5 +242,5 @@ def live(jobs: list[WindowJob], table: pa.Table, closed: dict[str, int]) -> pa.T
     panes = np.asarray(flat(table.column("pane")))
     alive = np.zeros(len(table), np.bool_)
     for job in jobs:
-        alive |= job.span.last_end(panes) > closed[job.name]
+        alive |= job.needed_until(panes) > closed[job.name]
     return table if alive.all() else table.filter(pa.array(alive))

@@ -274,6 +274,7 @@ class Engine:
             segments={
                 op: {t: dict(s) for t, s in tables.items()} for op, tables in old.segments.items()
             },
+            strategies=dict(old.strategies),
             ledger={step: dict(account) for step, account in old.ledger.items()},
             dead=old.dead + sum(len(control.dead) for control in controls),
             windows=old.windows + sum(control.windows for control in controls),
@@ -283,6 +284,7 @@ class Engine:
         for control in controls:
             files.update({file.file: file for file in control.files})
             manifest.outputs.extend(control.outputs)
+            manifest.strategies.update(control.strategies)
             for step, counts in control.ledger.items():
                 books.add(manifest.ledger, step, counts)
             for operator, tables in control.segments.items():

@@ -9,19 +9,25 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.ops.chunks import Chunk
 from millstream.ops.closing import close
+from millstream.ops.closing import results as results_of
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.kinds import close_landmarks, close_numbered, close_sessions
 from millstream.ops.preparing import merge_panes
 from millstream.ops.progress import END
 from millstream.ops.records import DeadLetter
+from millstream.ops.running import advance, can_run, recompute
 from millstream.run.batch import Batch, Control
-from millstream.run.stores import BAGS, Bag, Table
+from millstream.run.stores import BAGS, Bag, Running, Table
 
 Blocks = dict[str, list[bytes]]
+_MOST_STEPS = 64  # windows per batch: a backlog with more is faster in blocks
+_REFRESH = 256  # slides after which running values are recomputed, so that rounding stays bounded
+_GAIN = 4  # panes per key from which on running values are cheaper
 
 
 def run_keyed(
@@ -74,13 +80,22 @@ def _plain(
     numbers: dict[str, int],
 ) -> dict[str, Chunk]:
     """Tumbling, sliding and hopping windows: every job slides over the family's panes."""
-    due = any(bag.due(closing) for bag in bags.values())
+    results: dict[str, Chunk] = {}
+    stores = {
+        job.name: Running(family, job.name, batch, control) for job in family.jobs if can_run(job)
+    }
+    for job in family.jobs:
+        if job.name in stores:
+            chunk = _advance(job, bags["panes"], stores[job.name], closing, batch, control, numbers)
+            if chunk is not None:
+                results[job.name] = chunk
+    rest = [job for job in family.jobs if job.name not in results]
+    due = any(bag.due(closing, rest) for bag in bags.values())
     loaded = {table: bag.all_rows() if due else None for table, bag in bags.items()}
     panes, values = loaded.get("panes"), loaded.get("values")
     if panes is not None and len(panes):
         panes = merge_panes(family, panes)
-    results = {}
-    for job in family.jobs:
+    for job in rest:
         name = job.name
         results[name], last, dead = close(
             job,
@@ -91,9 +106,63 @@ def _plain(
             numbers[name],
         )
         _account(control, job, last, dead)
+        if name in stores:
+            _recompute(job, bags["panes"], panes, stores[name], closing[name], batch)
+        if len(results[name]):
+            control.strategies[name] = "blocks" if job.combines else "kept values"
     for bag in bags.values():
         bag.store(closing)
-    return results
+    return {job.name: results[job.name] for job in family.jobs}
+
+
+def _steps(job: WindowJob, closed: int, closing: int) -> int:
+    return (closing - closed) // job.span.step
+
+
+def _advance(
+    job: WindowJob,
+    bag: Bag,
+    store: Running,
+    closing: dict[str, int],
+    batch: Batch,
+    control: Control,
+    numbers: dict[str, int],
+) -> Chunk | None:
+    """Slide by running values if that is possible, cheaper and exact enough; None if not."""
+    closed, until = batch.closed[job.name], closing[job.name]
+    steps = _steps(job, closed, until)
+    refresh = closed // (job.span.step * _REFRESH) != until // (job.span.step * _REFRESH)
+    if not 0 < steps <= _MOST_STEPS or refresh or bag.first_new() < closed:
+        return None
+    if bag.size() < _GAIN * store.size():
+        return None
+    running = store.rows(closed)
+    if running is None:
+        return None
+    panes = bag.rows_in((closed - job.span.panes, until - job.span.panes), (closed, until))
+    if panes is None:
+        panes = running.slice(0, 0)
+    advanced = advance(job, running, panes, closed, until)
+    if not advanced.sure:
+        return None
+    chunk, dead = results_of(job, numbers[job.name], advanced.found, advanced.outputs)
+    _account(control, job, until, dead)
+    store.replace(advanced.running)
+    control.strategies[job.name] = "running values"
+    return chunk
+
+
+def _recompute(
+    job: WindowJob, bag: Bag, panes: pa.Table | None, store: Running, until: int, batch: Batch
+) -> None:
+    """Begin running values anew where the next batch is likely to gain from them."""
+    steps = _steps(job, batch.closed[job.name], until)
+    if steps == 0 and bag.first_new() >= until:
+        store.keep()  # nothing left, and nothing came for panes the values already hold
+    elif 0 < steps <= _MOST_STEPS and panes is not None and len(panes):
+        store.replace(recompute(job, panes, until))
+    else:
+        store.replace(None)
 
 
 def _sessions(

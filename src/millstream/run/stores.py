@@ -6,13 +6,14 @@ write becomes part of the state only with the manifest of this batch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from millstream.ops.chunks import concat, decode_block, flat
-from millstream.ops.jobs import Family
+from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.keys import hash_keys, key_arrays
 from millstream.ops.preparing import live, merge_panes
 from millstream.run.batch import Batch, Control
@@ -41,6 +42,9 @@ class _Store:
         """Write rows as one file, a record batch per shard."""
         if rows is None or not len(rows):
             return {}
+        if self.table == "panes":  # in order of panes, so that a range of them is one slice
+            pane = np.asarray(flat(rows.column("pane")))
+            rows = rows.take(pa.array(np.argsort(pane, kind="stable")))
         name = (
             f"{safe_name(self.family.name)}/{self.table}/"
             f"{self.batch.number:08d}-{self.control.part:04d}-{self.control.attempt}.arrow"
@@ -79,16 +83,20 @@ class Bag(_Store):
     def lowest(self) -> int:
         """The first pane of any row here."""
         first = [s.low for segments in self.stored.values() for s in segments]
-        if self.new is not None:
-            first.append(int(np.asarray(flat(self.new.column("pane"))).min()))
-        return min(first, default=_NEVER)
+        return min([*first, self.first_new()])
 
-    def due(self, closing: dict[str, int]) -> bool:
-        """Whether windows leave, and any of them may have rows here."""
+    def first_new(self) -> int:
+        """The first pane of any new row."""
+        if self.new is None:
+            return _NEVER
+        return int(np.asarray(flat(self.new.column("pane"))).min())
+
+    def due(self, closing: dict[str, int], jobs: Iterable[WindowJob] | None = None) -> bool:
+        """Whether windows (of some jobs) leave, and any of them may have rows here."""
         ends = [
             closing[job.name]
-            for job in self.jobs
-            if closing[job.name] > self.batch.closed[job.name]
+            for job in (self.jobs if jobs is None else jobs)
+            if closing[job.name] > self.batch.closed[job.name] and job in self.jobs
         ]
         return bool(ends) and self.lowest() < max(ends)
 
@@ -108,6 +116,22 @@ class Bag(_Store):
         if not tables:
             return None
         return live(self.jobs, concat(tables), closed)
+
+    def size(self) -> int:
+        """Stored rows that a window not yet closed can need."""
+        closed = self.batch.closed
+        found = (s for segments in self.stored.values() for s in segments)
+        return sum(s.rows for s in found if self._alive(s, closed))
+
+    def rows_in(self, *ranges: tuple[int, int]) -> pa.Table | None:
+        """New and stored rows whose pane lies in one of some ranges [low, high), merged."""
+        tables = [] if self.new is None else [_between(self.new, ranges, ordered=False)]
+        for segments in self.stored.values():
+            for one in segments:
+                if any(one.low < high and one.high >= low for low, high in ranges):
+                    (rows,) = read_segments(self.root, [one], self.batch.files)
+                    tables.append(_between(rows, ranges, ordered=True))
+        return self._merged(tables)
 
     def append(self) -> None:
         """Keep all there is, and what is new."""
@@ -160,7 +184,44 @@ class Bag(_Store):
     def _alive(self, segment: Segment, closed: dict[str, int]) -> bool:
         """Whether a window that has not closed can need rows of a segment."""
         high = np.array([segment.high])
-        return any(bool(job.span.last_end(high)[0] > closed[job.name]) for job in self.jobs)
+        return any(bool(job.needed_until(high)[0] > closed[job.name]) for job in self.jobs)
+
+
+class Running(_Store):
+    """The running values of one job: all rows are replaced together, or dropped."""
+
+    def __init__(self, family: Family, job: str, batch: Batch, control: Control) -> None:
+        super().__init__(family, f"running {job}", batch, control)
+
+    def size(self) -> int:
+        """How many keys have a running value."""
+        return sum(s.rows for segments in self.stored.values() for s in segments)
+
+    def rows(self, closed: int) -> pa.Table | None:
+        """The values of the window that ends at `closed`; None if they are of another one."""
+        segments = [s for found in self.stored.values() for s in found]
+        if not segments or any(s.low != closed or s.high != closed for s in segments):
+            return None
+        return concat(read_segments(self.root, segments, self.batch.files))
+
+    def keep(self) -> None:
+        """Leave everything as it is."""
+        self._report(dict(self.stored), {})
+
+    def replace(self, rows: pa.Table | None) -> None:
+        """Store new values, or none."""
+        self._report({}, self._write(rows))
+
+
+def _between(rows: pa.Table, ranges: tuple[tuple[int, int], ...], ordered: bool) -> pa.Table:
+    pane = np.asarray(flat(rows.column("pane")))
+    if ordered:
+        cuts = [tuple(np.searchsorted(pane, bounds)) for bounds in ranges]
+        return pa.concat_tables([rows.slice(low, high - low) for low, high in cuts])
+    inside = np.zeros(len(pane), np.bool_)
+    for low, high in ranges:
+        inside |= (pane >= low) & (pane < high)
+    return rows.filter(pa.array(inside))
 
 
 class Table(_Store):

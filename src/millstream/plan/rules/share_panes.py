@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from millstream.graph import nodes
 from millstream.ops.jobs import Family, WindowJob
+from millstream.ops.running import PRESENCE, can_run
 from millstream.plan.stages import Plan
 
 MOST_PANES = 100_000  # a window cut finer than this is better off with panes of its own
@@ -29,9 +30,14 @@ def share_panes(plan: Plan) -> Plan:
     for members in groups.values():
         for number, family in enumerate(members):
             name = _name(plan, family[0], number)
-            made[name] = Family(name, tuple(_in_units(family)))
-    jobs = {job.name: job for family in made.values() for job in family.jobs}
-    return replace(plan, families=made, jobs=jobs)
+            jobs = tuple(
+                replace(job, kept=job.span.step) if can_run(job) else job
+                for job in _in_units(family)
+            )
+            extra = (PRESENCE,) if any(map(can_run, jobs)) else ()
+            made[name] = Family(name, jobs, extra)
+    by_name = {job.name: job for family in made.values() for job in family.jobs}
+    return replace(plan, families=made, jobs=by_name)
 
 
 def _shared_by(node: nodes.Windowed) -> tuple[object, ...]:
