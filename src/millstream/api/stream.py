@@ -110,7 +110,10 @@ class Stream:
     # -- leaving --------------------------------------------------------------------------------
 
     def late(self) -> Stream:
-        """The records that came too late for the windows of this stream."""
+        """The records that came too late for the windows of this stream.
+
+        For a MapReduce job these are the pairs of its `map`, key and value as JSON.
+        """
         node = self.node
         if not isinstance(node, nodes.Windowed):
             raise ConfigError(

@@ -69,20 +69,25 @@ def publish_file(staged: str, final: str) -> None:
         )
 
 
+def check_owner(directory: Path, owner: str | None) -> str | None:
+    """Whose results a directory holds; those of another checkpoint are refused."""
+    marker = directory / STAGING / "owner"
+    other = marker.read_text().strip() if marker.exists() else None
+    if other is not None and other != owner and any(directory.glob("part-*")):
+        raise ConfigError(
+            f"{directory} holds results of another checkpoint (flow {other}); choose another "
+            "directory, remove it, or go on with the checkpoint they belong to"
+        )
+    return other
+
+
 def claim(directory: Path, owner: str) -> None:
     """Make a sink's directory ours, or refuse if it holds the results of another checkpoint."""
     marker = directory / STAGING / "owner"
     try:
         marker.parent.mkdir(parents=True, exist_ok=True)
-        other = marker.read_text().strip() if marker.exists() else None
-        if other == owner:
-            return
-        if other is not None and any(directory.glob("part-*")):
-            raise ConfigError(
-                f"{directory} holds results of another run ({other}); choose another "
-                "directory, remove it, or go on with the checkpoint they belong to"
-            )
-        write_durably(marker, owner.encode())
+        if check_owner(directory, owner) != owner:
+            write_durably(marker, owner.encode())
     except OSError as error:
         raise ConfigError(
             f"output directory {directory} cannot be written "

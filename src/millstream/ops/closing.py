@@ -223,7 +223,8 @@ def _call_reducer(
     assert job.reducer is not None
     rows: list[dict[str, Any]] = []
     origin: list[int] = []
-    head_rows = heads.table.to_pylist()
+    # Without keys and bounds a table has no columns, and so forgets its number of rows.
+    head_rows = heads.table.to_pylist() or [{} for _ in range(len(heads))]
     for index, place in enumerate(order.tolist()):
         head = head_rows[index]
         keys = [head[name] for name in job.keys]

@@ -257,7 +257,8 @@ class Extremum:
             )
             valid = np.asarray(pc.is_valid(values))
             numbers = np.asarray(values.fill_null(0))[valid].astype(into.dtype, copy=False)
-            self._ufunc().at(into, groups[valid], numbers)
+            with np.errstate(invalid="ignore"):  # NaN has its place in the order
+                self._ufunc().at(into, groups[valid], numbers)
             seen = np.zeros(count, np.bool_)
             seen[groups[valid]] = True
             return {"value": pa.array(into, mask=~seen)}

@@ -101,12 +101,6 @@ def hash_keys(columns: list[pa.Array], salt: int = 0) -> UInt64:
     return total
 
 
-def hash_pairs(hashes: UInt64, numbers: Int64) -> UInt64:
-    """A hash of (key, number) from the hash of the key."""
-    with np.errstate(over="ignore"):
-        return _mix(hashes ^ _mix(numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)))
-
-
 def factorize(columns: list[pa.Array]) -> tuple[Int64, list[pa.Array]]:
     """Dense codes per row, and the distinct keys in ascending order, one array per column."""
     if len(columns) == 1:

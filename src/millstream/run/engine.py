@@ -399,7 +399,7 @@ class Engine:
         if rows >= self.rows_target // 2 and self.manifest.batch > 0:
             factor = self.settings.batch_seconds / max(self.last_seconds, 1e-3)
             target = int(self.rows_target * min(2.0, max(0.5, factor)))
-            self.rows_target = max(1_000, min(self.settings.batch_rows, target))
+            self.rows_target = min(self.settings.batch_rows, max(1_000, target))
 
 
 def _spread(splits: dict[str, list[AnySplit]], parts: int) -> list[list[AnySplit]]:

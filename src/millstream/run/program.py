@@ -7,9 +7,12 @@ keys, windows and aggregates. Functions, stateless steps and sinks may change.
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 from typing import Any
 
+from millstream.api.sinks import FileSink
 from millstream.errors import CheckpointError
+from millstream.io.writers import check_owner
 from millstream.plan.stages import Plan
 from millstream.state.checkpoint import Checkpoint
 
@@ -69,6 +72,14 @@ def check_program(
             f"start; leave out shards={shards} or use a new checkpoint"
         )
     return known
+
+
+def check_owners(plan: Plan, program: dict[str, Any] | None) -> None:
+    """Refuse output directories with the results of another checkpoint; changes nothing."""
+    for sink in plan.sinks():
+        if isinstance(sink.spec, FileSink):
+            owner = None if program is None else f"{plan.flow} {program['id']}"
+            check_owner(Path(sink.spec.path).absolute(), owner)
 
 
 def _changes(known: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -89,12 +89,13 @@ def _print(name: str, sink: Console, table: pa.Table, batch: int) -> None:
     from rich.console import Console as Terminal
     from rich.table import Table
 
-    shown = Table(title=f"{name}, batch {batch}: {len(table):,} rows", title_justify="left")
+    shown = Table()
     for column in table.column_names:
         shown.add_column(column)
     for row in table.slice(0, sink.limit).to_pylist():
         shown.add_row(*(_cell(value) for value in row.values()))
     terminal = Terminal()
+    terminal.print(f"{name}, batch {batch}: {len(table):,} rows", markup=False, highlight=False)
     terminal.print(shown)
     if len(table) > sink.limit:
         terminal.print(f"... and {len(table) - sink.limit:,} more")

@@ -13,8 +13,8 @@ from millstream.graph import nodes as graph
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
 from millstream.run.engine import Engine
-from millstream.run.program import check_program
-from millstream.run.session import open_session
+from millstream.run.program import check_owners, check_program
+from millstream.run.session import check_surroundings, close_session, open_session
 from millstream.run.sources import resolve_format
 from millstream.run.spark import OnSpark
 from millstream.settings import Settings
@@ -106,7 +106,7 @@ class Handle:
             if executor is not None and not ours:
                 executor.close()
             if session is not None and ours:
-                session.stop()
+                close_session(session)
 
     def _loop(self, executor: OnSpark) -> None:
         engine = self._engine
@@ -164,11 +164,14 @@ def plan_flow(flow: Flow) -> Plan:
 def start(flow: Flow, checkpoint: Path, settings: Settings) -> Handle:
     """Check everything, take the checkpoint, and run on a thread."""
     plan = plan_flow(flow)
+    check_surroundings(settings)
     place = Checkpoint(checkpoint)
     place.lock()
     try:
-        if place.read_program() is not None:
+        program = place.read_program()
+        if program is not None:
             check_program(plan, place, settings.shards, 1)
+        check_owners(plan, program)
         place.latest()
     except BaseException:
         place.close()

@@ -1,31 +1,52 @@
-"""The Spark session: found or started, with the properties this engine needs."""
+"""The Spark context: found or started, with the properties this engine needs.
+
+A plain context is enough, since batches are RDD jobs: a SparkSession would load the SQL engine,
+which costs as much again as the rest of the start. The JVM moves blocks of bytes and computes
+nothing, so the quick compiler is enough for it too: both together halve the time to the first job.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import threading
+from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
+from typing import IO, Any
 
-from pyspark.sql import SparkSession
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 
 from millstream.errors import ConfigError
 from millstream.settings import Settings
 
+_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 _PROPERTIES = {
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.reuse": "true",
     # Python workers answer over Unix sockets: a third less time per small job than over TCP.
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.sql.session.timeZone": "UTC",
     "spark.driver.memory": "2g",
     "spark.task.maxFailures": "4",
     "spark.locality.wait": "0s",
 }
 _JAVA = 17
+_CONNECT_SECONDS = 3.0
+
+
+def check_surroundings(settings: Settings) -> None:
+    """Java is there and the master answers, or one line says what to do; starts nothing."""
+    if SparkContext._active_spark_context is not None:
+        return
+    check_java()
+    _check_master(settings.master)
 
 
 def check_java() -> None:
@@ -34,57 +55,181 @@ def check_java() -> None:
     binary = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     install = f"install Java {_JAVA} or later (Debian: apt-get install openjdk-17-jre-headless)"
     if binary is None or not Path(binary).exists():
-        where = f"JAVA_HOME={home} has no bin/java" if home else "no java on the PATH"
-        raise ConfigError(f"Spark needs Java, and there is {where}; {install} or set JAVA_HOME")
-    found = subprocess.run([binary, "-version"], capture_output=True, text=True, check=False)
+        where = f"JAVA_HOME={home} has no bin/java" if home else "there is no java on the PATH"
+        raise ConfigError(f"Spark needs Java, and {where}; {install} or set JAVA_HOME")
+    try:
+        found = subprocess.run([binary, "-version"], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise ConfigError(f"{binary} cannot be run ({error.strerror}); {install}") from error
     match = re.search(r'version "(\d+)(?:\.(\d+))?', found.stderr + found.stdout)
     if match is None:
         raise ConfigError(f"{binary} does not say its version; {install} or set JAVA_HOME")
     major = int(match[2] or 0) if match[1] == "1" else int(match[1])
     if major < _JAVA:
-        raise ConfigError(f"Spark needs Java {_JAVA}, {binary} is {major}; {install}")
+        raise ConfigError(
+            f"Spark needs Java {_JAVA} or later, and {binary} is Java {major}; {install} and "
+            "set JAVA_HOME to it"
+        )
 
 
-def open_session(flow: str, settings: Settings) -> tuple[SparkSession, bool]:
-    """The session to run in, and whether it was started here (and so is ours to stop)."""
-    active = SparkSession.getActiveSession()
-    if active is not None and active.sparkContext._jsc is not None:
+def open_session(flow: str, settings: Settings) -> tuple[SparkContext, bool]:
+    """The context to run in, and whether it was started here (and so is ours to stop)."""
+    active = SparkContext._active_spark_context
+    if active is not None:
         return active, False
-    check_java()
-    # Workers must be this very interpreter with this very package, wherever it was started from.
+    check_surroundings(settings)
+    _set_environment(settings)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL if not settings.debug else logging.INFO)
+    conf = _configuration(flow, settings)
+    try:
+        _launch(conf, settings.debug)
+        context = SparkContext(conf=conf)
+    except Exception as error:
+        raise ConfigError(_why_not(settings.master, error, _said.lines)) from error
+    context.setLogLevel("INFO" if settings.debug else "OFF")
+    _said.shown = True
+    return context, True
+
+
+def close_session(context: SparkContext) -> None:
+    """Stop a context that was started here; how its workers part with it is nobody's concern."""
+    _said.shown = False
+    context.stop()
+
+
+def end_java(*, kill: bool = False) -> None:
+    """End the JVM this process started, and with it all Python workers; waits until it is gone."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return
+    with contextlib.suppress(OSError):
+        process.stdin.close()  # what the JVM takes for the end of its driver
+    if kill:
+        process.kill()
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(timeout=10)
+    SparkContext._gateway = SparkContext._jvm = None  # the next run starts another
+
+
+# -- starting -----------------------------------------------------------------------------------
+
+
+class _Said:
+    """What the JVM writes: kept while it starts and ends, shown in between.
+
+    Before and after, those are Spark's words about itself; in between, with its log turned off,
+    they are what a user's functions print in the workers.
+    """
+
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque(maxlen=1000)
+        self.shown = False
+
+    def follow(self, stream: IO[bytes]) -> None:
+        """Read to the end, on a thread of its own."""
+        threading.Thread(
+            target=self._read, args=(stream,), name="spark-output", daemon=True
+        ).start()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        for line in stream:  # ends with the last process that holds the other end
+            text = line.decode("utf-8", "replace")
+            if self.shown:
+                sys.stderr.write(text)
+                sys.stderr.flush()
+            else:
+                self.lines.append(text.rstrip())
+
+
+_said = _Said()
+
+
+def _launch(conf: SparkConf, debug: bool) -> None:
+    """Start the JVM in a session of its own: signals to our process group must not end a batch."""
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return  # a JVM is left from an earlier run of this process, or given from outside
+    options: dict[str, Any] = {"start_new_session": True}
+    if debug:
+        gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
+    else:
+        reading, writing = os.pipe()
+        _said.lines.clear()
+        _said.follow(os.fdopen(reading, "rb"))
+        with os.fdopen(writing, "wb") as pipe:
+            options["stderr"] = pipe
+            gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _set_environment(settings: Settings) -> None:
+    """Workers must be this very interpreter with this very package, wherever it was started."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     package = str(Path(__file__).parents[2])
     paths = [package, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(p for p in paths if p))
-    builder = SparkSession.builder.appName(f"millstream {flow}").master(_with_retries(settings))
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", _JVM_OPTIONS)
+    if settings.master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _configuration(flow: str, settings: Settings) -> SparkConf:
     properties = {
+        "spark.app.name": f"millstream {flow}",
+        "spark.master": _with_retries(settings.master),
         **_PROPERTIES,
         "spark.ui.enabled": str(settings.ui).lower(),
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         **settings.spark,
     }
-    for name, value in properties.items():
-        builder = builder.config(name, value)
-    logging.getLogger("py4j").setLevel(logging.ERROR)
-    try:
-        session = builder.getOrCreate()
-    except Exception as error:
-        raise ConfigError(_why_not(settings.master, error)) from error
-    session.sparkContext.setLogLevel("INFO" if settings.debug else "OFF")
-    return session, True
+    given = properties.get("spark.driver.extraJavaOptions", "")
+    properties["spark.driver.extraJavaOptions"] = f"{_JVM_OPTIONS} {given}".strip()
+    return SparkConf().setAll(list(properties.items()))
 
 
-def _with_retries(settings: Settings) -> str:
+def _with_retries(master: str) -> str:
     """Local mode retries no failed task unless its master says so."""
-    match = re.fullmatch(r"local\[([^,\]]+)\]", settings.master)
+    match = re.fullmatch(r"local\[([^,\]]+)\]", master)
     if match:
         return f"local[{match[1]},4]"
-    return "local[1,4]" if settings.master == "local" else settings.master
+    return "local[1,4]" if master == "local" else master
 
 
-def _why_not(master: str, error: Exception) -> str:
+def _check_master(master: str) -> None:
+    """A standalone master that does not answer is found here: Spark itself tries for a minute."""
+    if not re.match(r"local(\[.+\])?$|(spark|k8s)://.|yarn$", master):
+        raise ConfigError(
+            f"master {master!r} is not one Spark knows; use local[*], local[4], "
+            "spark://host:7077, yarn or k8s://https://host:port"
+        )
+    if not master.startswith("spark://"):
+        return
+    failures = []
+    for place in master.removeprefix("spark://").split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            number = int(port)
+            socket.create_connection((host, number), timeout=_CONNECT_SECONDS).close()
+            return
+        except ValueError:
+            raise ConfigError(f"master {master!r}: {place!r} is not host:port") from None
+        except OSError as error:
+            failures.append(f"{place}: {error.strerror or error}")
+    raise ConfigError(
+        f"Spark master {master} cannot be reached ({'; '.join(failures)}); start it, correct "
+        "master= (--master), or leave it out to use this machine"
+    )
+
+
+def _why_not(master: str, error: Exception, said: Iterable[str]) -> str:
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if "JAVA_GATEWAY_EXITED" in text:
+        telling = [line for line in said if "rror" in line or "xception" in line] or list(said)
+        text = f"Java ended at once: {telling[0] if telling else 'it said nothing'}"
     return (
         f"Spark could not start on master {master!r}: {text}; check --master "
-        "(local[*], local[4], spark://host:7077, yarn, k8s://...) and that it can be reached"
+        "(local[*], local[4], spark://host:7077, yarn, k8s://...) and that it can be reached, "
+        "or see all with --debug"
     )

@@ -215,7 +215,6 @@ class FilesTracker:
         began = time.monotonic()
         if (not self.spec.follow and self._listed) or began < self._next_look:
             return
-        self._listed = True
         try:
             paths = list_files(self.spec)
         except ConfigError as error:
@@ -228,6 +227,7 @@ class FilesTracker:
         self._register(fresh)
         for number in self._watched():
             self._measure(number)
+        self._listed = True
         if not self.spec.follow:
             self.ended = self.pending() == 0
         # Looking at very many files takes a while: spend at most a fifth of the time on it.
@@ -304,6 +304,8 @@ class FilesTracker:
             budget -= reached - file.offset
             self._taken += reached - file.offset
             file.offset = reached
+            if reached < file.end:
+                break  # a later file must not be begun before: its times would run ahead
         if not self.spec.follow:
             self.ended = self._listed and self.pending() == 0
         return splits

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark import cloudpickle
+from pyspark import SparkContext, cloudpickle
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from millstream.errors import ConfigError, MillstreamError, RunError
 from millstream.graph import nodes
@@ -30,8 +29,8 @@ _MARK = "millstream-error:"
 class OnSpark:
     """Runs the tasks of a flow's batches in one Spark session."""
 
-    def __init__(self, session: SparkSession, plan: Plan) -> None:
-        self.context = session.sparkContext
+    def __init__(self, context: SparkContext, plan: Plan) -> None:
+        self.context = context
         self.cores = max(1, self.context.defaultParallelism)
         self.plan = plan
         _send_by_value(plan)

@@ -26,27 +26,13 @@ from millstream.errors import CheckpointError, RunError
 from millstream.io.formats import parse_schema
 from millstream.io.records import MAX_LINE
 from millstream.ops.records import as_json, to_table
-from millstream.state.segments import write_durably
+from millstream.state.segments import verify_named, write_durably
 
 _SEAL_ROWS = 20_000
 _SEAL_BYTES = 4 * 1024 * 1024
 _AHEAD = 64 * 1024 * 1024  # bytes sealed but not yet taken, before the receiver waits
 
 _COUNT = "sealed"
-
-
-def check_piece(path: Path) -> bytes:
-    """The content of a sealed file; anything but what was written is refused."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise RunError(f"spool file {path} cannot be read: {error}") from error
-    if f"{zlib.crc32(data):08x}" != path.stem.rpartition("-")[2]:
-        raise RunError(
-            f"spool file {path} is damaged (its checksum does not match); what it held was "
-            "received but not yet processed"
-        )
-    return data
 
 
 @dataclass(frozen=True)
@@ -101,7 +87,7 @@ class Receiver(threading.Thread):
                 "processed. To go on without it remove the directory"
             )
         for piece in rest:
-            check_piece(piece.path)
+            verify_named(piece.path)
         self.already = rows + sum(piece.rows for piece in rest)
 
     def sealed(self, start: int) -> list[Sealed]:
@@ -181,8 +167,7 @@ class Receiver(threading.Thread):
     def pause_if_ahead(self) -> None:
         """Wait while the engine is far behind: the source is throttled, nothing is dropped."""
         while not self._stopping.is_set():
-            waiting = sum(p.stat().st_size for p in self.directory.glob(f"*.{self.suffix}"))
-            if waiting < _AHEAD:
+            if sum(map(_size, self.directory.glob(f"*.{self.suffix}"))) < _AHEAD:
                 return
             self._stopping.wait(0.05)
 
@@ -294,8 +279,6 @@ class GeneratorReceiver(Receiver):
     def receive(self) -> None:
         skip = self.already if self.spec.replayable else 0
         for item in self._items():
-            if self._stopping.is_set():
-                return
             table = _as_table(item)
             size = 1 if table is None else len(table)
             if skip >= size:
@@ -306,6 +289,8 @@ class GeneratorReceiver(Receiver):
             else:
                 self._put_row(item)
             skip = 0
+            if self._stopping.is_set():  # not before: what was drawn cannot be put back
+                return
 
     def _items(self) -> Iterable[Any]:
         yield from self.spec.fn()
@@ -355,6 +340,13 @@ class GeneratorReceiver(Receiver):
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
         return sink.getvalue(), len(table)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # the engine has taken it meanwhile
+        return 0
 
 
 def _as_table(item: Any) -> pa.Table | None:

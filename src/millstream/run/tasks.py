@@ -25,12 +25,12 @@ from millstream.graph import nodes
 from millstream.graph.durations import micros
 from millstream.io.writers import stage_file
 from millstream.ops.chunks import Chunk, concat, encode_block, flat
-from millstream.ops.codec import as_key
+from millstream.ops.codec import as_key, decode
 from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.jobs import Family, timestamp
 from millstream.ops.preparing import merge_panes, prepare
 from millstream.ops.progress import merge_latest
-from millstream.ops.records import DeadLetter, apply, dead_row, describe, to_table
+from millstream.ops.records import DeadLetter, apply, as_json, dead_row, describe, to_table
 from millstream.plan.stages import Plan
 from millstream.run.batch import AnySplit, Batch, Control, Item, Seen
 from millstream.run.keyed import run_keyed
@@ -163,7 +163,8 @@ class Task:
         for node in self.plan.nodes:
             if isinstance(node, nodes.Late) and node.of.name == operator and len(late):
                 self._count(node, len(late), 0)
-                self.push(node, late)
+                packed = self.plan.jobs[operator].packed
+                self.push(node, _unpacked(late) if packed else late)
 
     def _hold(self, held: list[pa.Table], table: pa.Table, family: Family) -> None:
         held.append(table)
@@ -366,6 +367,15 @@ def _pairs(node: nodes.Pairs, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
     table, _ = to_table(out, schema)
     at = np.array(origin, np.int64)
     return Chunk(table, chunk.ts[at], chunk.pos[at], chunk.src), dead
+
+
+def _unpacked(chunk: Chunk) -> Chunk:
+    """Pairs of a MapReduce job as people read them: in JSON, as they may be of many types."""
+    columns = {
+        name: pa.array([as_json(decode(data)) for data in chunk.column(name).to_pylist()])
+        for name in ("key", "value")
+    }
+    return chunk.with_table(pa.table(columns))
 
 
 def _map_batches(node: nodes.MapBatches, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:

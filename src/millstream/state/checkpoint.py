@@ -27,7 +27,7 @@ from millstream.state.manifests import (
     read_manifest,
 )
 from millstream.state.manifests import write_manifest as _write_manifest
-from millstream.state.segments import safe_name, verify, write_durably
+from millstream.state.segments import safe_name, verify, verify_named, write_durably
 
 _PARTS = ("manifests", "state", "staged", "dead", "sources", "spool")
 
@@ -54,8 +54,10 @@ class Checkpoint:
             for part in _PARTS:
                 (self.path / part).mkdir(exist_ok=True, mode=0o700)
             probe = self.path / f".probe-{os.getpid()}"
-            probe.write_text("")
-            probe.unlink()
+            try:
+                probe.write_text("x")
+            finally:
+                probe.unlink(missing_ok=True)
         except FileExistsError as error:
             raise CheckpointError(
                 f"checkpoint {self.path} is a file, not a directory; choose another place "
@@ -116,7 +118,7 @@ class Checkpoint:
             program = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
             if program.pop("checksum", None) != _checksum(program):
                 raise msgspec.DecodeError("its checksum does not match")
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CheckpointError(
                 f"{path} is damaged ({error}); run `millstream doctor {self.path}`"
             ) from error
@@ -206,56 +208,55 @@ def examine(path: str | Path) -> tuple[list[str], bool]:
     """What `doctor` says: one line a finding, and whether everything is sound."""
     checkpoint = Checkpoint(path, create=False)
     lines: list[str] = []
-    sound = True
-    last_good: int | None = None
+    bad: list[str] = []
     try:
         program = checkpoint.read_program()
         lines.append(f"flow.json      {'absent' if program is None else 'good'}")
     except CheckpointError as error:
-        lines.append(f"flow.json      BAD: {error}")
-        sound = False
+        bad.append(f"flow.json      BAD: {error}")
     manifests = list_manifests(checkpoint.manifests)
-    for manifest_path in manifests:
-        problems = _examine_manifest(checkpoint, manifest_path)
-        if problems:
-            sound = False
-            lines.extend(f"{manifest_path.name}  BAD: {problem}" for problem in problems)
-        else:
-            last_good = int(manifest_path.stem)
+    numbers = [int(manifest.stem) for manifest in manifests]
+    published = checkpoint.published()
+    if published is not None and published > max(numbers, default=-1):
+        bad.append(f"{name_of(published)}  BAD: its batch was published, but it is missing")
+    good: list[int] = []
+    for number, manifest in zip(numbers, manifests, strict=True):
+        problems = _examine_manifest(checkpoint, manifest, number == numbers[-1] != published)
+        bad.extend(f"{manifest.name}  BAD: {problem}" for problem in problems)
+        if not problems:
+            good.append(number)
+    for piece in sorted(checkpoint.spool.glob("*/*-*-*-*.*")):
+        try:
+            verify_named(piece)
+        except CheckpointError as error:
+            bad.append(f"spool          BAD: {error}")
+    lines.extend(bad)
     if not manifests:
         lines.append("manifests      none: no batch was committed yet")
-    elif last_good is None:
+    elif not good:
         lines.append("manifests      no good batch is left; start with a new checkpoint")
     else:
-        newest = read_manifest(checkpoint.manifests / name_of(last_good))
+        newest = read_manifest(checkpoint.manifests / name_of(good[-1]))
         lines.append(
-            f"last good      batch {last_good}, {newest.dead} dead letters, "
+            f"last good      batch {newest.batch}, {newest.dead} dead letters, "
             f"{len(newest.files)} segments"
         )
-        published = checkpoint.published()
-        if published is not None and published > int(manifests[-1].stem):
-            sound = False
+        if newest.batch < max(*numbers, published or 0):
             lines.append(
-                f"published      BAD: batch {published} was published, its manifest is gone"
-            )
-        elif published is None and newest.batch > 0:
-            lines.append("published      unknown: the newest batch will be published again")
-        if int(manifests[-1].stem) != last_good or not sound:
-            lines.append(
-                f"to go back     remove the manifests after {name_of(last_good)} and the file "
+                f"to go back     remove the manifests after {name_of(newest.batch)} and the file "
                 "'published'; file sinks keep what later batches published, so remove their part "
                 "files too"
             )
-    lines.append("result         " + ("sound" if sound else "DAMAGED"))
-    return lines, sound
+    lines.append("result         " + ("DAMAGED" if bad else "sound"))
+    return lines, not bad
 
 
-def _examine_manifest(checkpoint: Checkpoint, path: Path) -> list[str]:
+def _examine_manifest(checkpoint: Checkpoint, path: Path, unpublished: bool) -> list[str]:
     try:
         manifest = read_manifest(path)
     except CheckpointError as error:
         return [str(error)]
-    problems = []
+    problems = _examine_staged(manifest) if unpublished else []
     for file in manifest.files.values():
         try:
             verify(checkpoint.state / file.file, file.size, file.checksum)
@@ -266,4 +267,18 @@ def _examine_manifest(checkpoint: Checkpoint, path: Path) -> list[str]:
             check_registry(checkpoint.sources / f"{safe_name(name)}.jsonl", source)
         except CheckpointError as error:
             problems.append(str(error))
+    return problems
+
+
+def _examine_staged(manifest: Manifest) -> list[str]:
+    """Outputs of a batch still to be published that are not what was written."""
+    problems = []
+    for output in manifest.outputs:
+        path = Path(output.staged)
+        if path.exists():
+            data = path.read_bytes()
+            if (len(data), zlib.crc32(data)) != (output.size, output.checksum):
+                problems.append(f"staged file {path} is damaged")
+        elif output.final is not None and not Path(output.final).exists():
+            problems.append(f"staged file {path} is missing")
     return problems

@@ -97,6 +97,15 @@ def verify(path: Path, size: int, checksum: int) -> None:
         )
 
 
+def verify_named(path: Path) -> None:
+    """Refuse a spooled file whose content does not have the checksum its name ends with."""
+    if f"{zlib.crc32(path.read_bytes()):08x}" != path.stem.rpartition("-")[2]:
+        raise CheckpointError(
+            f"spool file {path} is damaged (its checksum does not match); what it held was "
+            "received but not yet processed"
+        )
+
+
 def safe_name(name: str) -> str:
     """A step's name as part of a path; no two names give the same, as none may have a '+'."""
     return name.replace(" ", "+")

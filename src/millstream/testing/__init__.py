@@ -1,5 +1,7 @@
 """The test kit: a driver with a clock of its own, a plain-Python oracle, and laws."""
 
 from millstream.testing.driver import Driver, run_in_process
+from millstream.testing.laws import LawError, check_aggregate
+from millstream.testing.reference import reference
 
-__all__ = ["Driver", "run_in_process"]
+__all__ = ["Driver", "run_in_process", "reference", "check_aggregate", "LawError"]

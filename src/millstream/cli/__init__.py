@@ -1,0 +1,46 @@
+"""The command line: commands, exit codes, printing. Nothing here is for other modules to import."""
+
+from __future__ import annotations
+
+import sys
+
+from millstream.errors import MillstreamError
+
+
+def main() -> None:
+    """Run one command; every error a user can meet is one message on stderr and an exit code."""
+    from millstream.cli.commands import app
+
+    try:
+        app()
+    except MillstreamError as error:
+        if "--debug" in sys.argv:
+            raise
+        complain(str(error))
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        complain("interrupted")
+        sys.exit(130)
+    except Exception as error:
+        if "--debug" in sys.argv:
+            raise
+        complain(
+            f"unexpected {type(error).__name__}: {error}. This is a defect: please report it with "
+            "what --debug shows"
+        )
+        sys.exit(1)
+    finally:
+        _end_java()
+
+
+def complain(message: str) -> None:
+    """One message on stderr, never wrapped or coloured where it is not read by a person."""
+    label = "\x1b[1;31merror:\x1b[0m" if sys.stderr.isatty() else "error:"
+    print(f"{label} {message}", file=sys.stderr, flush=True)
+
+
+def _end_java() -> None:
+    """Leave no process behind; a command that never came to Spark has none."""
+    session = sys.modules.get("millstream.run.session")
+    if session is not None:
+        session.end_java()

@@ -1,0 +1,183 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import millstream
+from millstream.cli.loading import load_flow
+
+app = typer.Typer(
+    name="millstream",
+    help="Continuous MapReduce in Python on Apache Spark.",
+    epilog="Start with: [bold]millstream demo[/bold]",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+AppFile = Annotated[
+    Path,
+    typer.Argument(metavar="APP.PY", help="The Python file with the flow.", show_default=False),
+]
+FlowName = Annotated[
+    str | None,
+    typer.Option(
+        "--flow",
+        metavar="NAME",
+        help="Which flow, by its variable or its name, if the file has several. Without this "
+        "option it is the only one, or the one in the variable `flow`.",
+        show_default=False,
+    ),
+]
+Debug = Annotated[
+    bool, typer.Option("--debug", help="Show Spark's log, and stack traces with errors.")
+]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"millstream {millstream.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Continuous MapReduce in Python on Apache Spark."""
+
+
+@app.command(
+    epilog="Example: [bold]millstream run app.py --checkpoint ck/prices --parallelism 4[/bold]"
+)
+def run(
+    file: AppFile,
+    flow: FlowName = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where state and progress are kept. The same directory goes on where the last "
+            "run stopped.  [dim]\\[default: .millstream/<flow name>][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    master: Annotated[
+        str, typer.Option(metavar="URL", help="Spark's master, like local[4] or spark://host:7077.")
+    ] = "local[*]",
+    parallelism: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Tasks per stage.  [dim]\\[default: Spark's cores][/dim]"
+        ),
+    ] = None,
+    shards: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Parts of the state, fixed at the first start.  [dim]\\[default: 4 x cores][/dim]",
+        ),
+    ] = None,
+    batch_rows: Annotated[
+        int, typer.Option(metavar="N", min=1, help="The most records one batch takes in.")
+    ] = millstream.Settings.batch_rows,
+    dead_letter_limit: Annotated[
+        float,
+        typer.Option(
+            metavar="F", min=0, max=1, help="Stop when more than this share are dead letters."
+        ),
+    ] = millstream.Settings.dead_letter_limit,
+    ui: Annotated[bool, typer.Option("--ui", help="Serve Spark's web interface.")] = False,
+    debug: Debug = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Print nothing but errors and what the flow prints.")
+    ] = False,
+) -> None:
+    """Run the flow in a Python file, to the end of its input or until it is stopped.
+
+    Ctrl-C (or SIGTERM) stops after the current batch, which is committed; the exit code is then 0.
+    A second Ctrl-C aborts at once with 130. Either way nothing is lost: the same command goes on.
+
+    Exit codes: 0 complete or stopped, 1 failed while running, 2 could not start.
+    """
+    from millstream.cli.running import run_flow
+
+    found = load_flow(file, flow)
+    run_flow(
+        found,
+        checkpoint or Path(".millstream") / found.name,
+        {
+            "master": master,
+            "parallelism": parallelism,
+            "shards": shards,
+            "batch_rows": batch_rows,
+            "dead_letter_limit": dead_letter_limit,
+            "ui": ui,
+            "debug": debug,
+        },
+        quiet=quiet,
+    )
+
+
+@app.command(epilog="Example: [bold]millstream plan app.py[/bold]")
+def plan(file: AppFile, flow: FlowName = None, debug: Debug = False) -> None:
+    """Check a flow and print its plan: stages, steps, and how each window is computed.
+
+    The sources are looked at, so that a wrong path or column is found; neither Spark nor Java is
+    started.
+    """
+    from millstream.run.runner import plan_flow
+
+    found = load_flow(file, flow)
+    plan_flow(found)
+    typer.echo(found.explain())
+
+
+@app.command(epilog="Example: [bold]millstream doctor .millstream/prices[/bold]")
+def doctor(
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="A directory given as --checkpoint.")
+    ],
+    debug: Debug = False,
+) -> None:
+    """Check a checkpoint: every manifest and state file, against their checksums.
+
+    Nothing is changed. Exit code 0 if it is sound, 1 if it is damaged.
+    """
+    from millstream.state.checkpoint import examine
+
+    lines, sound = examine(checkpoint)
+    typer.echo("\n".join(lines))
+    raise typer.Exit(0 if sound else 1)
+
+
+@app.command(epilog="Example: [bold]millstream demo --trades 2000000 --seed 7[/bold]")
+def demo(
+    trades: Annotated[
+        int, typer.Option(metavar="N", min=10_000, help="How many trades to invent.")
+    ] = 1_000_000,
+    seed: Annotated[int, typer.Option(metavar="N", help="The same seed, the same trades.")] = 42,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where everything goes; emptied at the start.")
+    ] = Path("demo-out"),
+    debug: Debug = False,
+) -> None:
+    """Watch a flow at work: moving averages over a stream of invented trades.
+
+    A million trades in 300 symbols go through sliding windows and a second job on their results.
+    The results are shown live, drawn as a picture, kept as Parquet, and compared with the same
+    windows computed by DuckDB. It ends by itself within a minute or two.
+    """
+    from millstream.demo import run_demo
+
+    raise typer.Exit(run_demo(trades, seed, out, debug=debug))

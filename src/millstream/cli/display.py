@@ -1,0 +1,198 @@
+"""What a running flow looks like: a live line on a terminal, plain lines elsewhere, a summary."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from millstream.run.ledger import summary
+
+if TYPE_CHECKING:
+    from millstream.run.runner import Progress
+
+_EVERY = 1.0  # seconds between plain lines
+_RECENT = 7 * 86_400  # seconds; a watermark further back is history, and its lag says nothing
+_COLUMNS = ("offered", "aggregated", "dead", "late", "dropped")
+
+
+class Display(Protocol):
+    """Something that shows how far a flow is."""
+
+    def update(self, progress: Progress) -> None: ...
+    def note(self, message: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class Silent:
+    """--quiet."""
+
+    def update(self, progress: Progress) -> None:
+        """Say nothing."""
+
+    def note(self, message: str) -> None:
+        """Say nothing."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Lines:
+    """Plain lines, at most one a second: for pipes, files and logs."""
+
+    def __init__(self, console: Console, sources: list[str]) -> None:
+        self.console, self.sources = console, sources
+        self.batch = -1
+        self.at = 0.0
+        self.paused: str | None = None
+
+    def update(self, progress: Progress) -> None:
+        """A line if a batch was committed since the last one."""
+        if progress.paused != self.paused:
+            self.paused = progress.paused
+            if self.paused:
+                self.note(self.paused)
+        if progress.batch == self.batch or time.monotonic() - self.at < _EVERY:
+            return
+        self.batch, self.at = progress.batch, time.monotonic()
+        parts = [f"batch {progress.batch}"]
+        if progress.fraction is not None:
+            parts.append(f"{progress.fraction:.0%}")
+        parts += _figures(progress)
+        self.note("  ".join([*parts, f"[{summary(progress.ledger, self.sources)}]"]))
+
+    def note(self, message: str) -> None:
+        """One line."""
+        self.console.print(message, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Status:
+    """A live display: a bar for input that has an end, a status line for input that has none."""
+
+    def __init__(self, console: Console, flow: str, sources: list[str], bounded: bool) -> None:
+        self.console, self.flow, self.sources, self.bounded = console, flow, sources, bounded
+        self.started = time.monotonic()
+        self.spinner = Spinner("dots", style="cyan")
+        self.live = Live(
+            self._waiting("starting Spark"), console=console, refresh_per_second=10, transient=True
+        )
+        self.live.start()
+
+    def update(self, progress: Progress) -> None:
+        """Draw anew."""
+        if progress.paused:
+            self.live.update(self._waiting(progress.paused))
+        elif progress.batch < 0:
+            self.live.update(self._waiting("starting Spark"))
+        else:
+            self.live.update(self._bar(progress) if self.bounded else self._line(progress))
+
+    def note(self, message: str) -> None:
+        """A line above the live part."""
+        self.console.print(Text(message, style="yellow"))
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        self.live.stop()
+
+    def _waiting(self, what: str) -> RenderableType:
+        return self._row(Text(what, style="dim"), Text(self._clock(), style="dim"))
+
+    def _bar(self, progress: Progress) -> RenderableType:
+        done = progress.fraction or 0.0
+        width = max(10, min(40, self.console.width - 75))
+        return self._row(
+            ProgressBar(total=1.0, completed=done, width=width),
+            Text(f"{done:4.0%}", style="bold"),
+            Text("  ".join(_figures(progress)[:3])),
+            Text(self._clock(), style="dim"),
+        )
+
+    def _line(self, progress: Progress) -> RenderableType:
+        books = summary(progress.ledger, self.sources)
+        first = self._row(Text("  ".join(_figures(progress))), Text(self._clock(), style="dim"))
+        waiting = f", {_size(progress.pending_bytes)} waiting" if progress.pending_bytes else ""
+        return Group(
+            first, Text(f"  batch {progress.batch}; ledger: {books}{waiting}", style="dim")
+        )
+
+    def _row(self, *cells: RenderableType) -> RenderableType:
+        grid = Table.grid(padding=(0, 1))
+        for _ in range(len(cells) + 2):
+            grid.add_column(no_wrap=True)
+        grid.add_row(self.spinner, Text(self.flow, style="bold cyan"), *cells)
+        return grid
+
+    def _clock(self) -> str:
+        seconds = int(time.monotonic() - self.started)
+        return f"{seconds // 60}:{seconds % 60:02d}"
+
+
+def make_display(
+    console: Console, flow: str, sources: list[str], *, bounded: bool, quiet: bool
+) -> Display:
+    """What suits where the output goes."""
+    if quiet:
+        return Silent()
+    if console.is_terminal and not console.is_dumb_terminal:
+        return Status(console, flow, sources, bounded)
+    return Lines(console, sources)
+
+
+def show_summary(
+    console: Console, progress: Progress, steps: list[str], dead_letters: str, outcome: str
+) -> None:
+    """What was done and where every record went; `steps` is the order of the books."""
+    batches = progress.batch + 1
+    head = (
+        f"{outcome} after {progress.elapsed:.1f} s: {batches:,} batch{'es' * (batches != 1)}, "
+        f"{progress.rows:,} records, {progress.windows:,} results"
+    )
+    console.print(head, markup=False, highlight=False, soft_wrap=True, style="bold")
+    if progress.ledger:
+        console.print(_books(progress, steps))
+    if progress.dead:
+        told = f"{progress.dead:,} dead letters, with reasons, are in {dead_letters}"
+        console.print(told, markup=False, highlight=False, soft_wrap=True, style="yellow")
+
+
+def _books(progress: Progress, steps: list[str]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+    table.add_column("ledger", no_wrap=True)
+    for column in _COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    for step in (name for name in steps if name in progress.ledger):
+        account = progress.ledger[step]
+        numbers = [account.get(column, 0) for column in _COLUMNS]
+        table.add_row(Text(step), *(f"{n:,}" if n else "-" for n in numbers))
+    return table
+
+
+def _figures(progress: Progress) -> list[str]:
+    parts = [f"{progress.rows:,} records", f"{progress.rows_per_second:,.0f}/s"]
+    parts.append(f"{progress.windows:,} results")
+    if progress.watermark is not None:
+        at = datetime.fromtimestamp(progress.watermark / 1e6, UTC)
+        parts.append(f"watermark {at:%Y-%m-%d %H:%M:%S}")
+        lag = time.time() - progress.watermark / 1e6
+        if 0 <= lag < _RECENT:
+            parts.append(f"lag {lag:,.1f} s")
+    return parts
+
+
+def _size(number: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000 or unit == "GB":
+            return f"{number:,.0f} {unit}"
+        number /= 1000
+    return ""

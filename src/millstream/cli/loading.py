@@ -1,0 +1,143 @@
+"""Loading a user's file and finding the flow in it.
+
+The file is run under a name of its own that is gone from `sys.modules` afterwards: what it defines
+then travels to Spark's workers as code, and they need not be able to import it. Its directory is
+made importable here and in the workers, for the modules beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from millstream.api.flow import Flow
+from millstream.errors import ConfigError, MillstreamError
+
+_PACKAGE = str(Path(__file__).parents[1])
+_HINT = 'flow = ms.Flow("name")'
+
+
+def load_flow(path: Path, name: str | None = None) -> Flow:
+    """The flow of a file: the one named, the only one, or the one in the variable `flow`."""
+    found = _flows(load_module(path))
+    if name is not None:
+        for variable, flow in found.items():
+            if name in (variable, flow.name):
+                return flow
+        raise ConfigError(f"{path} has no flow {name!r}; it has: {_listed(found) or 'none'}")
+    if len({id(flow) for flow in found.values()}) == 1:
+        return next(iter(found.values()))
+    if "flow" in found:
+        return found["flow"]
+    if found:
+        raise ConfigError(
+            f"{path} has several flows: {_listed(found)}; choose one with --flow NAME, or call "
+            "the main one `flow`"
+        )
+    raise ConfigError(
+        f"{path} has no flow at module level; write `{_HINT}` outside of functions and of "
+        '`if __name__ == "__main__":`'
+    )
+
+
+def load_module(path: Path) -> ModuleType:
+    """Run a user's file as a module."""
+    source = _read(path)
+    file = str(path.absolute())
+    _make_importable(str(path.absolute().parent))
+    module = ModuleType(f"millstream_app_{path.stem}")
+    module.__file__ = file
+    sys.modules[module.__name__] = module  # dataclasses look their module up while it is loaded
+    try:
+        with _not_running(path):
+            exec(compile(source, file, "exec"), module.__dict__)  # noqa: S102 - the user's program
+    except MillstreamError as error:
+        raise ConfigError(f"{_place(path, error)}: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a user's program raises, SystemExit too
+        _blame(path, error)
+    finally:
+        sys.modules.pop(module.__name__, None)
+    return module
+
+
+def _read(path: Path) -> bytes:
+    if path.is_dir():
+        raise ConfigError(f"{path} is a directory; give the Python file with the flow")
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {path}; give the Python file with the flow") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror})") from error
+
+
+def _make_importable(directory: str) -> None:
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    paths = [directory, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(p for p in paths if p))
+
+
+@contextlib.contextmanager
+def _not_running(path: Path) -> Iterator[None]:
+    """While a file is loaded, its flows only get built: this command is what runs them."""
+    start = Flow.start
+
+    def refuse(self: Flow, *args: Any, **options: Any) -> NoReturn:
+        raise ConfigError(
+            f"the file runs flow {self.name!r} while it is loaded; move that call under "
+            f'`if __name__ == "__main__":`, or run it with `python {path}` instead'
+        )
+
+    Flow.start = refuse  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Flow.start = start  # type: ignore[method-assign]
+
+
+def _flows(module: ModuleType) -> dict[str, Flow]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, Flow)}
+
+
+def _listed(found: dict[str, Flow]) -> str:
+    return ", ".join(f"{variable} (flow {flow.name!r})" for variable, flow in found.items())
+
+
+# -- errors in the user's file ------------------------------------------------------------------
+
+
+def _place(path: Path, error: BaseException) -> str:
+    """The line of the user's file an error of the interface comes from."""
+    file = str(path.absolute())
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    return f"{path}, line {lines[-1]}" if lines else str(path)
+
+
+def _blame(path: Path, error: BaseException) -> NoReturn:
+    """Show the part of the traceback that is the user's, and end."""
+    told = traceback.TracebackException.from_exception(error)
+    _keep_own(told, str(path.absolute().parent))
+    print("".join(told.format()), end="", file=sys.stderr)
+    raise ConfigError(f"{path} could not be loaded, see above; nothing was started") from error
+
+
+def _keep_own(told: traceback.TracebackException, directory: str) -> None:
+    own = [frame for frame in told.stack if _is_own(frame.filename, directory)]
+    told.stack = traceback.StackSummary.from_list(own)
+    for other in (told.__cause__, told.__context__):
+        if other is not None:
+            _keep_own(other, directory)
+
+
+def _is_own(file: str, directory: str) -> bool:
+    inside = file.startswith(directory + os.sep)
+    return inside and "site-packages" not in file and not file.startswith(_PACKAGE)

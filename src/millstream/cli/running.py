@@ -1,0 +1,100 @@
+"""Running a flow from the command line: watching it, and stopping it cleanly on a signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+
+from millstream.api.flow import Flow
+from millstream.cli.display import Display, make_display, show_summary
+from millstream.errors import MillstreamError
+from millstream.graph.nodes import Source
+from millstream.run.runner import Handle, Progress
+from millstream.run.session import end_java
+
+STOPPING = "stopping after the current batch (Ctrl-C again to abort)"
+_LOOK = 0.1  # seconds between looks at a running flow
+_ABORTED = 130
+
+
+class Stopping:
+    """SIGINT and SIGTERM: the first asks for a clean stop, the second ends everything."""
+
+    def __init__(self, request: Callable[[], None]) -> None:
+        self.request = request
+        self.asked = self.told = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Stopping:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            os.write(2, b"\naborted; the current batch was not committed and nothing is lost\n")
+            end_java(kill=True)
+            os._exit(_ABORTED)
+        self.asked = True
+        self.request()
+
+
+def run_flow(flow: Flow, checkpoint: Path, options: dict[str, Any], *, quiet: bool) -> None:
+    """Run to the end or to a signal; raises what went wrong."""
+    console = Console()
+    handle = flow.start(checkpoint, **options)
+    specs = [node.spec for node in flow.nodes if isinstance(node, Source)]
+    names = [node.name for node in flow.nodes if isinstance(node, Source)]
+    display = make_display(
+        console, flow.name, names, bounded=all(spec.bounded for spec in specs), quiet=quiet
+    )
+    with Stopping(handle.request_stop) as stopping:
+        try:
+            watch(handle, display, stopping)
+        finally:
+            display.close()
+        progress = _result(handle, stopping)
+    if not quiet:
+        outcome = "complete" if progress.done else "stopped"
+        steps = [node.name for node in flow.nodes]
+        show_summary(console, progress, steps, str(checkpoint / "dead"), outcome)
+        if not progress.done:
+            console.print("run the same command again to go on where it stopped", style="dim")
+
+
+def watch(handle: Handle, display: Display, stopping: Stopping) -> None:
+    """Show progress until the flow has ended."""
+    while handle.running:
+        if stopping.asked and not stopping.told:
+            stopping.told = True
+            if sys.stdout.isatty():
+                display.note(STOPPING)
+            else:
+                print(STOPPING, file=sys.stderr, flush=True)
+        display.update(handle.progress)
+        time.sleep(_LOOK)
+    display.update(handle.progress)
+
+
+def _result(handle: Handle, stopping: Stopping) -> Progress:
+    try:
+        return handle.wait()
+    except MillstreamError:
+        raise
+    except Exception:
+        if not stopping.asked:
+            raise
+        # Whoever stopped us stopped Spark too. What was committed is all that counts.
+        return handle.progress

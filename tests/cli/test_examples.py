@@ -1,0 +1,119 @@
+"""Every file under examples/, run as its first lines say, and computed again in plain Python."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+pytestmark = pytest.mark.spark
+
+
+def run(here: Any, name: str, **env: str) -> None:
+    """Run an example in an empty directory."""
+    result = here.run("run", str(EXAMPLES / name), env=env)
+    assert result.code == 0, result.err
+    assert result.err == ""
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """All rows of a Jsonl sink."""
+    files = sorted(folder.glob("part-*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def floor(at: datetime, minutes: int) -> datetime:
+    """The start of the window of so many minutes a time is in."""
+    return at - timedelta(
+        minutes=at.minute % minutes, seconds=at.second, microseconds=at.microsecond
+    )
+
+
+def test_every_example_is_tested() -> None:
+    tested = {"wordcount.py", "moving_average.py", "clicks_live.py", "two_jobs.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == tested
+
+
+def test_wordcount(here: Any) -> None:
+    texts = here.path / "texts"
+    texts.mkdir()
+    (texts / "a.txt").write_text("The mill and the stream\nthe mill\n" * 50)
+    (texts / "b.txt").write_text("A stream of words, words, words")
+    run(here, "wordcount.py", TEXTS=str(texts / "*.txt"))
+    words = [w for p in texts.iterdir() for w in re.findall("[a-z]+", p.read_text().lower())]
+    found = lines(here.path / "out/wordcount")
+    assert {row["word"]: row["n"] for row in found} == Counter(words)
+    assert len(found) == len(set(words))
+
+
+def test_moving_average(here: Any) -> None:
+    run(here, "moving_average.py")
+    windows: dict[tuple[str, datetime], list[float]] = defaultdict(list)
+    with open(here.path / "trades/morning.csv") as file:
+        for row in csv.DictReader(file):
+            at = datetime.fromisoformat(row["ts"])
+            for back in range(10):
+                start = floor(at, 1) - timedelta(minutes=back)
+                windows[row["symbol"], start].append(float(row["price"]))
+    found = pq.read_table(here.path / "out/moving_average").to_pylist()
+    assert len(found) == len(windows)
+    for row in found:
+        prices = windows[row["symbol"], row["window_start"]]
+        assert row["n"] == len(prices)
+        assert (row["low"], row["high"]) == (min(prices), max(prices))
+        assert row["avg"] == pytest.approx(sum(prices) / len(prices), rel=1e-12)
+        assert row["window_end"] - row["window_start"] == timedelta(minutes=10)
+
+
+def test_clicks_live(here: Any) -> None:
+    run(here, "clicks_live.py", CLICKS="300", RATE="1000")
+    found = lines(here.path / "out/clicks")
+    assert sum(row["clicks"] for row in found) == 300
+    assert {row["page"] for row in found} == {"/", "/about", "/buy", "/help"}
+    assert len({(row["page"], row["window_start"]) for row in found}) == len(found)
+
+
+def test_two_jobs(here: Any) -> None:
+    run(here, "two_jobs.py")
+    orders = [json.loads(line) for line in (here.path / "orders.jsonl").read_text().splitlines()]
+    out = here.path / "out/two_jobs"
+
+    large = Counter((o["shop"], o["cents"]) for o in orders if o["cents"] >= 45_000)
+    assert Counter((row["shop"], row["cents"]) for row in lines(out / "large")) == large
+
+    per_minute: dict[tuple[str, datetime], list[int]] = defaultdict(list)
+    per_ten: dict[datetime, Counter[str]] = defaultdict(Counter)
+    for order in orders:
+        at = datetime.fromisoformat(order["at"]).astimezone(UTC)
+        per_minute[order["shop"], floor(at, 1)].append(order["cents"])
+        per_ten[floor(at, 10)][order["shop"]] += order["cents"]
+    shops = pq.read_table(out / "shops").to_pylist()
+    assert {(row["shop"], row["window_start"]): (row["sales"], row["orders"]) for row in shops} == {
+        key: (sum(cents), len(cents)) for key, cents in per_minute.items()
+    }
+    assert len(shops) == len(per_minute)
+
+    found = lines(out / "best")
+    expected = set(_best(per_ten))
+    assert len(found) == len(expected)
+    assert {
+        (row["window_start"], row["key"], row["value"]["shop"], row["value"]["sales"])
+        for row in found
+    } == expected
+
+
+def _best(per_ten: dict[datetime, Counter[str]]) -> Iterator[tuple[str, int, str, int]]:
+    for start, sales in per_ten.items():
+        best = sorted(sales, key=lambda shop: (-sales[shop], shop))[:3]
+        for place, shop in enumerate(best, 1):
+            yield f"{start:%Y-%m-%dT%H:%M:%SZ}", place, shop, sales[shop]

@@ -1,0 +1,133 @@
+"""Plans as text: what `explain()` prints for typical flows, kept in files beside this one.
+
+After a wanted change run `MILLSTREAM_WRITE_PLANS=1 pytest tests/plans` and look at the diff.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millstream as ms
+
+HERE = Path(__file__).parent
+
+
+class WordCount(ms.MapReduce):
+    def map(self, key: Any, value: Any, ts: Any) -> Iterator[tuple[Any, Any]]:
+        for word in value.split():
+            yield word, 1
+
+    def combine(self, key: Any, values: list[Any]) -> Any:
+        return sum(values)
+
+    def reduce(self, key: Any, values: list[Any], window: ms.Window) -> Iterator[tuple[Any, Any]]:
+        yield key, sum(values)
+
+
+class Top(ms.MapReduce):
+    def reduce(self, key: Any, values: list[Any], window: ms.Window) -> Iterator[tuple[Any, Any]]:
+        yield key, max(values)
+
+
+class Median(ms.Aggregate):
+    def zero(self) -> list[float]:
+        return []
+
+    def add(self, state: list[float], value: float) -> list[float]:
+        return [*state, value]
+
+
+class Product(ms.Aggregate):
+    def zero(self) -> float:
+        return 1.0
+
+    def add(self, state: float, value: float) -> float:
+        return state * value
+
+    def combine(self, left: float, right: float) -> float:
+        return left * right
+
+
+def cleaned(row: dict[str, Any]) -> dict[str, Any]:
+    return row
+
+
+def summary(key: Any, records: list[dict[str, Any]], window: ms.Window) -> int:
+    return len(records)
+
+
+def sliding_averages(flow: ms.Flow) -> None:
+    trades = flow.source(ms.Files("in/", format="parquet", time="ts", lateness="5s"), name="trades")
+    keyed = trades.where("price > 0").key_by("symbol").window(ms.sliding("10m", "1m"))
+    keyed.agg(avg=ms.mean("price"), n=ms.count()).sink(ms.Parquet("out/"))
+
+
+def stateless(flow: ms.Flow) -> None:
+    lines = flow.source(ms.Socket("localhost", 9999))
+    lines.map(cleaned).select("value", "LENGTH(value) AS n").sink(ms.Console())
+
+
+def word_count(flow: ms.Flow) -> None:
+    text = flow.source(ms.Files("books/*.txt", format="text"))
+    text.map_reduce(WordCount()).sink(ms.Jsonl("counts/"))
+
+
+def every_strategy(flow: ms.Flow) -> None:
+    source = ms.Files("in/", format="json", time="at", lateness="1m", follow=True)
+    stream = flow.source(source, name="events")
+    keyed = stream.key_by("user", "kind", nulls="keep").window(ms.sliding("90s", "1m"))
+    keyed.agg(
+        total=ms.sum("x"), all=ms.collect("x"), median=Median("x"), product=Product("x")
+    ).named("stats").sink(ms.Memory())
+
+
+def chained_jobs(flow: ms.Flow) -> None:
+    text = flow.source(ms.Stdin(lateness="2s"))
+    counts = text.map_reduce(WordCount(), ms.tumbling("1s"))
+    top = counts.map_reduce(Top(), ms.tumbling("1m"), sorted=True)
+    top.sink(ms.Jsonl("top/"), name="top")
+    counts.sink(ms.Parquet("counts/"))
+
+
+def union_fork_and_late(flow: ms.Flow) -> None:
+    left = flow.source(ms.Rate(10.0, limit=100), name="left")
+    right = flow.source(ms.Rate(5.0, limit=100), name="right")
+    both = left.union(right.map(cleaned).named("clean"))
+    result = both.key_by().window(ms.hopping("10s", "1m")).reduce(summary)
+    result.sink(ms.Memory())
+    result.late().sink(ms.Jsonl("late/"), name="too late")
+
+
+FLOWS: list[Callable[[ms.Flow], None]] = [
+    sliding_averages,
+    stateless,
+    word_count,
+    every_strategy,
+    chained_jobs,
+    union_fork_and_late,
+]
+
+
+@pytest.mark.parametrize("build", FLOWS, ids=lambda build: build.__name__)
+def test_plan_reads_as_before(build: Callable[[ms.Flow], None]) -> None:
+    flow = ms.Flow(build.__name__)
+    build(flow)
+    found = flow.explain() + "\n"
+    golden = HERE / f"{build.__name__}.txt"
+    if os.environ.get("MILLSTREAM_WRITE_PLANS"):
+        golden.write_text(found, encoding="utf-8")
+    expected = golden.read_text(encoding="utf-8")
+    changes = difflib.unified_diff(
+        expected.splitlines(), found.splitlines(), golden.name, "explain() now", lineterm=""
+    )
+    assert found == expected, "the plan changed:\n" + "\n".join(changes)
+
+
+def test_every_golden_plan_belongs_to_a_flow() -> None:
+    assert {path.stem for path in HERE.glob("*.txt")} == {build.__name__ for build in FLOWS}

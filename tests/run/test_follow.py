@@ -1,0 +1,168 @@
+"""Following files end to end: appended lines, new files, a stop and another start."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.run.engine import Engine
+from millstream.run.executors import InProcess
+from millstream.run.runner import plan_flow
+from millstream.settings import Settings
+from millstream.state.checkpoint import Checkpoint
+
+
+def build(tmp: Path) -> ms.Flow:
+    flow = ms.Flow("follow")
+    (tmp / "in").mkdir(exist_ok=True)
+    source = ms.Files(
+        tmp / "in",
+        format="csv",
+        schema="ts bigint, n bigint",
+        time="ts",
+        lateness="2s",
+        follow=True,
+    )
+    rows = flow.source(source, name="in")
+    rows.sink(ms.Jsonl(tmp / "rows"))
+    rows.key_by().window(ms.tumbling("10s")).agg(n=ms.count()).sink(ms.Jsonl(tmp / "windows"))
+    return flow
+
+
+class Thread:
+    """`flow.start()` without Spark."""
+
+    def __init__(self, flow: ms.Flow, checkpoint: Path) -> None:
+        plan = plan_flow(flow)
+        place = Checkpoint(checkpoint)
+        place.lock()
+        self.engine = Engine(plan, place, Settings(poll=0.01))
+        self.executor = InProcess(plan)
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self) -> None:
+        self.engine.open(1)
+        while not self.stopping.is_set():
+            if not self.engine.step(self.executor):
+                self.stopping.wait(0.01)
+        self.engine.close()
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self.thread.join(30)
+
+
+def rows(tmp: Path) -> list[int]:
+    paths = sorted((tmp / "rows").glob("part-*"))
+    return [json.loads(line)["n"] for p in paths for line in p.read_bytes().splitlines()]
+
+
+def windows(tmp: Path) -> list[int]:
+    paths = (tmp / "windows").glob("part-*")
+    found = [json.loads(line) for p in paths for line in p.read_bytes().splitlines()]
+    return [row["n"] for row in sorted(found, key=lambda row: row["window_start"])]
+
+
+def append(path: Path, text: str) -> None:
+    with open(path, "a") as out:
+        out.write(text)
+
+
+def until(condition: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def lines(start: int, stop: int) -> str:
+    """One record a second."""
+    return "".join(f"{n},{n}\n" for n in range(start, stop))
+
+
+def follow(tmp: Path, start: Callable[[ms.Flow], Any]) -> None:
+    running = start(build(tmp))
+    first = tmp / "in" / "a.csv"
+    append(first, "ts,n\n" + lines(0, 15))
+    until(lambda: rows(tmp) == list(range(15)) and windows(tmp) == [10])
+    append(first, lines(15, 25) + "25,2")
+    until(lambda: rows(tmp) == list(range(25)) and windows(tmp) == [10, 10])
+    append(first, "5\n")
+    until(lambda: rows(tmp) == list(range(26)))
+    append(tmp / "in" / "b.csv", "ts,n\n" + lines(26, 35))
+    until(lambda: len(rows(tmp)) == 35 and windows(tmp) == [10, 10, 10])
+    running.stop()
+    append(first, lines(35, 45))  # while nobody is looking
+    append(tmp / "in" / "c.csv", "ts,n\n" + lines(45, 55))
+    running = start(build(tmp))
+    until(lambda: len(rows(tmp)) == 55 and windows(tmp) == [10, 10, 10, 10, 10])
+    append(first, lines(55, 65))
+    until(lambda: len(rows(tmp)) == 65 and len(windows(tmp)) == 6)
+    running.stop()
+    assert Counter(rows(tmp)) == Counter(range(65))
+    assert windows(tmp) == [10] * 6
+
+
+def test_follow_in_process(tmp_path: Path) -> None:
+    follow(tmp_path, lambda flow: Thread(flow, tmp_path / "ck"))
+
+
+@pytest.mark.spark
+def test_follow_on_spark(tmp_path: Path, spark: object) -> None:
+    seen: list[Any] = []
+    follow(
+        tmp_path,
+        lambda flow: flow.start(
+            tmp_path / "ck", master="local[2]", poll=0.02, on_progress=seen.append
+        ),
+    )
+    assert seen[-1].rows == 65
+    assert not seen[-1].done
+    assert [p.batch for p in seen] == sorted(p.batch for p in seen)
+
+
+# -- idle participants and restarts ---------------------------------------------------------------
+
+
+def test_nobody_is_idle_for_having_been_silent_while_the_flow_was_down(tmp_path: Path) -> None:
+    """After a long pause one node's backlog comes first; the other's must not become late."""
+    from millstream.testing import Driver
+
+    flow = ms.Flow("idle")
+    source = ms.Files(
+        tmp_path,
+        format="json",
+        schema="ts bigint, node string",
+        time="ts",
+        lateness="1s",
+        follow=True,
+        participant="node",
+        idle_timeout="30s",
+    )
+    stream = flow.source(source, name="in")
+    stream.key_by("node").window(ms.tumbling("10s")).agg(n=ms.count()).sink(ms.Memory())
+
+    def records(node: str, start: int, stop: int) -> list[dict[str, Any]]:
+        return [{"ts": t, "node": node} for t in range(start, stop)]
+
+    with Driver(flow, now=1000.0) as driver:
+        driver.push("in", records("a", 0, 10) + records("b", 0, 10)).step()
+        driver.advance("1h").restart()
+        driver.push("in", records("a", 10, 60)).step()
+        driver.push("in", records("b", 10, 60)).step()
+        assert driver.ledger["agg"]["late"] == 0
+        driver.push("in", records("a", 60, 90)).step()
+        before = driver.watermarks["agg"]
+        driver.advance("31s")  # now b really is silent
+        driver.push("in", records("a", 90, 91)).step()
+        assert driver.watermarks["agg"] > before

@@ -1,0 +1,156 @@
+"""A checkpoint belongs to a program: every change that matters is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.testing import run_in_process
+
+
+class Mean(ms.Aggregate):
+    def zero(self) -> float:
+        return 0.0
+
+    def add(self, state: float, value: float) -> float:
+        return state + value
+
+    def combine(self, left: float, right: float) -> float:
+        return left + right
+
+
+class Count(ms.MapReduce):
+    def reduce(self, key: Any, values: list[Any], window: ms.Window) -> Any:
+        yield key, len(values)
+
+
+class CombiningCount(ms.MapReduce):
+    def combine(self, key: Any, values: list[Any]) -> Any:
+        return sum(values)
+
+    def reduce(self, key: Any, values: list[Any], window: ms.Window) -> Any:
+        yield key, values[0]
+
+
+def flow(
+    data: Path,
+    *,
+    name: str = "program",
+    path: str = "in.csv",
+    time: str = "ts",
+    keys: tuple[str, ...] = ("key",),
+    window: Any = None,
+    finish: Callable[[Any], ms.Stream] = lambda w: w.agg(n=ms.count(), total=ms.sum("value")),
+    more: bool = False,
+    source: str = "in",
+) -> ms.Flow:
+    made = ms.Flow(name)
+    rows = made.source(ms.Files(data / path, time=time, time_unit="ms"), name=source)
+    windowed = rows.where("value > 0").key_by(*keys).window(window or ms.tumbling("10s"))
+    finish(windowed).named("step").sink(ms.Memory())
+    if more:
+        rows.key_by("key").window(ms.tumbling("1s")).agg(n=ms.count()).named("extra").sink(
+            ms.Memory()
+        )
+    return made
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    for name in ("in.csv", "other.csv"):
+        (tmp_path / name).write_text("ts,ts2,key,other,value\n1,1,a,b,1\n2,2,b,c,2\n")
+    return tmp_path
+
+
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "flow": ({"name": "another"}, "it belongs to flow 'program', this is 'another'"),
+    "path": ({"path": "other.csv"}, r"source 'in': path was .*in\.csv, is .*other\.csv"),
+    "time": ({"time": "ts2"}, "source 'in': time was ts, is ts2"),
+    "source": ({"source": "into"}, "source 'in' is gone; source 'into' is new"),
+    "keys": ({"keys": ("key", "other")}, "operator 'step': keys was key, is key, other"),
+    "no keys": ({"keys": ()}, "operator 'step': keys was key, is none"),
+    "window": (
+        {"window": ms.sliding("10s", "5s")},
+        r"operator 'step': window was tumbling\(10s\), is sliding\(10s, 5s\)",
+    ),
+    "aggregates": (
+        {"finish": lambda w: w.agg(n=ms.count(), total=ms.mean("value"))},
+        r"aggregates was n=count\(\), total=sum\(value\), is n=count\(\), total=mean\(value\)",
+    ),
+    "own aggregate": (
+        {"finish": lambda w: w.agg(n=ms.count(), total=Mean("value"))},
+        r"is n=count\(\), total=Mean\(value\)",
+    ),
+    "reduce": (
+        {"finish": lambda w: w.reduce(lambda key, rows, window: None)},
+        "operator 'step': aggregates was .* is none; operator 'step': kind was agg, is reduce",
+    ),
+    "operator": ({"more": True}, "operator 'extra' is new"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_that_matters_is_refused(data: Path, change: str) -> None:
+    run_in_process(flow(data), data / "ck")
+    options, message = CHANGES[change]
+    with pytest.raises(ms.CheckpointError, match=message) as caught:
+        run_in_process(flow(data, **options), data / "ck")
+    assert "the program has changed since batch 0 of checkpoint" in str(caught.value)
+    assert "Either undo the change, or start afresh with another checkpoint=" in str(caught.value)
+    run_in_process(flow(data), data / "ck")  # undone, and the lock was given back
+
+
+def test_an_operator_that_is_gone(data: Path) -> None:
+    run_in_process(flow(data, more=True), data / "ck")
+    with pytest.raises(ms.CheckpointError, match="operator 'extra' is gone"):
+        run_in_process(flow(data), data / "ck")
+
+
+def test_a_job_that_begins_to_combine(data: Path) -> None:
+    def of(job: ms.MapReduce) -> dict[str, Any]:
+        return {"finish": lambda w: w.map_reduce(job)}
+
+    run_in_process(flow(data, **of(Count())), data / "ck")
+    with pytest.raises(ms.CheckpointError, match="combine was False, is True"):
+        run_in_process(flow(data, **of(CombiningCount())), data / "ck")
+
+
+def test_functions_and_sinks_may_change(data: Path, tmp_path: Path) -> None:
+    run_in_process(flow(data), data / "ck")
+    changed = ms.Flow("program")
+    rows = changed.source(
+        ms.Files(data / "in.csv", time="ts", time_unit="ms", lateness="5s"), name="in"
+    )
+    counted = rows.where("value > 1").map(lambda row: row).key_by("key")
+    stream = counted.window(ms.tumbling("10s")).agg(n=ms.count(), total=ms.sum("value"))
+    stream.named("step").sink(ms.Jsonl(tmp_path / "out"))
+    run_in_process(changed, data / "ck")
+
+
+def test_shards_are_fixed_at_the_first_start(data: Path) -> None:
+    run_in_process(flow(data), data / "ck", shards=16)
+    run_in_process(flow(data), data / "ck")
+    run_in_process(flow(data), data / "ck", shards=16, parallelism=3)
+    with pytest.raises(ms.CheckpointError, match="has 16 shards, fixed at its first start"):
+        run_in_process(flow(data), data / "ck", shards=8)
+
+
+def test_an_output_directory_belongs_to_one_checkpoint(data: Path) -> None:
+    def writing(name: str) -> ms.Flow:
+        made = ms.Flow(name)
+        rows = made.source(ms.Files(data / "in.csv", time="ts", time_unit="ms"))
+        rows.sink(ms.Jsonl(data / "out"))
+        return made
+
+    run_in_process(writing("one"), data / "ck")
+    run_in_process(writing("one"), data / "ck")
+    with pytest.raises(
+        ms.ConfigError, match=r"holds results of another checkpoint \(flow one \w+\)"
+    ):
+        run_in_process(writing("two"), data / "ck2")
+    with pytest.raises(ms.ConfigError, match="holds results of another checkpoint"):
+        run_in_process(writing("one"), data / "ck3")

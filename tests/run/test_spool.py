@@ -1,0 +1,506 @@
+"""Receivers: what was received is sealed whole, in order, and taken exactly once."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import millstream as ms
+from millstream.api.sources import Generator, Rate, Socket, Stdin
+from millstream.errors import CheckpointError, RunError
+from millstream.run import spool
+from millstream.run.batch import RateSplit, SpoolSplit
+from millstream.run.sources import RateTracker, SpoolTracker
+from millstream.run.spool import GeneratorReceiver, LineReceiver, Receiver, SocketReceiver
+from millstream.state.manifests import SourceState
+from millstream.testing import run_in_process
+
+MUCH = 10**9
+
+
+class Lines(LineReceiver):
+    """A receiver that is fed by the test, on the test's own thread."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__("lines", Stdin(), directory)
+
+    def start(self) -> None:
+        """No thread."""
+
+    def finish(self) -> None:
+        self.end()
+        self.seal()
+        self.finished = True
+
+
+def tracker(receiver: Receiver, state: SourceState | None = None) -> SpoolTracker:
+    return SpoolTracker(0, receiver, state or SourceState())
+
+
+def texts(splits: list[Any]) -> list[bytes]:
+    return [Path(split.path).read_bytes() for split in splits]
+
+
+def saved(source: SpoolTracker) -> SourceState:
+    state = SourceState()
+    source.save(state)
+    source.committed()
+    return state
+
+
+def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+# -- sealing and taking ---------------------------------------------------------------------------
+
+
+def test_lines_are_sealed_whole_and_in_order(tmp_path: Path) -> None:
+    receiver = Lines(tmp_path)
+    source = tracker(receiver)
+    receiver.feed(b"one\ntw")
+    source.poll()
+    assert texts(source.take(MUCH, MUCH, 1)) == [b"one\n"]
+    receiver.feed(b"o\nthree")
+    source.poll()
+    assert source.pending() == 4
+    (split,) = source.take(MUCH, MUCH, 1)
+    assert isinstance(split, SpoolSplit)
+    assert (split.file, split.rows) == (1, 1)
+    assert texts([split]) == [b"two\n"]
+    assert not source.ended
+    receiver.finish()
+    source.poll()
+    assert not source.ended  # there is still something to take
+    assert texts(source.take(MUCH, MUCH, 1)) == [b"three"]
+    assert source.ended
+
+
+def test_pieces_are_taken_by_rows_but_at_least_one(tmp_path: Path) -> None:
+    receiver = Lines(tmp_path)
+    source = tracker(receiver)
+    for _ in range(5):
+        receiver.feed(b"x\n" * 10)
+        receiver.seal()
+    source.poll()
+    assert len(source.take(25, MUCH, 1)) == 2
+    assert len(source.take(1, MUCH, 1)) == 1
+    assert len(source.take(MUCH, MUCH, 1)) == 2
+
+
+def test_what_was_not_committed_is_taken_again(tmp_path: Path) -> None:
+    receiver = Lines(tmp_path)
+    source = tracker(receiver)
+    for number in range(4):
+        receiver.feed(b"%d\n" % number)
+        receiver.seal()
+    source.poll()
+    source.take(2, MUCH, 1)
+    state = saved(source)
+    source.take(1, MUCH, 1)  # never committed
+    again = tracker(Lines(tmp_path), state)
+    again.poll()
+    assert texts(again.take(MUCH, MUCH, 1)) == [b"2\n", b"3\n"]
+    assert sorted(int(p.name.split("-")[0]) for p in tmp_path.glob("*.lines")) == [2, 3]
+    again.receiver.feed(b"4\n")  # type: ignore[attr-defined]
+    again.poll()
+    assert texts(again.take(MUCH, MUCH, 1)) == [b"4\n"]
+    saved(again)
+    assert not list(tmp_path.glob("*.lines"))
+
+
+def test_a_last_piece_sealed_after_the_look_is_not_lost(tmp_path: Path) -> None:
+    """The receiver seals its last piece and finishes just after the tracker listed the spool."""
+    receiver = Lines(tmp_path)
+    source = tracker(receiver)
+    listed = receiver.sealed
+
+    def sealed_then_finished(start: int) -> Any:
+        found = listed(start)
+        receiver.feed(b"last\n")
+        receiver.finish()
+        receiver.sealed = listed  # type: ignore[method-assign]
+        return found
+
+    receiver.sealed = sealed_then_finished  # type: ignore[method-assign]
+    source.poll()
+    assert not source.ended
+    assert source.take(MUCH, MUCH, 1) == []
+    assert not source.ended
+    source.poll()
+    assert texts(source.take(MUCH, MUCH, 1)) == [b"last\n"]
+    assert source.ended
+
+
+def test_a_piece_sealed_between_look_and_take_is_not_lost(tmp_path: Path) -> None:
+    receiver = Lines(tmp_path)
+    source = tracker(receiver)
+    receiver.feed(b"first\n")
+    source.poll()
+    receiver.feed(b"last\n")
+    receiver.finish()
+    assert texts(source.take(MUCH, MUCH, 1)) == [b"first\n"]
+    assert not source.ended
+    source.poll()
+    assert texts(source.take(MUCH, MUCH, 1)) == [b"last\n"]
+    assert source.ended
+
+
+def test_a_missing_piece_is_noticed(tmp_path: Path) -> None:
+    for victim in range(3):
+        place = tmp_path / str(victim)
+        receiver = Lines(place)
+        source = tracker(receiver)
+        for number in range(3):
+            receiver.feed(b"%d\n" % number)
+            receiver.seal()
+        next(place.glob(f"{victim:010d}-*")).unlink()
+        with pytest.raises(CheckpointError, match="should hold pieces 0 to 2 and holds"):
+            tracker(Lines(place), saved(source))
+
+
+def test_half_a_piece_left_by_a_crash_is_dropped(tmp_path: Path) -> None:
+    receiver = Lines(tmp_path)
+    receiver.feed(b"1\n")
+    receiver.seal()
+    (tmp_path / ".0000000001-1-1-00000000.lines.tmp").write_bytes(b"2")
+    source = tracker(Lines(tmp_path))
+    assert texts(source.take(MUCH, MUCH, 1)) == [b"1\n"]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    receiver = Lines(tmp_path)
+    source = tracker(receiver)
+    receiver.feed(b"1\n")
+    room = False
+    real = spool.write_durably
+
+    def write(path: Path, data: bytes) -> None:
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(path, data)
+
+    monkeypatch.setattr(spool, "write_durably", write)
+    with pytest.raises(OSError, match="No space left"):
+        source.poll()
+    receiver.feed(b"2\n")
+    with pytest.raises(OSError, match="No space left"):
+        source.poll()
+    waiting = threading.Thread(target=receiver._seal_patiently)
+    waiting.start()  # what the receiver's own thread does
+    time.sleep(0.05)
+    assert waiting.is_alive()
+    room = True
+    waiting.join(5)
+    source.poll()
+    assert texts(source.take(MUCH, MUCH, 1)) == [b"1\n", b"2\n"]
+
+
+def test_a_receiver_far_ahead_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "_AHEAD", 2_000)
+    monkeypatch.setattr(spool, "_SEAL_ROWS", 10)
+    made = 0
+
+    def rows() -> Iterator[dict[str, int]]:
+        nonlocal made
+        for made in range(1, 1001):
+            yield {"n": made}
+
+    source = tracker(GeneratorReceiver("rows", Generator(rows), tmp_path))
+    time.sleep(0.3)
+    assert made < 200  # it was held back
+    got = 0
+    while not source.ended:
+        source.poll()
+        got += sum(split.rows for split in source.take(MUCH, MUCH, 1))
+        saved(source)
+    assert got == made == 1000
+    source.close()
+
+
+def test_an_endless_line_does_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "MAX_LINE", 1_000)
+    monkeypatch.setattr(spool, "_SEAL_BYTES", 100)
+    receiver = Lines(tmp_path)
+    for _ in range(50):
+        receiver.feed(b"x" * 100)
+        assert sum(map(len, receiver._pieces)) <= 1_300
+    receiver.feed(b"\nnext\n")
+    receiver.seal()
+    assert b"\nnext\n" in b"".join(p.read_bytes() for p in sorted(tmp_path.glob("*.lines")))
+
+
+# -- sockets --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10)
+        yield server
+
+
+def on(listener: socket.socket, tmp: Path, **options: Any) -> tuple[SocketReceiver, SpoolTracker]:
+    spec = Socket("127.0.0.1", listener.getsockname()[1], **options)
+    receiver = SocketReceiver("lines", spec, tmp)
+    return receiver, tracker(receiver)
+
+
+def all_text(source: SpoolTracker) -> bytes:
+    return b"".join(texts(source.take(MUCH, MUCH, 1)))
+
+
+def test_a_socket_ends_with_its_connection(tmp_path: Path, listener: socket.socket) -> None:
+    receiver, source = on(listener, tmp_path)
+    connection, _ = listener.accept()
+    with connection:
+        connection.sendall(b"one\ntwo")
+    until(lambda: receiver.finished)
+    source.poll()
+    assert all_text(source) == b"one\ntwo"
+    assert source.ended
+
+
+def test_a_stopped_socket_does_not_seal_half_a_line(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    receiver, source = on(listener, tmp_path)
+    connection, _ = listener.accept()
+    with connection:
+        connection.sendall(b"one\ntw")
+        until(lambda: sum(map(len, receiver._pieces)) >= 6)
+        source.close()
+    assert not receiver.is_alive()
+    assert b"".join(p.read_bytes() for p in tmp_path.glob("*.lines")) == b"one\n"
+
+
+def test_a_broken_line_is_not_glued_to_the_next_connection(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    receiver, source = on(listener, tmp_path, reconnect=True)
+    connection, _ = listener.accept()
+    with connection:
+        connection.sendall(b"one\ntw")
+    connection, _ = listener.accept()
+    with connection:
+        connection.sendall(b"three\n")
+        until(lambda: b"three" in b"".join(receiver._pieces))
+        source.poll()
+    assert all_text(source) == b"one\ntw\nthree\n"
+    assert not source.ended
+    source.close()
+
+
+def test_a_server_that_is_not_there(tmp_path: Path, listener: socket.socket) -> None:
+    port = listener.getsockname()[1]
+    listener.close()
+    source = tracker(SocketReceiver("lines", Socket("127.0.0.1", port), tmp_path))
+    with pytest.raises(RunError, match=f"127.0.0.1:{port} cannot be reached.*is the server"):
+        until(lambda: source.poll())
+
+
+def test_a_socket_end_to_end_with_bad_lines(tmp_path: Path, listener: socket.socket) -> None:
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(b'{"n": 1}\nnonsense\n{"n": "x"}\n{"n": 2}\n')
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    flow, memory = ms.Flow("socket"), ms.Memory()
+    spec = Socket("127.0.0.1", listener.getsockname()[1], format="json", schema="n bigint")
+    flow.source(spec, name="in").sink(memory)
+    ledger = run_in_process(flow, tmp_path / "ck", poll=0.01)
+    thread.join()
+    assert memory.rows == [{"n": 1}, {"n": 2}]
+    assert ledger["in"] == {
+        "offered": 4,
+        "aggregated": 2,
+        "dead": 2,
+        "late": 0,
+        "diverted": 0,
+        "dropped": 0,
+    }
+
+
+# -- standard input -------------------------------------------------------------------------------
+
+
+def test_standard_input_by_pipe(tmp_path: Path) -> None:
+    code = """
+import sys, millstream as ms
+from millstream.testing import run_in_process
+flow = ms.Flow("stdin")
+flow.source(ms.Stdin(), name="in").sink(ms.Jsonl(sys.argv[1] + "/out"))
+run_in_process(flow, sys.argv[1] + "/ck", poll=0.01)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        for number in range(20):
+            process.stdin.write(f"line {number}\nli".encode())
+            process.stdin.flush()
+            time.sleep(0.01)
+            process.stdin.write(b"ne\n")
+        process.stdin.write(b"the end")
+    assert process.returncode == 0
+    found = b"".join(p.read_bytes() for p in sorted((tmp_path / "out").glob("part-*")))
+    wanted = [text for n in range(20) for text in (f"line {n}", "line")] + ["the end"]
+    assert found.decode().splitlines() == [f'{{"value":"{text}"}}' for text in wanted]
+
+
+# -- generators -----------------------------------------------------------------------------------
+
+
+def rows_of(tmp: Path, fn: Callable[[], Any], **options: Any) -> tuple[list[Any], Any, list[Any]]:
+    flow, memory = ms.Flow("generated"), ms.Memory()
+    flow.source(ms.Generator(fn, **options), name="in").sink(memory)
+    ledger = run_in_process(flow, tmp / "ck", poll=0.01, dead_letter_limit=1)
+    dead = [
+        line for p in sorted((tmp / "ck" / "dead").iterdir()) for line in p.read_text().splitlines()
+    ]
+    return memory.rows, ledger["in"], dead
+
+
+def test_bad_rows_of_a_generator_become_dead_letters(tmp_path: Path) -> None:
+    def rows() -> Iterator[Any]:
+        yield {"n": 1}
+        yield "not a dict"
+        yield {"n": "two"}
+        yield None
+        yield {"n": 3}
+
+    got, account, dead = rows_of(tmp_path, rows, schema="n bigint")
+    assert got == [{"n": 1}, {"n": 3}]
+    assert (account["offered"], account["dead"]) == (5, 3)
+    assert sum("must yield dicts or Arrow tables" in line for line in dead) == 2
+    assert sum("two" in line for line in dead) == 1
+
+
+def test_tables_and_rows_mixed(tmp_path: Path) -> None:
+    def rows() -> Iterator[Any]:
+        yield {"n": 0}
+        yield pa.table({"n": [1, 2]})
+        yield pa.record_batch({"n": [3]})
+        yield {"n": 4}
+
+    got, account, _ = rows_of(tmp_path, rows)
+    assert [row["n"] for row in got] == [0, 1, 2, 3, 4]
+    assert account["offered"] == 5
+
+
+def test_a_restart_skips_what_was_sealed_even_inside_a_table(tmp_path: Path) -> None:
+    def rows() -> Iterator[Any]:
+        yield {"n": 0}
+        yield pa.table({"n": list(range(1, 6))})
+        yield {"n": 6}
+
+    spec = Generator(rows)
+    for already in range(8):
+        receiver = GeneratorReceiver("rows", spec, tmp_path / str(already))
+        receiver.resume(0, already)
+        receiver.run()
+        assert receiver.error is None
+        found = []
+        for piece in receiver.sealed(0):
+            found += pa.ipc.open_file(piece.path).read_all()["n"].to_pylist()
+        assert found == list(range(already, 7))
+
+
+def test_not_replayable_means_nothing_is_skipped(tmp_path: Path) -> None:
+    receiver = GeneratorReceiver("rows", Generator(lambda: [{"n": 1}], replayable=False), tmp_path)
+    receiver.resume(0, 5)
+    receiver.run()
+    assert [piece.rows for piece in receiver.sealed(0)] == [1]
+
+
+def test_a_stopped_generator_keeps_what_it_drew(tmp_path: Path) -> None:
+    """One that cannot be replayed must not lose the row it was asked for last."""
+    numbers = iter(range(1000))
+    taken: list[int] = []
+    for run in range(3):
+        asked = threading.Event()
+
+        def rows(asked: threading.Event = asked) -> Iterator[Any]:
+            for n in numbers:
+                if n % 10 == 9:
+                    asked.set()
+                    time.sleep(0.05)
+                yield {"n": n}
+
+        spec = Generator(rows, replayable=False)
+        receiver = GeneratorReceiver("rows", spec, tmp_path / str(run))
+        source = tracker(receiver)
+        asked.wait(5)
+        source.close()
+        for piece in receiver.sealed(0):
+            taken += pa.ipc.open_file(piece.path).read_all()["n"].to_pylist()
+    assert taken == list(range(len(taken)))
+    assert next(numbers) == len(taken)
+
+
+def test_a_generator_that_fails_gives_what_it_made_and_stops_the_run(tmp_path: Path) -> None:
+    def rows() -> Iterator[Any]:
+        yield {"n": 1}
+        raise LookupError("no more")
+
+    flow, memory = ms.Flow("failing"), ms.Memory()
+    flow.source(ms.Generator(rows), name="in").sink(memory)
+    with pytest.raises(RunError, match="source 'in' failed: LookupError: no more"):
+        run_in_process(flow, tmp_path / "ck", poll=0.01)
+    assert memory.rows == [{"n": 1}]
+
+
+# -- rate -----------------------------------------------------------------------------------------
+
+
+def test_rate_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("millstream.run.sources.time.time", lambda: now)
+    source = RateTracker(0, Rate(100, limit=250), SourceState())
+    source.poll()
+    assert source.pending() == 0
+    now += 1
+    source.poll()
+    splits = source.take(60, MUCH, 2)
+    assert [(s.start, s.end) for s in splits if isinstance(s, RateSplit)] == [(0, 30), (30, 60)]
+    state = SourceState()
+    source.save(state)
+    source.take(MUCH, MUCH, 1)  # never committed
+    again = RateTracker(0, Rate(100, limit=250), state)
+    assert again.origin == source.origin
+    now += 10
+    again.poll()
+    assert not again.ended
+    (split,) = again.take(MUCH, MUCH, 1)
+    assert isinstance(split, RateSplit)
+    assert (split.start, split.end, split.interval) == (60, 250, 10_000.0)
+    assert again.ended
+    assert again.take(MUCH, MUCH, 1) == []
+    again.learn(1)
+    again.committed()
+    again.close()
+
+
+def test_rate_end_to_end(tmp_path: Path) -> None:
+    flow, memory = ms.Flow("rate"), ms.Memory()
+    flow.source(ms.Rate(2000, limit=300)).sink(memory)
+    run_in_process(flow, tmp_path / "ck", poll=0.01)
+    assert [row["value"] for row in memory.rows] == list(range(300))
