@@ -30,9 +30,17 @@ from millstream.api.mapreduce import MapReduce
 from millstream.api.sinks import Call, Console, Jsonl, Memory, Parquet
 from millstream.api.sources import Files, Generator, Rate, Socket, Stdin
 from millstream.api.stream import KeyedStream, Stream, WindowedStream
-from millstream.api.windows import hopping, sliding, tumbling
+from millstream.api.windows import (
+    bytes_window,
+    count_window,
+    hopping,
+    landmark,
+    session,
+    sliding,
+    tumbling,
+)
 from millstream.errors import CheckpointError, ConfigError, MillstreamError, RunError
-from millstream.ops.windowed import Window
+from millstream.ops.jobs import Window
 from millstream.settings import Settings
 
 __version__ = "0.1.0"
@@ -56,6 +64,10 @@ __all__ = [
     "tumbling",
     "sliding",
     "hopping",
+    "landmark",
+    "session",
+    "count_window",
+    "bytes_window",
     "Window",
     "Aggregate",
     "sum",

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.ops.chunks import Chunk
+from millstream.ops.closing import close
 from millstream.ops.grid import find_runs
 from millstream.ops.holding import ObjectKernel, gather_lists
+from millstream.ops.jobs import Family, WindowJob
+from millstream.ops.preparing import merge_panes, prepare
 from millstream.ops.spans import NOTHING_CLOSED, Span
-from millstream.ops.windowed import WindowJob, close, merge_panes, prepare
 from millstream.testing.laws import alike
 from millstream.testing.reference import aggregate
 
@@ -43,10 +45,10 @@ def slide(rows: list[tuple[int, int, Any]], size: int, step: int) -> dict[tuple[
     chunk = Chunk(table, ts, np.arange(len(rows)), 0)
     measures = tuple(agg.measure(name) for name, agg in BUILTINS.items())
     job = WindowJob("job", ("k",), Span(size, step), measures)
-    prepared = prepare(job, chunk, NOTHING_CLOSED, 8)
+    prepared = prepare(Family("all", (job,)), chunk, {"job": NOTHING_CLOSED}, 8)
     if prepared.panes is None:
         return {}
-    panes = merge_panes(job, prepared.panes)
+    panes = merge_panes(Family("all", (job,)), prepared.panes)
     out, _, _ = close(job, panes, prepared.values, NOTHING_CLOSED, EVERYTHING, 0)
     return {
         (row["k"], int(end) + 1): {name: row[name] for name in BUILTINS}
@@ -112,7 +114,7 @@ def test_texts_have_extremes_and_edges() -> None:
     aggs = {"lo": ms.min("x"), "hi": ms.max("x"), "end": ms.last("x"), "all": ms.collect("x")}
     measures = tuple(agg.measure(name) for name, agg in aggs.items())
     job = WindowJob("job", ("k",), Span(10, 10), measures)
-    prepared = prepare(job, chunk, NOTHING_CLOSED, 8)
+    prepared = prepare(Family("all", (job,)), chunk, {"job": NOTHING_CLOSED}, 8)
     out, _, _ = close(job, prepared.panes, prepared.values, NOTHING_CLOSED, EVERYTHING, 0)
     (row,) = out.table.to_pylist()
     assert {name: row[name] for name in aggs} == {
@@ -151,7 +153,7 @@ def test_sums_do_not_depend_on_batches() -> None:
     assert all_of_them[0, 40]["sum"] == the_end[0, 40]["sum"]
 
 
-# -- two stacks ------------------------------------------------------------------------------------
+# -- two stacks -----------------------------------------------------------------------------------
 
 
 def joined() -> tuple[ObjectKernel, list[int]]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.run import keyed
+from millstream.run import stores
 from millstream.state.segments import Segment
 from millstream.testing import Driver
 
@@ -22,7 +22,7 @@ class Counts:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.read = self.written = 0
-        read, write = keyed.read_segments, keyed.write_segment
+        read, write = stores.read_segments, stores.write_segment
 
         def counting_read(root: Path, segments: Iterable[Segment], files: Any) -> Any:
             segments = list(segments)
@@ -33,8 +33,8 @@ class Counts:
             self.written += len(table)
             return write(root, name, table)
 
-        patch.setattr(keyed, "read_segments", counting_read)
-        patch.setattr(keyed, "write_segment", counting_write)
+        patch.setattr(stores, "read_segments", counting_read)
+        patch.setattr(stores, "write_segment", counting_write)
 
     def take(self) -> tuple[int, int]:
         taken = (self.read, self.written)
@@ -57,12 +57,12 @@ def build(kind: str) -> ms.Flow:
 
 
 def segments_per_shard(driver: Driver) -> int:
-    tables = driver.engine.manifest.segments.get("agg", {})
+    tables = driver.engine.manifest.segments.get("in by k", {})
     return max((len(s) for shards in tables.values() for s in shards.values()), default=0)
 
 
 def stored_rows(driver: Driver) -> int:
-    tables = driver.engine.manifest.segments.get("agg", {})
+    tables = driver.engine.manifest.segments.get("in by k", {})
     return sum(s.rows for shards in tables.values() for found in shards.values() for s in found)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from millstream.errors import ConfigError
 from millstream.ops.holding import ObjectKernel
+from millstream.ops.jobs import Measure
 from millstream.ops.kernels import Count, Edge, Extremum, Kernel, Sum, Variance
-from millstream.ops.windowed import Measure
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Builtin:
 
     def measure(self, name: str) -> Measure:
         """How a task computes it."""
-        return Measure(name, self.column, kernel=self.kernel)
+        return Measure(name, str(self), self.column, kernel=self.kernel)
 
     @property
     def strategy(self) -> str:
@@ -78,9 +78,10 @@ class Aggregate:
         """How a task computes it."""
         if self.can("combine"):
             label = f"{name}={self}"
-            kernel = ObjectKernel(label, self.zero, self.add, self.combine, self.result)
-            return Measure(name, self.column, objects=kernel)
-        return Measure(name, self.column, fold=self._fold)
+            inverse = self.uncombine if self.can("uncombine") else None
+            kernel = ObjectKernel(label, self.zero, self.add, self.combine, self.result, inverse)
+            return Measure(name, label, self.column, objects=kernel)
+        return Measure(name, str(self), self.column, fold=self._fold)
 
     def _fold(self, values: list[Any]) -> Any:
         state = self.zero()

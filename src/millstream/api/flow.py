@@ -11,7 +11,6 @@ from millstream.api.sources import Files, Generator, Rate, Socket, SourceSpec, S
 from millstream.api.stream import Stream
 from millstream.errors import ConfigError
 from millstream.graph import nodes as graph
-from millstream.graph.format import format_graph
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
@@ -45,7 +44,9 @@ class Flow:
 
     def explain(self) -> str:
         """The plan as text: stages, operators, and which strategy each window got and why."""
-        return format_graph(self.name, self.nodes)
+        from millstream.plan.explain import explain
+
+        return explain(self.name, self.nodes)
 
     def run(self, checkpoint: str | Path | None = None, **options: Any) -> Progress:
         """Run to the end of the input, or until interrupted; gives the final progress.

@@ -7,7 +7,7 @@ from typing import Any
 
 from millstream.ops.codec import decode, decode_key, encode
 from millstream.ops.holding import ObjectKernel
-from millstream.ops.windowed import Window
+from millstream.ops.jobs import Window
 
 
 class MapReduce:

@@ -159,15 +159,25 @@ class Runs:
         return Grid(row_from, row_to, cell, count, width, self.key[run], end, suffix, prefix)
 
 
-def find_runs(span: Span, keys: Int64, panes: Int64, closed: int, closing: int) -> Runs:
-    """Runs over ascending (key, pane) rows, with the windows that end in (closed, closing]."""
+def find_runs(
+    span: Span, keys: Int64, panes: Int64, closed: int | Int64, closing: int | Int64
+) -> Runs:
+    """Runs over ascending (key, pane) rows, with the windows that end in (closed, closing].
+
+    The bounds are the same for all keys, or one per key.
+    """
     fresh = np.ones(len(keys), np.bool_)
     fresh[1:] = (np.diff(keys) != 0) | (np.diff(panes) > span.panes)
     first_row = np.flatnonzero(fresh)
     last_row = np.append(first_row[1:], len(keys))
     first, last = panes[first_row], panes[last_row - 1]
+    run_key = keys[first_row]
+    if isinstance(closed, np.ndarray):
+        closed = closed[run_key]
+    if isinstance(closing, np.ndarray):
+        closing = closing[run_key]
     low = np.maximum(first + 1, closed + 1)
     low_end = span.align_down(low + span.step - 1)
     high_end = span.align_down(np.minimum(last + span.panes, closing))
     windows = np.maximum((high_end - low_end) // span.step + 1, 0)
-    return Runs(span, keys[first_row], first_row, last_row, first, last, low_end, windows)
+    return Runs(span, run_key, first_row, last_row, first, last, low_end, windows)

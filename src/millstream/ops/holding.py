@@ -27,6 +27,7 @@ class ObjectKernel:
     add: Callable[[Any, Any], Any]
     combine: Callable[[Any, Any], Any]
     finish: Callable[[Any], Any]
+    inverse: Callable[[Any, Any], Any] | None = None  # uncombine
 
     def lift(self, values: list[Any], groups: Int64, count: int) -> tuple[pa.Array, dict[int, str]]:
         """One state per group; values on which `add` raises are given back with the error."""
@@ -89,6 +90,10 @@ class ObjectKernel:
             else:
                 out.append(self._combine(fresh(front[-1][1]), fresh(back)))
         return out
+
+    def decoded(self, states: pa.Array) -> list[Any]:
+        """States as they come from a table."""
+        return [decode(data) for data in states.to_pylist()]
 
     def results(self, states: list[Any]) -> list[Any]:
         """The answers of these states."""

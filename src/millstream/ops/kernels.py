@@ -8,7 +8,7 @@ A state is a few Arrow columns; all kernels ignore nulls in the way of SQL.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from millstream.ops.grid import Grid
 
 State = dict[str, pa.Array]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+Columns = dict[str, np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,34 @@ def _sum_groups(
     return total
 
 
+@runtime_checkable
+class Running(Protocol):
+    """What a kernel needs beside that for running values: panes can be added and taken away."""
+
+    def plus(self, total: Columns, more: Columns) -> Columns: ...
+    def minus(self, total: Columns, expired: Columns) -> Columns: ...
+    def magnitude(self, state: Columns) -> Floats | None: ...
+
+
+class _Additive:
+    """Running values of states whose fields simply add up."""
+
+    def plus(self, total: Columns, more: Columns) -> Columns:
+        return {name: total[name] + more[name] for name in total}
+
+    def minus(self, total: Columns, expired: Columns) -> Columns:
+        return {name: total[name] - expired[name] for name in total}
+
+    def magnitude(self, state: Columns) -> Floats | None:
+        """How large the floating-point part is, to judge rounding; None if all is exact."""
+        values = state.get("sum")
+        if values is None or values.dtype != np.float64:
+            return None
+        return np.abs(values)
+
+
 @dataclass(frozen=True)
-class Count:
+class Count(_Additive):
     """How many records, or how many values that are not null."""
 
     fields: tuple[str, ...] = ("n",)
@@ -99,7 +126,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Sum:
+class Sum(_Additive):
     """The total, or with `mean` the average; null if there was no value."""
 
     mean: bool = False
@@ -181,6 +208,28 @@ class Variance:
     def slide(self, state: State, grid: Grid) -> State:
         columns = [np.asarray(state[name]) for name in self.fields]
         return dict(zip(self.fields, map(pa.array, grid.scan_many(_chan, columns)), strict=True))
+
+    def plus(self, total: Columns, more: Columns) -> Columns:
+        order = self.fields
+        merged = _chan([total[f] for f in order], [more[f] for f in order])
+        return dict(zip(order, merged, strict=True))
+
+    def minus(self, total: Columns, expired: Columns) -> Columns:
+        n = total["n"] - expired["n"]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = np.where(
+                n > 0, (total["n"] * total["mean"] - expired["n"] * expired["mean"]) / n, 0.0
+            )
+        delta = np.where((n > 0) & (expired["n"] > 0), expired["mean"] - mean, 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shift = np.where(total["n"] > 0, delta * delta * n * expired["n"] / total["n"], 0.0)
+        m2 = np.where(n > 0, np.maximum(total["m2"] - expired["m2"] - shift, 0.0), 0.0)
+        return {"n": n, "mean": mean, "m2": m2}
+
+    def magnitude(self, state: Columns) -> Floats | None:
+        """Squared deviations lose digits where the mean is large beside them."""
+        scale: Floats = state["m2"]
+        return scale
 
     def result(self, state: State) -> pa.Array:
         n, m2 = np.asarray(state["n"]), np.asarray(state["m2"])

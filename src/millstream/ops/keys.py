@@ -78,9 +78,9 @@ def _salt(tag: str) -> np.uint64:
         return np.uint64(_TAGS[tag]) * np.uint64(0x9E3779B97F4A7C15)
 
 
-def hash_keys(columns: list[pa.Array]) -> UInt64:
-    """A stable 64-bit hash per row over canonical key columns."""
-    total = np.zeros(len(columns[0]), np.uint64)
+def hash_keys(columns: list[pa.Array], salt: int = 0) -> UInt64:
+    """A stable 64-bit hash per row over canonical key columns; `salt` gives a second one."""
+    total = np.full(len(columns[0]), salt, np.uint64)
     with np.errstate(over="ignore"):
         for column in columns:
             tag, values = _tagged(column)

@@ -21,15 +21,19 @@ _NOTHING_CLOSED = -(2**61)
 
 @dataclass(frozen=True)
 class Span:
-    """The pane arithmetic of one window kind; `slide` 0 stands for one window over everything."""
+    """The pane arithmetic of one window kind; `slide` 0 stands for one window over everything.
+
+    `unit` makes panes finer than they need be, so that windows of several sizes can share them.
+    """
 
     size: int
     slide: int
+    unit: int = 0
 
     @property
     def pane(self) -> int:
         """Microseconds of one pane."""
-        return math.gcd(self.size, self.slide) if self.slide else 1
+        return self.unit or (math.gcd(self.size, self.slide) if self.slide else 1)
 
     @property
     def panes(self) -> int:

@@ -11,15 +11,31 @@ from millstream.plan.rules.build_jobs import build_jobs
 from millstream.plan.rules.check_flow import check_flow
 from millstream.plan.rules.prune_columns import prune_columns
 from millstream.plan.rules.resolve_columns import resolve_columns
+from millstream.plan.rules.share_chains import share_chains
+from millstream.plan.rules.share_panes import share_panes
 from millstream.plan.stages import Plan
 
 RULES: tuple[Callable[[Plan], Plan], ...] = (
     check_flow,
+    share_chains,
     resolve_columns,
     prune_columns,
     assign_levels,
     build_jobs,
+    share_panes,
 )
+
+
+# What can be decided without looking at the sources.
+SKETCH = (share_chains, assign_levels, build_jobs, share_panes)
+
+
+def sketch(flow: str, graph: tuple[nodes.Node, ...]) -> Plan:
+    """The plan of a flow as far as it does not depend on what its sources hold."""
+    plan = Plan(flow, graph, {})
+    for rule in SKETCH:
+        plan = rule(plan)
+    return plan
 
 
 def make_plan(flow: str, graph: tuple[nodes.Node, ...], formats: dict[str, Format]) -> Plan:

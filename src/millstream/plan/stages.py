@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from millstream.graph import nodes as graph
 from millstream.io.formats import Format
+from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.progress import BEGIN
-from millstream.ops.windowed import WindowJob
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Plan:
     types: dict[str, dict[str, pa.DataType]] = field(default_factory=dict)
     levels: dict[str, int] = field(default_factory=dict)  # keyed operators only
     jobs: dict[str, WindowJob] = field(default_factory=dict)
+    families: dict[str, Family] = field(default_factory=dict)  # by name
 
     @property
     def depth(self) -> int:
@@ -57,6 +58,14 @@ class Plan:
             for other in self.nodes
             if node in other.inputs and not isinstance(other, graph.Late)
         ]
+
+    def family_of(self, operator: str) -> Family:
+        """The family a keyed operator belongs to."""
+        return next(f for f in self.families.values() if any(j.name == operator for j in f.jobs))
+
+    def family_level(self, family: Family) -> int:
+        """The level where the state of a family lives."""
+        return self.levels[family.jobs[0].name]
 
     def number(self, node: graph.Node) -> int:
         """The number of a source or keyed operator, as it stands in the identity of records."""

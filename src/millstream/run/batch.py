@@ -84,6 +84,7 @@ class Control:
     outputs: list[Output] = field(default_factory=list)
     segments: dict[str, dict[str, dict[str, list[Segment]]]] = field(default_factory=dict)
     files: list[SegmentFile] = field(default_factory=list)
+    strategies: dict[str, str] = field(default_factory=dict)  # operator -> how windows slid
     last_end: dict[str, int] = field(default_factory=dict)
     windows: int = 0
     rows_in: int = 0

@@ -155,11 +155,14 @@ class Engine:
         return False
 
     def _has_state(self, operator: str) -> bool:
-        tables = self.manifest.segments.get(operator, {}).values()
+        family = self.plan.family_of(operator).name
+        tables = self.manifest.segments.get(family, {}).values()
         return any(segments for table in tables for segments in table.values())
 
     def _closed(self, operator: str) -> int:
-        return self.manifest.closed.get(operator, NOTHING_CLOSED)
+        """The last window end that has left, in panes; the manifest has it in microseconds."""
+        at = self.manifest.closed.get(operator)
+        return NOTHING_CLOSED if at is None else at // self.plan.jobs[operator].span.pane
 
     def _progress(self) -> dict[str, Any]:
         wall = self.clock()
@@ -271,6 +274,7 @@ class Engine:
             segments={
                 op: {t: dict(s) for t, s in tables.items()} for op, tables in old.segments.items()
             },
+            strategies=dict(old.strategies),
             ledger={step: dict(account) for step, account in old.ledger.items()},
             dead=old.dead + sum(len(control.dead) for control in controls),
             windows=old.windows + sum(control.windows for control in controls),
@@ -280,6 +284,7 @@ class Engine:
         for control in controls:
             files.update({file.file: file for file in control.files})
             manifest.outputs.extend(control.outputs)
+            manifest.strategies.update(control.strategies)
             for step, counts in control.ledger.items():
                 books.add(manifest.ledger, step, counts)
             for operator, tables in control.segments.items():
@@ -329,7 +334,9 @@ class Engine:
                     (c.last_end.get(operator, reached) for c in controls if operator in c.last_end),
                     default=self._closed(operator),
                 )
-            manifest.closed[operator] = max(self._closed(operator), reached)
+            reached = max(self._closed(operator), reached)
+            if reached > NOTHING_CLOSED:
+                manifest.closed[operator] = reached * span.pane
 
     def _stage(self, batch: Batch, sink: str, blocks: list[bytes]) -> Any:
         table = concat([decode_block(block) for block in blocks])

@@ -1,151 +1,245 @@
-"""A keyed operator in one task: new rows meet stored ones, windows leave, changes are stored.
+"""A family of keyed operators in one task: new rows meet stored ones, windows leave, changes stay.
 
-What is stored is a bag of partial rows; rows of the same key and pane are merged when they are
+Plain windows keep a bag of partial rows; rows of the same key and pane are merged when they are
 read. So a batch writes only what it brought, and old rows are touched only when windows that need
-them leave, or when segments are merged by size.
+them leave, or when segments are merged by size. Other kinds add tables with one row per key.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from millstream.ops.chunks import Chunk, concat, decode_block
-from millstream.ops.windowed import WindowJob, close, live, merge_panes
+from millstream.ops.chunks import Chunk
+from millstream.ops.closing import close
+from millstream.ops.closing import results as results_of
+from millstream.ops.jobs import Family, WindowJob
+from millstream.ops.kinds import close_landmarks, close_numbered, close_sessions
+from millstream.ops.preparing import merge_panes
+from millstream.ops.progress import END
+from millstream.ops.records import DeadLetter
+from millstream.ops.running import advance, can_run, recompute
 from millstream.run.batch import Batch, Control
-from millstream.state.segments import Segment, read_segments, safe_name, write_segment
+from millstream.run.stores import BAGS, Bag, Running, Table
 
-TABLES = ("panes", "values")
-_SEGMENTS = 6  # per shard, before small ones are merged
+Blocks = dict[str, list[bytes]]
+_MOST_STEPS = 64  # windows per batch: a backlog with more is faster in blocks
+_REFRESH = 256  # slides after which running values are recomputed, so that rounding stays bounded
+_GAIN = 4  # panes per key from which on running values are cheaper
 
 
 def run_keyed(
-    job: WindowJob,
-    rows: dict[tuple[str, str], list[bytes]],
-    watermark: int,
+    family: Family,
+    rows: Blocks,
+    watermarks: dict[str, int],
     batch: Batch,
     control: Control,
-    src: int,
-) -> Chunk:
-    """Process one operator's share of a batch; segments and accounts go into `control`."""
-    closed = batch.closed[job.name]
-    closing = max(closed, job.span.closes_at(watermark))
-    shares = {
-        table: _Share(job, table, rows.get((job.name, table), []), batch, control.part)
-        for table in TABLES
-        if (job.combines if table == "panes" else job.holds)
+    numbers: dict[str, int],
+) -> dict[str, Chunk]:
+    """Process one family's share of a batch; segments and accounts go into `control`."""
+    closing = {
+        job.name: max(batch.closed[job.name], job.span.closes_at(watermarks[job.name]))
+        for job in family.jobs
     }
-    due = closing > closed and any(share.due(closing) for share in shares.values())
-    loaded = {table: share.all_rows() if due else None for table, share in shares.items()}
-    panes, values = loaded.get("panes"), loaded.get("values")
-    if panes is not None and len(panes):
-        panes = merge_panes(job, panes)
-    results, last, dead = close(job, panes, values, closed, closing, src)
+    bags = {
+        table: Bag(family, table, rows.get(table, []), batch, control)
+        for table in BAGS
+        if family.users(table)
+    }
+    if family.kind == "time":
+        return _plain(family, bags, closing, batch, control, numbers)
+    job = family.jobs[0]
+    if family.kind == "session":
+        chunk, last, dead = _sessions(job, bags, closing[job.name], numbers[job.name])
+    elif family.kind == "landmark":
+        chunk, last, dead = _landmarks(family, bags, closing, batch, control, numbers[job.name])
+    else:
+        ended = watermarks[job.name] >= END
+        chunk, last, dead = _numbered(
+            family, bags["values"], closing[job.name], ended, batch, control, numbers[job.name]
+        )
+    _account(control, job, last, dead)
+    return {job.name: chunk}
+
+
+def _account(control: Control, job: WindowJob, last: int, dead: list[DeadLetter]) -> None:
+    control.last_end[job.name] = last
     control.dead.extend(dead)
     if dead:
         control.ledger.setdefault(job.name, Counter())["failed"] += len(dead)
-    control.last_end[job.name] = last
-    for share in shares.values():
-        share.store(closing, control)
-    return results
 
 
-class _Share:
-    """The rows of one table of an operator that belong to the shards of this task."""
-
-    def __init__(
-        self, job: WindowJob, table: str, blocks: list[bytes], batch: Batch, part: int
-    ) -> None:
-        self.job = job
-        self.table = table
-        self.batch = batch
-        self.part = part
-        self.root = Path(batch.checkpoint) / "state"
-        stored = batch.segments.get(job.name, {}).get(table, {})
-        self.stored = {
-            shard: segments
-            for shard, segments in stored.items()
-            if int(shard) % batch.parallelism == part and segments
-        }
-        self.new = self._merged([decode_block(block) for block in blocks])
-
-    def _merged(self, tables: list[pa.Table]) -> pa.Table | None:
-        tables = [table for table in tables if len(table)]
-        if not tables:
-            return None
-        table = concat(tables)
-        return merge_panes(self.job, table) if self.table == "panes" else table
-
-    def due(self, closing: int) -> bool:
-        """Whether any window with rows here ends at or before `closing`."""
-        first = [s.low for segments in self.stored.values() for s in segments]
-        if self.new is not None:
-            first.append(int(np.asarray(self.new.column("pane")).min()))
-        return any(pane < closing for pane in first)
-
-    def all_rows(self) -> pa.Table | None:
-        """New and stored rows that a window not yet closed can need."""
-        closed = self.batch.closed[self.job.name]
-        wanted = [
-            s for segments in self.stored.values() for s in segments if _alive(self.job, s, closed)
-        ]
-        tables = read_segments(self.root, wanted, self.batch.files)
-        if self.new is not None:
-            tables.append(self.new)
-        if not tables:
-            return None
-        return live(self.job.span, concat(tables), closed)
-
-    def store(self, closing: int, control: Control) -> None:
-        """Write what is new and still needed; drop segments of closed windows; merge small ones."""
-        span = self.job.span
-        kept = {
-            shard: [s for s in segments if _alive(self.job, s, closing)]
-            for shard, segments in self.stored.items()
-        }
-        fresh = live(span, self.new, closing) if self.new is not None else None
-        merging = self._to_merge(kept, 0 if fresh is None else len(fresh))
-        tables = read_segments(self.root, merging, self.batch.files)
-        if fresh is not None and len(fresh):
-            tables.append(fresh)
-        tables = [live(span, table, closing) for table in tables]
-        written: dict[int, Segment] = {}
-        combined = self._merged(tables)
-        if combined is not None:
-            name = (
-                f"{safe_name(self.job.name)}/{self.table}/"
-                f"{self.batch.number:08d}-{self.part:04d}-{control.attempt}.arrow"
-            )
-            file, written = write_segment(self.root, name, combined)
-            control.files.append(file)
-        gone = set(merging)
-        result = {shard: [s for s in segments if s not in gone] for shard, segments in kept.items()}
-        for shard, segment in written.items():
-            result.setdefault(str(shard), []).append(segment)
-        control.segments.setdefault(self.job.name, {})[self.table] = {
-            **{shard: [] for shard in self.stored},
-            **result,
-        }
-
-    def _to_merge(self, kept: dict[str, list[Segment]], fresh: int) -> list[Segment]:
-        """Newest segments, while they are not much larger than what is written anyway."""
-        chosen: list[Segment] = []
-        share = max(1, fresh // max(1, len(kept) or 1))
-        for segments in kept.values():
-            if len(segments) < _SEGMENTS:
-                continue
-            size = share
-            for segment in reversed(segments):
-                if segment.rows > 2 * size and len(segments) < 4 * _SEGMENTS:
-                    break
-                chosen.append(segment)
-                size += segment.rows
-        return chosen
+def _plain(
+    family: Family,
+    bags: dict[str, Bag],
+    closing: dict[str, int],
+    batch: Batch,
+    control: Control,
+    numbers: dict[str, int],
+) -> dict[str, Chunk]:
+    """Tumbling, sliding and hopping windows: every job slides over the family's panes."""
+    results: dict[str, Chunk] = {}
+    stores = {
+        job.name: Running(family, job.name, batch, control) for job in family.jobs if can_run(job)
+    }
+    for job in family.jobs:
+        if job.name in stores:
+            chunk = _advance(job, bags["panes"], stores[job.name], closing, batch, control, numbers)
+            if chunk is not None:
+                results[job.name] = chunk
+    rest = [job for job in family.jobs if job.name not in results]
+    due = any(bag.due(closing, rest) for bag in bags.values())
+    loaded = {table: bag.all_rows() if due else None for table, bag in bags.items()}
+    panes, values = loaded.get("panes"), loaded.get("values")
+    if panes is not None and len(panes):
+        panes = merge_panes(family, panes)
+    for job in rest:
+        name = job.name
+        results[name], last, dead = close(
+            job,
+            panes if job.combines else None,
+            values if job.holds else None,
+            batch.closed[name],
+            closing[name],
+            numbers[name],
+        )
+        _account(control, job, last, dead)
+        if name in stores:
+            _recompute(job, bags["panes"], panes, stores[name], closing[name], batch)
+        if len(results[name]):
+            control.strategies[name] = "blocks" if job.combines else "kept values"
+    for bag in bags.values():
+        bag.store(closing)
+    return {job.name: results[job.name] for job in family.jobs}
 
 
-def _alive(job: WindowJob, segment: Segment, closed: int) -> bool:
-    """Whether a window that has not closed can need rows of a segment."""
-    return bool(job.span.last_end(np.array([segment.high]))[0] > closed)
+def _steps(job: WindowJob, closed: int, closing: int) -> int:
+    return (closing - closed) // job.span.step
+
+
+def _advance(
+    job: WindowJob,
+    bag: Bag,
+    store: Running,
+    closing: dict[str, int],
+    batch: Batch,
+    control: Control,
+    numbers: dict[str, int],
+) -> Chunk | None:
+    """Slide by running values if that is possible, cheaper and exact enough; None if not."""
+    closed, until = batch.closed[job.name], closing[job.name]
+    steps = _steps(job, closed, until)
+    refresh = closed // (job.span.step * _REFRESH) != until // (job.span.step * _REFRESH)
+    if not 0 < steps <= _MOST_STEPS or refresh or bag.first_new() < closed:
+        return None
+    if bag.size() < _GAIN * store.size():
+        return None
+    running = store.rows(closed)
+    if running is None:
+        return None
+    panes = bag.rows_in((closed - job.span.panes, until - job.span.panes), (closed, until))
+    if panes is None:
+        panes = running.slice(0, 0)
+    advanced = advance(job, running, panes, closed, until)
+    if not advanced.sure:
+        return None
+    chunk, dead = results_of(job, numbers[job.name], advanced.found, advanced.outputs)
+    _account(control, job, until, dead)
+    store.replace(advanced.running)
+    control.strategies[job.name] = "running values"
+    return chunk
+
+
+def _recompute(
+    job: WindowJob, bag: Bag, panes: pa.Table | None, store: Running, until: int, batch: Batch
+) -> None:
+    """Begin running values anew where the next batch is likely to gain from them."""
+    steps = _steps(job, batch.closed[job.name], until)
+    if steps == 0 and bag.first_new() >= until:
+        store.keep()  # nothing left, and nothing came for panes the values already hold
+    elif 0 < steps <= _MOST_STEPS and panes is not None and len(panes):
+        store.replace(recompute(job, panes, until))
+    else:
+        store.replace(None)
+
+
+def _sessions(
+    job: WindowJob, bags: dict[str, Bag], watermark: int, src: int
+) -> tuple[Chunk, int, list[DeadLetter]]:
+    """Sessions are looked at when the oldest could be over; otherwise new pieces are only added."""
+    gap = job.span.size
+    if not any(bag.lowest() + gap <= watermark for bag in bags.values()):
+        for bag in bags.values():
+            bag.append()
+        outcome, _, _ = close_sessions(job, None, None, watermark, src)
+        return outcome
+    rows = {table: bag.every_row() for table, bag in bags.items()}
+    outcome, panes, values = close_sessions(
+        job, rows.get("panes"), rows.get("values"), watermark, src
+    )
+    for table, left in (("panes", panes), ("values", values)):
+        if table in bags:
+            bags[table].replace(left)
+    return outcome
+
+
+def _landmarks(
+    family: Family,
+    bags: dict[str, Bag],
+    closing: dict[str, int],
+    batch: Batch,
+    control: Control,
+    src: int,
+) -> tuple[Chunk, int, list[DeadLetter]]:
+    """Panes that close go into the totals of their keys; only keys with new records are touched."""
+    job = family.jobs[0]
+    due = any(bag.due(closing) for bag in bags.values())
+    panes = bags["panes"].all_rows() if due and "panes" in bags else None
+    values = bags["values"].every_row() if due and "values" in bags else None
+    totals, table = None, Table(family, "totals", batch, control)
+    if panes is not None and len(panes):
+        panes = merge_panes(family, panes)
+        leaving = panes.filter(pc.less(panes.column("pane"), closing[job.name]))
+        totals = table.rows_of(family.keys, leaving)
+    outcome, grown = close_landmarks(
+        family, panes, values, totals, batch.closed[job.name], closing[job.name], src
+    )
+    if grown is not None:
+        table.put(family.keys, grown)
+    table.store()
+    if "panes" in bags:
+        bags["panes"].store(closing)
+    if "values" in bags:
+        bags["values"].append()
+    return outcome
+
+
+def _numbered(
+    family: Family,
+    bag: Bag,
+    watermark: int,
+    ended: bool,
+    batch: Batch,
+    control: Control,
+    src: int,
+) -> tuple[Chunk, int, list[DeadLetter]]:
+    """Rows whose order is settled get their numbers; windows that are full leave."""
+    tails = Table(family, "tails", batch, control)
+    ready = None
+    rows = bag.every_row() if bag.lowest() < watermark else None
+    if rows is None:
+        bag.append()
+    else:
+        settled = pc.less(rows.column("ts"), watermark)
+        ready = rows.filter(settled)
+        bag.replace(rows.filter(pc.invert(settled)))
+    known = tails.every_row() if ended else tails.rows_of(family.keys, ready)
+    (chunk, _, dead), held = close_numbered(family, ready, known, ended, src)
+    if ended:
+        tails.clear()
+    elif held is not None and ready is not None:
+        tails.put(family.keys, held)
+    tails.store()
+    return chunk, watermark, dead

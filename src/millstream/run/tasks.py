@@ -27,13 +27,15 @@ from millstream.io.writers import stage_file
 from millstream.ops.chunks import Chunk, concat, encode_block, flat
 from millstream.ops.codec import as_key, decode
 from millstream.ops.expressions import Expression, ExpressionError
+from millstream.ops.jobs import Family, timestamp
+from millstream.ops.preparing import merge_panes, prepare
 from millstream.ops.progress import merge_latest
 from millstream.ops.records import DeadLetter, apply, as_json, dead_row, describe, to_table
-from millstream.ops.windowed import merge_panes, prepare, timestamp
 from millstream.plan.stages import Plan
 from millstream.run.batch import AnySplit, Batch, Control, Item, Seen
 from millstream.run.keyed import run_keyed
 from millstream.run.reading import read
+from millstream.run.stores import BAGS
 from millstream.state.manifests import Output
 
 DRIVER = 0  # what goes to the driver travels through the first partition
@@ -81,15 +83,14 @@ class Task:
         """Level >= 1: take the rows of this level's operators, close windows, push results."""
         started = time.perf_counter()
         level = self.control.level
-        rows: dict[tuple[str, str], list[bytes]] = {}
+        rows: dict[str, dict[str, list[bytes]]] = {}
         seen: list[Seen] = []
         for item in items:
             _, tag, name, payload = item
             if tag == "seen":
                 seen.append(payload)
-            elif tag == "rows" and self.plan.levels[name.split("/")[0]] == level:
-                operator, _, table = name.partition("/")
-                rows.setdefault((operator, table), []).append(payload)
+            elif tag in BAGS and self.plan.family_level(self.plan.families[name]) == level:
+                rows.setdefault(name, {}).setdefault(tag, []).append(payload)
             else:
                 self.forwarded.append(item)
         self.control.upstream = frozenset((s.level, s.part, s.attempt) for s in seen)
@@ -99,25 +100,19 @@ class Task:
             for name, p in self.batch.progress.items()
         }
         watermarks = self.plan.watermarks(progress)
-        for operator, at in self.plan.levels.items():
-            if at == level:
-                self._run_operator(operator, rows, watermarks[operator])
+        for family in self.plan.families.values():
+            if self.plan.family_level(family) == level:
+                self._run_family(family, rows.get(family.name, {}), watermarks)
         yield from self._finish(started)
 
-    def _run_operator(
-        self, operator: str, rows: dict[tuple[str, str], list[bytes]], watermark: int
+    def _run_family(
+        self, family: Family, rows: dict[str, list[bytes]], watermarks: dict[str, int]
     ) -> None:
-        node = self.plan.node(operator)
-        results = run_keyed(
-            self.plan.jobs[operator],
-            rows,
-            watermark,
-            self.batch,
-            self.control,
-            self.plan.number(node),
-        )
-        self.control.windows += len(results)
-        self.push(node, results)
+        numbers = {job.name: self.plan.number(self.plan.node(job.name)) for job in family.jobs}
+        results = run_keyed(family, rows, watermarks, self.batch, self.control, numbers)
+        for operator, chunk in results.items():
+            self.control.windows += len(chunk)
+            self.push(self.plan.node(operator), chunk)
 
     # -- pushing records ------------------------------------------------------------------------
 
@@ -144,31 +139,37 @@ class Task:
                 self.push(node, result)
 
     def _exchange(self, node: nodes.Windowed, chunk: Chunk) -> None:
-        """Reduce records to panes on this side; what is late goes to those who asked for it."""
-        job = self.plan.jobs[node.name]
-        closed = self.batch.closed[node.name]
-        prepared = prepare(job, chunk, closed, self.batch.shards)
-        self.control.dead.extend(prepared.dead)
-        counts = self.ledger(node.name)
-        counts["offered"] += len(chunk)
-        counts["aggregated"] += prepared.accepted
-        counts["late"] += len(prepared.late)
-        counts["dead"] += len(prepared.dead)
-        counts["dropped"] += prepared.dropped
+        """Reduce records to panes on this side, once for all operators that share them."""
+        family = self.plan.family_of(node.name)
+        if family.jobs[0].name != node.name:
+            return  # the first of the family does it for all
+        prepared = prepare(family, chunk, self.batch.closed, self.batch.shards)
         if prepared.panes is not None:
-            self._hold(self.panes.setdefault(node.name, []), prepared.panes, node.name)
+            self._hold(self.panes.setdefault(family.name, []), prepared.panes, family)
         if prepared.values is not None:
-            self.values.setdefault(node.name, []).append(prepared.values)
-        for other in self.plan.nodes:
-            if isinstance(other, nodes.Late) and other.of is node and len(prepared.late):
-                self._count(other, len(prepared.late), 0)
-                self.push(other, _unpacked(prepared.late) if job.packed else prepared.late)
+            self.values.setdefault(family.name, []).append(prepared.values)
+        for operator, account in prepared.accounts.items():
+            self.control.dead.extend(account.dead)
+            counts = self.ledger(operator)
+            counts["offered"] += len(chunk)
+            counts["aggregated"] += account.accepted
+            counts["late"] += len(account.late)
+            counts["dead"] += len(account.dead)
+            counts["dropped"] += account.dropped
+            self._push_late(operator, account.late)
 
-    def _hold(self, held: list[pa.Table], table: pa.Table, operator: str) -> None:
+    def _push_late(self, operator: str, late: Chunk) -> None:
+        """What is late goes to those who asked for it."""
+        for node in self.plan.nodes:
+            if isinstance(node, nodes.Late) and node.of.name == operator and len(late):
+                self._count(node, len(late), 0)
+                packed = self.plan.jobs[operator].packed
+                self.push(node, _unpacked(late) if packed else late)
+
+    def _hold(self, held: list[pa.Table], table: pa.Table, family: Family) -> None:
         held.append(table)
         if len(held) > 1 and sum(map(len, held)) > _MERGE_ROWS:
-            merged = merge_panes(self.plan.jobs[operator], concat(held))
-            held[:] = [merged]
+            held[:] = [merge_panes(family, concat(held))]
 
     # -- accounts -------------------------------------------------------------------------------
 
@@ -219,19 +220,19 @@ class Task:
     def _blocks(self, held: dict[str, list[pa.Table]], kind: str) -> Iterator[Item]:
         """Rows per partition of the next level: the partition owns the shards congruent to it."""
         parts = self.batch.parallelism
-        for operator, tables in held.items():
+        for name, tables in held.items():
             table = concat(tables)
             if kind == "panes" and len(tables) > 1:
-                table = merge_panes(self.plan.jobs[operator], table)
+                table = merge_panes(self.plan.families[name], table)
             if parts == 1:
-                yield (0, "rows", f"{operator}/{kind}", encode_block(table))
+                yield (0, kind, name, encode_block(table))
                 continue
             part = np.asarray(flat(table.column("shard"))) % parts
             for number in range(parts):
                 rows = np.flatnonzero(part == number)
                 if len(rows):
                     block = encode_block(table.take(pa.array(rows)))
-                    yield (number, "rows", f"{operator}/{kind}", block)
+                    yield (number, kind, name, block)
 
     def _sink_outputs(self) -> Iterator[Item]:
         level, part = self.control.level, self.control.part

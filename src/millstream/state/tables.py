@@ -2,7 +2,8 @@
 
 A shard of a keyed table is a few segments whose rows are sorted by a 64-bit hash of the key. A
 lookup searches the segments from the newest to the oldest, over memory-mapped columns, and decodes
-only the rows it is asked for; a batch writes only the rows it changed, a removed key as a tombstone.
+only the rows it is asked for; a batch writes only the rows it changed (a removed key as a
+tombstone).
 Segments are merged when the newer ones have grown as large as the next older one. So the cost of a
 batch follows the keys it touches, not those that are stored.
 """

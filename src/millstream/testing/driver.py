@@ -190,10 +190,11 @@ class Driver:
         return self._sinks[sink].rows
 
     def state(self, operator: str) -> list[dict[str, Any]]:
-        """The stored partial rows of a keyed operator."""
+        """The stored partial rows of a keyed operator (and of those that share its panes)."""
         manifest = self.engine.manifest
+        family = self._plan.family_of(operator).name
         rows: list[dict[str, Any]] = []
-        for shards in manifest.segments.get(operator, {}).values():
+        for shards in manifest.segments.get(family, {}).values():
             segments = [one for found in shards.values() for one in found]
             for table in read_segments(self._path / "state", segments, manifest.files):
                 rows.extend(table.to_pylist())

@@ -23,9 +23,9 @@ from millstream.api.mapreduce import MapReduce
 from millstream.errors import ConfigError
 from millstream.ops.codec import decode, encode
 from millstream.ops.grid import find_runs
+from millstream.ops.jobs import Window
 from millstream.ops.kernels import Kernel, Rows, State
 from millstream.ops.spans import Span
-from millstream.ops.windowed import Window
 
 Values = Callable[[random.Random], Any] | Sequence[Any]
 Method = Callable[[Any, Any], Any]

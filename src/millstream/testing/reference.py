@@ -22,7 +22,7 @@ from millstream.api.windows import WindowSpec
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.ops.expressions import Expression, ExpressionError
-from millstream.ops.windowed import Window
+from millstream.ops.jobs import Window
 
 Row = dict[str, Any]
 Batches = list[dict[str, list[Row]]]

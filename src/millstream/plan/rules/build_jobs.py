@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from millstream.api.mapreduce import combiner
 from millstream.graph import nodes
-from millstream.ops.windowed import Measure, WindowJob
+from millstream.ops.jobs import Measure, WindowJob
 from millstream.plan.stages import Plan
 
 
@@ -17,10 +17,14 @@ def build_jobs(plan: Plan) -> Plan:
 
 def _job(node: nodes.Windowed) -> WindowJob:
     span = node.window.span
+    kind = {"landmark": "landmark", "session": "session", "count": "rows", "bytes": "bytes"}.get(
+        node.window.kind, "time"
+    )
+    logical = node.window.logical
     if node.job is not None:
         measures: tuple[Measure, ...] = ()
         if node.job.can("combine"):
-            measures = (Measure("value", None, objects=combiner(node.job, node.name)),)
+            measures = (Measure("value", "combine", None, objects=combiner(node.job, node.name)),)
         return WindowJob(
             node.name,
             ("key",),
@@ -29,7 +33,18 @@ def _job(node: nodes.Windowed) -> WindowJob:
             node.job.reduce,
             packed=True,
             one_shard=node.in_order,
+            kind=kind,
+            logical=logical,
         )
     measures = tuple(agg.measure(name) for name, agg in node.aggs)
     keep = node.null_keys == "keep"
-    return WindowJob(node.name, node.keys, span, measures, node.reducer, keep_null_keys=keep)
+    return WindowJob(
+        node.name,
+        node.keys,
+        span,
+        measures,
+        node.reducer,
+        keep_null_keys=keep,
+        kind=kind,
+        logical=logical,
+    )

@@ -50,7 +50,13 @@ def _used_by(plan: Plan, node: nodes.Node) -> set[str] | None:
         case nodes.Windowed():
             late = any(isinstance(n, nodes.Late) and n.of is node for n in plan.nodes)
             whole_records = any(agg.column is None and not _counts(agg) for _, agg in node.aggs)
-            if late or node.reducer is not None or node.job is not None or whole_records:
+            if (
+                late
+                or node.window.kind == "bytes"
+                or node.reducer is not None
+                or node.job is not None
+                or whole_records
+            ):
                 return _ALL
             return {*node.keys, *(agg.column for _, agg in node.aggs if agg.column is not None)}
         case _:

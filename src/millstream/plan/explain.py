@@ -1,4 +1,8 @@
-"""The graph as text: one line a step, inputs by name; readable, diffable, the golden format."""
+"""The plan as text: stages, steps with their inputs by name, strategies and why.
+
+Readable, diffable, and the golden format of the tests. It needs no source to exist: everything it
+says follows from the graph.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +10,64 @@ from typing import Any
 
 from millstream.graph import nodes
 from millstream.graph.durations import text
+from millstream.ops.jobs import Family, WindowJob
+from millstream.plan.planner import sketch
+from millstream.plan.stages import Plan
 
 
-def format_graph(flow: str, graph: tuple[nodes.Node, ...]) -> str:
-    """What `explain()` and `millstream plan` print."""
-    levels = _levels(graph)
-    deepest = max(levels.values(), default=0)
+def explain(flow: str, graph: tuple[nodes.Node, ...]) -> str:
+    """What `Flow.explain()` and `millstream plan` print."""
+    plan = sketch(flow, graph)
+    place = _places(plan)
     lines = [f"flow {flow}"]
-    for level in range(deepest + 1):
+    for level in range(plan.depth + 1):
         title = "read, fused stateless steps, map-side combine"
         if level:
             title = f"state of keyed operators, {level} exchange(s) from the source"
         lines.append(f"stage {level}: {title}")
-        for node in graph:
-            if levels[node] == level:
+        for node in plan.nodes:
+            if place[node] != level:
+                continue
+            if isinstance(node, nodes.Windowed):
+                family = plan.family_of(node.name)
+                if family.jobs[0].name == node.name:
+                    lines.extend(f"  {line}" for line in _family(plan, family))
+            else:
                 lines.extend(f"  {line}" for line in _describe(node))
     return "\n".join(lines)
 
 
-def _levels(graph: tuple[nodes.Node, ...]) -> dict[nodes.Node, int]:
-    levels: dict[nodes.Node, int] = {}
-    for node in graph:
-        above = max((levels[one] for one in node.inputs), default=0)
-        levels[node] = above + 1 if isinstance(node, nodes.Windowed) else above
-    return levels
+def _places(plan: Plan) -> dict[nodes.Node, int]:
+    place: dict[nodes.Node, int] = {}
+    for node in plan.nodes:
+        above = max((place[one] for one in node.inputs), default=0)
+        place[node] = plan.levels.get(node.name, above)
+    return place
+
+
+def _family(plan: Plan, family: Family) -> list[str]:
+    """The operators of a family; what they share is said first."""
+    members = [node for job in family.jobs for node in plan.windowed() if node.name == job.name]
+    if len(members) == 1:
+        return _windowed(members[0], family.jobs[0])
+    names = ", ".join(node.name for node in members)
+    states = ", ".join(m.state for m in family.measures) or "kept values"
+    lines = [
+        f"panes of {text(family.span.pane)} by {_keys(members[0])} <- {_feeds(members[0])}: "
+        f"computed once, shared by {names}",
+        f"  each pane holds: {states}",
+    ]
+    for node, job in zip(members, family.jobs, strict=True):
+        lines.extend(f"  {line}" for line in _windowed(node, job))
+    return lines
+
+
+def _feeds(node: nodes.Node) -> str:
+    return ", ".join(one.name for one in node.inputs)
+
+
+def _keys(node: nodes.Windowed) -> str:
+    return ", ".join(node.keys) or "everything"
 
 
 def _describe(node: nodes.Node) -> list[str]:
@@ -52,18 +90,13 @@ def _describe(node: nodes.Node) -> list[str]:
             return [head + f"late for {node.of.name} <- {feeds}"]
         case nodes.Sink():
             return [head + f"sink {_sink(node.spec)} <- {feeds}"]
-        case nodes.Windowed():
-            return _windowed(node, head, feeds)
         case _:
             return [head + f"{node.kind} <- {feeds}"]
 
 
-def _windowed(node: nodes.Windowed, head: str, feeds: str) -> list[str]:
-    keys = ", ".join(node.keys) or "everything"
-    lines = [head + f"key by {keys}, window {node.window} <- {feeds}"]
-    span = node.window.span
-    if not span.whole:
-        lines.append(f"  panes of {text(span.pane)}, {span.panes} a window, {span.step} a slide")
+def _windowed(node: nodes.Windowed, job: WindowJob) -> list[str]:
+    lines = [f"{node.name} = key by {_keys(node)}, window {node.window} <- {_feeds(node)}"]
+    lines.extend(f"  {line}" for line in _how_windows(job))
     if node.job is not None:
         if node.job.can("combine"):
             lines.append("  two stacks: one value per key and pane, because it has combine")
@@ -74,6 +107,22 @@ def _windowed(node: nodes.Windowed, head: str, feeds: str) -> list[str]:
     for name, agg in node.aggs:
         lines.append(f"  {name} = {agg}: {agg.strategy}, {_WHY[agg.strategy]}")
     return lines
+
+
+def _how_windows(job: WindowJob) -> list[str]:
+    span = job.span
+    if span.whole:
+        return []
+    match job.kind:
+        case "landmark":
+            return [f"panes of {text(span.pane)}, added to one total per key"]
+        case "session":
+            return ["pieces of sessions, joined when they meet"]
+        case "rows" | "bytes":
+            unit = "row" if job.kind == "rows" else "byte"
+            return [f"numbered per key once the watermark has passed, {unit} by {unit}"]
+        case _:
+            return [f"panes of {text(span.pane)}, {span.panes} a window, {span.step} a slide"]
 
 
 _WHY = {

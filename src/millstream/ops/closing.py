@@ -1,0 +1,262 @@
+"""The keyed side of windows: panes to results, one row per window and key.
+
+Built-in states slide through two-pass blocks, a user's states through two stacks, kept values are
+handed over as slices of the rows in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import RunError
+from millstream.ops.chunks import Chunk, Int64, flat
+from millstream.ops.codec import as_key, decode, decode_key
+from millstream.ops.grid import Runs, find_runs
+from millstream.ops.holding import gather_lists
+from millstream.ops.jobs import Measure, Window, WindowJob
+from millstream.ops.keys import hash_keys
+from millstream.ops.preparing import codes_of, state_of
+from millstream.ops.records import DeadLetter, as_json, describe, several, to_table
+
+STAMP = pa.timestamp("us", "UTC")
+
+
+def close(
+    job: WindowJob,
+    panes: pa.Table | None,
+    values: pa.Table | None,
+    closed: int,
+    closing: int,
+    src: int,
+) -> tuple[Chunk, int, list[DeadLetter]]:
+    """The results of all windows that end in (closed, closing], and the last such end.
+
+    `panes` must be merged; `values` may be in any order.
+    """
+    window_key, window_end, uniques, outputs = _outputs(job, panes, values, closed, closing)
+    span = job.span
+    last = int(window_end.max()) if len(window_end) else closed
+    start = end = ts = None
+    if not span.whole:
+        start, end = (window_end - span.panes) * span.pane, window_end * span.pane
+        ts = end - 1
+    chunk, dead = results(job, src, Found(window_key, uniques, start, end, ts), outputs)
+    return chunk, last, dead
+
+
+@dataclass(frozen=True)
+class Found:
+    """Windows that leave: the key of each as a code, the keys, and its bounds and time."""
+
+    key: Int64
+    uniques: list[pa.Array]
+    start: Int64 | None  # None: the window has no beginning ...
+    end: Int64 | None  # ... or, over the whole input, no bounds at all
+    ts: Int64 | None
+
+
+def results(
+    job: WindowJob, src: int, found: Found, outputs: dict[str, Any]
+) -> tuple[Chunk, list[DeadLetter]]:
+    """One row per window and key, in the order of windows and keys."""
+    count = len(found.key)
+    place = _places(job, found.uniques)
+    time = found.ts if found.ts is not None else np.zeros(count, np.int64)
+    ends = found.end if found.end is not None else time
+    order = np.lexsort((place[found.key] if job.one_shard else found.key, ends))
+    key = found.key[order]
+    at = pa.array(key)
+    columns = {name: one.take(at) for name, one in zip(job.keys, found.uniques, strict=True)}
+    if found.end is not None:
+        no_start = pa.nulls(count, STAMP)
+        columns["window_start"] = no_start if found.start is None else _stamps(found.start[order])
+        columns["window_end"] = _stamps(found.end[order])
+    dead: list[DeadLetter] = []
+    heads = Chunk(pa.table(columns), time[order], place[key], src)
+    if job.reducer is not None:
+        return _call_reducer(job, heads, outputs["values"], order, dead), dead
+    for measure in job.measures:
+        columns[measure.name] = outputs[measure.name].take(pa.array(order))
+    return heads.with_table(pa.table(columns)), dead
+
+
+def _places(job: WindowJob, uniques: list[pa.Array]) -> Int64:
+    """The place of each key among results of the same time: by hash, or in the order of keys."""
+    if job.one_shard and job.packed:
+        keys = [decode_key(data) for data in uniques[0].to_pylist()]
+        places = np.empty(len(keys), np.int64)
+        places[_ascending(keys)] = np.arange(len(keys))
+        return places
+    hashes = hash_keys(uniques) if uniques else np.zeros(1, np.uint64)
+    return (hashes >> np.uint64(1)).astype(np.int64)
+
+
+def _ascending(keys: list[Any]) -> list[int]:
+    try:
+        return sorted(range(len(keys)), key=keys.__getitem__)
+    except TypeError:  # keys of several types: each type by itself
+        return sorted(range(len(keys)), key=lambda i: (type(keys[i]).__name__, repr(keys[i])))
+
+
+def _stamps(micros: Int64) -> pa.Array:
+    return pa.array(micros).cast(STAMP)
+
+
+def _outputs(
+    job: WindowJob, panes: pa.Table | None, values: pa.Table | None, closed: int, closing: int
+) -> tuple[Int64, Int64, list[pa.Array], dict[str, Any]]:
+    """Per closing window its key code and end; the distinct keys; and the output columns."""
+    outputs: dict[str, Any] = {}
+    found: tuple[Int64, Int64, list[pa.Array]] | None = None
+    if panes is not None and len(panes):
+        codes, uniques = codes_of(job.keys, panes)
+        pane = np.asarray(flat(panes.column("pane")))
+        runs = find_runs(job.span, codes, pane, closed, closing)
+        key, end, low, high = runs.slices(pane)
+        found = (key, end, uniques)
+        outputs.update(slide(job, panes, runs, pane, low, high))
+    if values is not None and len(values):
+        codes, uniques, values = in_order(job.keys, values)
+        pane = np.asarray(flat(values.column("pane")))
+        key, end, low, high = find_runs(job.span, codes, pane, closed, closing).slices(pane)
+        if found is not None and len(found[1]) != len(end):
+            raise RunError(f"{job.name}: panes and kept values disagree; the state is damaged")
+        found = (key, end, uniques)
+        held_outputs(job, values, low, high, outputs)
+    if found is None:
+        nothing = np.zeros(0, np.int64)
+        empty = {m.name: pa.nulls(0) for m in job.measures} | {"values": []}
+        return nothing, nothing, [pa.nulls(0) for _ in job.keys], empty
+    return *found, outputs
+
+
+def in_order(keys: tuple[str, ...], values: pa.Table) -> tuple[Int64, list[pa.Array], pa.Table]:
+    """Kept rows by key, then in (ts, source, offset) order; their keys as codes; the keys."""
+    codes, uniques = codes_of(keys, values)
+    place = [np.asarray(flat(values.column(name))) for name in ("pos", "src", "ts")]
+    sort = np.lexsort([*place, codes])
+    return codes[sort], uniques, values.take(pa.array(sort))
+
+
+def slide(
+    job: WindowJob, panes: pa.Table, runs: Runs, pane: Int64, low: Int64, high: Int64
+) -> dict[str, Any]:
+    """The answers of all combining measures for every closing window of the runs."""
+    outputs: dict[str, Any] = {}
+    grids = list(runs.grids(pane)) if any(m.kernel for m in job.measures) else []
+    for measure in job.measures:
+        state = state_of(panes, measure)
+        if measure.kernel is not None:
+            parts = [measure.kernel.result(measure.kernel.slide(state, g)) for g in grids]
+            outputs[measure.name] = pa.concat_arrays(parts) if parts else pa.nulls(0)
+        elif measure.objects is not None:
+            states = measure.objects.slide(state["state"], low, high)
+            add_answers(job, measure, states, outputs)
+    return outputs
+
+
+def add_answers(
+    job: WindowJob, measure: Measure, states: list[Any], outputs: dict[str, Any]
+) -> None:
+    """The answers of a user's states: a column, or what a MapReduce job reduces."""
+    assert measure.objects is not None
+    answers = measure.objects.results(states)
+    if job.reducer is not None:
+        outputs["values"] = [[answer] for answer in answers]
+    else:
+        outputs[measure.name] = _python_column(measure.name, answers)
+
+
+def held_outputs(
+    job: WindowJob, values: pa.Table, low: Int64, high: Int64, outputs: dict[str, Any]
+) -> None:
+    if job.reducer is not None:
+        rows: list[Any] = _kept_records(values)
+        if job.packed:
+            rows = [decode(row["value"]) for row in rows]
+        spans = zip(low.tolist(), high.tolist(), strict=True)
+        outputs["values"] = [rows[start:stop] for start, stop in spans]
+        return
+    for measure in job.measures:
+        if not measure.held:
+            continue
+        if measure.column is None:  # the values are whole records
+            rows = _kept_records(values)
+            kept: Any = [rows[start:stop] for start, stop in zip(low, high, strict=True)]
+        else:
+            name = f"value.{measure.column}"
+            known = name in values.column_names
+            column = flat(values.column(name)) if known else pa.nulls(len(values))
+            kept = gather_lists(column, low, high)
+        if measure.fold is not None:
+            lists = kept if isinstance(kept, list) else kept.to_pylist()
+            kept = _python_column(measure.name, [measure.fold(v) for v in lists])
+        outputs[measure.name] = kept
+
+
+def _kept_records(values: pa.Table) -> list[dict[str, Any]]:
+    names = [n for n in values.column_names if n.startswith("value.")]
+    kept = values.select(names).rename_columns([n.removeprefix("value.") for n in names])
+    rows: list[dict[str, Any]] = kept.to_pylist()
+    return rows
+
+
+def _python_column(name: str, values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as e:
+        raise RunError(f"the results of {name!r} cannot share one column: {e}") from e
+
+
+def _call_reducer(
+    job: WindowJob,
+    heads: Chunk,
+    values: list[list[Any]],
+    order: Int64,
+    dead: list[DeadLetter],
+) -> Chunk:
+    """The user's reduce per (window, key); a failure costs that one result and is reported."""
+    assert job.reducer is not None
+    rows: list[dict[str, Any]] = []
+    origin: list[int] = []
+    # Without keys and bounds a table has no columns, and so forgets its number of rows.
+    head_rows = heads.table.to_pylist() or [{} for _ in range(len(heads))]
+    for index, place in enumerate(order.tolist()):
+        head = head_rows[index]
+        keys = [head[name] for name in job.keys]
+        window = Window(head.get("window_start"), head.get("window_end"))
+        key: Any = as_key(keys[0] if len(keys) == 1 else tuple(keys))
+        if job.packed:
+            key = decode_key(keys[0])
+        try:
+            results = _reduced(job, key, values[place], window, head)
+        except Exception as error:  # a user's function may raise anything
+            raw = as_json({"key": key, "window_start": window.start, "window_end": window.end})
+            dead.append(DeadLetter(job.name, -1, int(heads.pos[index]), raw, describe(error)))
+            continue
+        rows.extend(results)
+        origin.extend([index] * len(results))
+    table, bad = to_table(rows, None)
+    if bad:
+        why = next(iter(bad.values()))
+        raise RunError(f"{job.name}: the results of reduce cannot share one table: {why}")
+    at = np.array(origin, np.int64)
+    return Chunk(table, heads.ts[at], heads.pos[at], heads.src)
+
+
+def _reduced(
+    job: WindowJob, key: Any, values: list[Any], window: Window, head: dict[str, Any]
+) -> list[dict[str, Any]]:
+    assert job.reducer is not None
+    result = job.reducer(key, values, window)
+    if not job.packed:
+        if not isinstance(result, dict | list | tuple) and not hasattr(result, "__next__"):
+            result = None if result is None else {"value": result}
+        return [head | row for row in several(result)]
+    bounds = {k: v for k, v in head.items() if k in ("window_start", "window_end")}
+    pairs = [] if result is None else list(result)
+    return [{"key": as_key(k), "value": v} | bounds for k, v in pairs]

@@ -1,0 +1,130 @@
+"""Window jobs: what a keyed operator over windows computes, and which of them share their panes.
+
+A job is one operator of the graph. Jobs over the same stream and key form a *family*: records are
+reduced to panes once, the panes are kept once, and every job slides over them in its own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+from millstream.ops.chunks import Int64
+from millstream.ops.holding import ObjectKernel
+from millstream.ops.kernels import Kernel
+from millstream.ops.spans import Span
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The window a reduce function works on: [start, end), both None for the whole input."""
+
+    start: datetime | None
+    end: datetime | None
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One output column: how it is computed from one input column (or from whole records)."""
+
+    name: str
+    state: str  # names its state: measures of a family with equal names share it
+    column: str | None
+    kernel: Kernel | None = None  # vectorised states
+    objects: ObjectKernel | None = None  # a user's states
+    fold: Callable[[list[Any]], Any] | None = None  # kept values, folded; None: as a list
+
+    @property
+    def held(self) -> bool:
+        """Its values are kept until the window leaves."""
+        return self.kernel is None and self.objects is None
+
+
+@dataclass(frozen=True)
+class WindowJob:
+    """All a task needs to know of one windowed operator."""
+
+    name: str
+    keys: tuple[str, ...]
+    span: Span
+    measures: tuple[Measure, ...] = ()
+    reducer: Callable[[Any, list[Any], Window], Any] | None = None
+    packed: bool = False  # a MapReduce job: key and value are packed Python values
+    keep_null_keys: bool = False
+    one_shard: bool = False  # all keys together, so that the output can be sorted
+    kept: int = 0  # panes kept after their last window, so that running values can lose them
+    kind: str = "time"  # or "landmark", "session", "rows", "bytes"
+    logical: Span | None = None  # windows over rows or bytes: their arithmetic, per key
+
+    def needed_until(self, panes: Int64) -> Int64:
+        """The window end at which panes may be forgotten."""
+        return self.span.last_end(panes) + self.kept
+
+    @property
+    def combines(self) -> bool:
+        """It has states per pane. Rows and bytes are numbered in order first, so they have none."""
+        return self.logical is None and any(not m.held for m in self.measures)
+
+    @property
+    def holds(self) -> bool:
+        """It keeps values."""
+        if self.logical is not None:
+            return True
+        return (self.reducer is not None and not self.combines) or any(
+            m.held for m in self.measures
+        )
+
+
+@dataclass(frozen=True)
+class Family:
+    """Jobs over the same stream and key: one exchange, one set of panes."""
+
+    name: str
+    jobs: tuple[WindowJob, ...]
+    extra: tuple[Measure, ...] = ()  # states nobody asked for, but a strategy needs
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key columns all jobs share."""
+        return self.jobs[0].keys
+
+    @property
+    def span(self) -> Span:
+        """Any job's span: all count time in the same panes."""
+        return self.jobs[0].span
+
+    @cached_property
+    def measures(self) -> tuple[Measure, ...]:
+        """The measures whose states are kept, each once."""
+        asked = (m for job in self.jobs for m in job.measures if not m.held)
+        states = {m.state: m for m in (*asked, *self.extra)}
+        return tuple(states.values())
+
+    @property
+    def kind(self) -> str:
+        """How its windows are found; only windows of plain time can share."""
+        return self.jobs[0].kind
+
+    @property
+    def combines(self) -> bool:
+        """It has states per pane."""
+        return any(job.combines for job in self.jobs)
+
+    @property
+    def holds(self) -> bool:
+        """It keeps values."""
+        return any(job.holds for job in self.jobs)
+
+    def users(self, table: str) -> list[WindowJob]:
+        """The jobs that need rows of a table."""
+        return [job for job in self.jobs if (job.combines if table == "panes" else job.holds)]
+
+
+def timestamp(micros: int) -> datetime:
+    """Microseconds since the epoch as an aware datetime."""
+    return EPOCH + timedelta(microseconds=micros)

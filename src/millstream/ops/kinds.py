@@ -1,0 +1,342 @@
+"""The other kinds of windows: sessions, landmarks, and windows over rows or bytes.
+
+They use the same states, grids and slices as plain windows; what differs is which rows form a
+window. All functions are pure: stored rows come in, results and rows to be stored go out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.errors import RunError
+from millstream.ops.chunks import Chunk, Int64, concat, flat
+from millstream.ops.closing import Found, add_answers, held_outputs, in_order, results, slide
+from millstream.ops.codec import encode
+from millstream.ops.grid import Grid, find_runs
+from millstream.ops.jobs import Family, WindowJob
+from millstream.ops.kernels import Rows
+from millstream.ops.keys import group_by
+from millstream.ops.preparing import codes_of, lift, state_of
+from millstream.ops.records import DeadLetter
+from millstream.ops.sessions import find_sessions
+
+Outcome = tuple[Chunk, int, list[DeadLetter]]
+
+
+def close_sessions(
+    job: WindowJob, panes: pa.Table | None, values: pa.Table | None, watermark: int, src: int
+) -> tuple[Outcome, pa.Table | None, pa.Table | None]:
+    """Sessions that no record can extend any more; and the rows of those that are still open.
+
+    `panes` are joined sessions; `values` kept rows in any order.
+    """
+    gap = job.span.size
+    outputs: dict[str, Any] = {}
+    found: Found | None = None
+    if panes is not None and len(panes):
+        codes, uniques = codes_of(job.keys, panes)
+        until = np.asarray(flat(panes.column("until")))
+        over = until + gap <= watermark
+        gone = panes.filter(pa.array(over))
+        found = _sessions_found(codes[over], uniques, gone.column("pane"), until[over], gap)
+        for measure in job.measures:
+            state = state_of(gone, measure)
+            if measure.kernel is not None:
+                outputs[measure.name] = measure.kernel.result(state)
+            elif measure.objects is not None:
+                add_answers(job, measure, measure.objects.decoded(state["state"]), outputs)
+        panes = panes.filter(pa.array(~over))
+    if values is not None and len(values):
+        codes, uniques, values = in_order(job.keys, values)
+        ts = np.asarray(flat(values.column("ts")))
+        sessions = find_sessions(codes, ts, ts, gap)
+        over = sessions.until + gap <= watermark
+        low = np.searchsorted(sessions.groups, np.flatnonzero(over), "left")
+        high = np.searchsorted(sessions.groups, np.flatnonzero(over), "right")
+        start = pa.array(sessions.start[over])
+        found = _sessions_found(sessions.key[over], uniques, start, sessions.until[over], gap)
+        held_outputs(job, values, low, high, outputs)
+        values = values.filter(pa.array(~over[sessions.groups]))
+    if found is None:
+        found = nothing_found(job)
+    last = int(found.end.max()) if found.end is not None and len(found.end) else watermark
+    chunk, dead = results(job, src, found, outputs | _missing(job, outputs))
+    return (chunk, last, dead), panes, values
+
+
+def _sessions_found(
+    key: Int64, uniques: list[pa.Array], start: Any, until: Int64, gap: int
+) -> Found:
+    end = until + gap
+    return Found(key, uniques, np.asarray(flat(start)), end, end - 1)
+
+
+def nothing_found(job: WindowJob) -> Found:
+    """No window leaves."""
+    nothing = np.zeros(0, np.int64)
+    return Found(nothing, [pa.nulls(0) for _ in job.keys], nothing, nothing, nothing)
+
+
+def _missing(job: WindowJob, outputs: dict[str, Any]) -> dict[str, Any]:
+    """Empty columns for measures that had no rows at all."""
+    empty: dict[str, Any] = {m.name: pa.nulls(0) for m in job.measures if m.name not in outputs}
+    if "values" not in outputs:
+        empty["values"] = []
+    return empty
+
+
+def close_landmarks(
+    family: Family,
+    panes: pa.Table | None,
+    values: pa.Table | None,
+    totals: pa.Table | None,
+    closed: int,
+    closing: int,
+    src: int,
+) -> tuple[Outcome, pa.Table | None]:
+    """Everything so far at every slide in which a key got records; and the new totals of keys.
+
+    `panes` are merged rows not yet in `totals`; `values` all rows ever kept.
+    """
+    job = family.jobs[0]
+    outputs: dict[str, Any] = {}
+    found: Found | None = None
+    grown: pa.Table | None = None
+    last = closed
+    if panes is not None:
+        leaving = np.asarray(flat(panes.column("pane"))) < closing
+        panes = panes.filter(pa.array(leaving))
+    if panes is not None and len(panes):
+        found, outputs, grown = _grow(family, panes, totals)
+    if values is not None and len(values):
+        codes, uniques, values = in_order(job.keys, values)
+        pane = np.asarray(flat(values.column("pane")))
+        groups, window_key, window_pane = group_by(codes, pane)
+        high = np.searchsorted(groups, np.arange(len(window_key)), "right")
+        due = (window_pane >= closed) & (window_pane < closing)
+        window_key, window_pane, high = window_key[due], window_pane[due], high[due]
+        low = np.searchsorted(codes, window_key, "left")
+        end = (window_pane + 1) * job.span.pane
+        found = Found(window_key, uniques, None, end, end - 1)
+        held_outputs(job, values, low, high, outputs)
+    if found is None:
+        found = nothing_found(job)
+    if found.end is not None and len(found.end):
+        last = int(found.end.max()) // job.span.pane
+    chunk, dead = results(job, src, found, outputs | _missing(job, outputs))
+    return (chunk, last, dead), grown
+
+
+def _grow(
+    family: Family, panes: pa.Table, totals: pa.Table | None
+) -> tuple[Found, dict[str, Any], pa.Table]:
+    """Running totals of every key over its panes, beginning with what is stored."""
+    job = family.jobs[0]
+    rows = panes
+    if totals is not None and len(totals):
+        before = totals.select([n for n in panes.column_names if n in totals.column_names])
+        rows = concat(
+            [
+                before.set_column(
+                    before.schema.get_field_index("pane"),
+                    "pane",
+                    pa.array(np.full(len(before), np.iinfo(np.int64).min)),
+                ),
+                panes,
+            ]
+        )
+    codes, uniques = codes_of(family.keys, rows)
+    pane = np.asarray(flat(rows.column("pane")))
+    order = np.lexsort((pane, codes))
+    codes, pane, rows = codes[order], pane[order], rows.take(pa.array(order))
+    first = np.searchsorted(codes, np.arange(len(uniques[0]) if uniques else 1))
+    rank = np.arange(len(codes)) - first[codes]
+    fresh = pane != np.iinfo(np.int64).min
+    depth, keys = int(rank.max()) + 1, len(first)
+    grid = Grid(
+        0,
+        len(codes),
+        rank * keys + codes,
+        keys,
+        depth,
+        codes[fresh],
+        pane[fresh] + 1,
+        np.full(int(fresh.sum()), depth * keys),
+        (rank * keys + codes)[fresh],
+    )
+    at = np.flatnonzero(fresh)
+    outputs: dict[str, Any] = {}
+    states: dict[str, pa.Array] = {}
+    final = np.append(np.flatnonzero(np.diff(codes[fresh])), len(at) - 1)  # last row of each key
+    for measure in job.measures:
+        state = state_of(rows, measure)
+        if measure.kernel is not None:
+            grown = measure.kernel.slide(state, grid)
+            outputs[measure.name] = measure.kernel.result(grown)
+            kept = {f: grown[f].take(pa.array(final)) for f in grown}
+        elif measure.objects is not None:
+            objects = measure.objects.slide(state["state"], first[codes[at]], at + 1)
+            kept = {"state": pa.array([encode(objects[i]) for i in final], pa.binary())}
+            add_answers(job, measure, objects, outputs)
+        else:
+            continue
+        states.update({f"state.{measure.state}.{field}": kept[field] for field in kept})
+    keep = pa.array(at[final])
+    heads = rows.select([n for n in rows.column_names if not n.startswith("state.")]).take(keep)
+    total = heads
+    for name, column in states.items():
+        total = total.append_column(name, column)
+    end = (pane[fresh] + 1) * job.span.pane
+    return Found(codes[fresh], uniques, None, end, end - 1), outputs, total
+
+
+def close_numbered(
+    family: Family, ready: pa.Table | None, known: pa.Table | None, ended: bool, src: int
+) -> tuple[Outcome, pa.Table | None]:
+    """Windows over rows or bytes that are full, or all that have begun if the input has ended.
+
+    `ready` are rows whose order is settled, `known` one row per key: how far it has been counted,
+    and as lists the rows its open windows hold. Gives the results and the new rows per key.
+    """
+    job = family.jobs[0]
+    span = job.logical
+    assert span is not None
+    parts = [t for t in (_unpacked(known), ready) if t is not None and len(t)]
+    if not parts:
+        chunk, dead = results(job, src, nothing_found(job), _missing(job, {}))
+        return (chunk, 0, dead), known
+    names = ["shard", *(f"key.{i}" for i in range(len(family.keys)))]
+    heads = [t.select(names) for t in (*parts, known) if t is not None]
+    everyone = concat(heads)
+    codes, uniques = codes_of(family.keys, everyone)
+    keys = int(codes.max()) + 1
+    some = np.zeros(keys, np.int64)
+    some[codes] = np.arange(len(codes))
+    owners = everyone.take(pa.array(some))
+    before = np.zeros(keys, np.int64)
+    if known is not None:
+        before[codes[len(codes) - len(known) :]] = np.asarray(flat(known.column("count")))
+    fresh = 0 if ready is None else len(ready)
+    stored = sum(map(len, parts)) - fresh
+    after = before.copy()
+    if ready is not None and fresh:
+        mine = slice(stored, stored + fresh)
+        parts[-1], codes[mine], after = _give_numbers(job, ready, codes[mine], before)
+    rows = concat(parts)
+    order = np.lexsort((np.asarray(flat(rows.column("number"))), codes[: len(rows)]))
+    rows, row_codes = rows.take(pa.array(order)), codes[: len(rows)][order]
+    none_yet = span.panes - span.step  # the first window begins with the first row
+    closed = np.maximum(span.align_down(before // span.pane), none_yet)
+    closing = np.maximum(span.align_down(after // span.pane), none_yet)
+    if ended:
+        closing = np.full(keys, _ALL_BEGUN)
+    outcome = _close_rows(family, rows, row_codes, uniques, closed, closing, src)
+    if ended:  # every window has left: what may come later is counted anew
+        return outcome, None
+    owners = owners.append_column("count", pa.array(after))
+    number = np.asarray(flat(rows.column("number")))
+    open_still = span.last_end(number // span.pane) > closing[row_codes]
+    return outcome, _packed(owners, rows.filter(pa.array(open_still)), row_codes[open_still])
+
+
+_ALL_BEGUN = 2**61  # a window end no number reaches
+
+
+def _give_numbers(
+    job: WindowJob, ready: pa.Table, codes: Int64, before: Int64
+) -> tuple[pa.Table, Int64, Int64]:
+    """Rows in order, each with its number in its key: the rows (or bytes) that came before it."""
+    place = [np.asarray(flat(ready.column(name))) for name in ("pos", "src", "ts")]
+    order = np.lexsort([*place, codes])
+    ready, codes = ready.take(pa.array(order)), codes[order]
+    weight = np.ones(len(codes), np.int64)
+    if job.kind == "bytes":
+        weight = np.asarray(flat(ready.column("size")))
+        ready = ready.drop_columns(["size"])
+    running = np.cumsum(weight) - weight
+    first = np.ones(len(codes), np.bool_)
+    first[1:] = np.diff(codes) != 0
+    start = running[first][np.cumsum(first) - 1]
+    after = before.copy()
+    np.add.at(after, codes, weight)
+    numbered = ready.append_column("number", pa.array(before[codes] + running - start))
+    return numbered, codes, after
+
+
+def _unpacked(known: pa.Table | None) -> pa.Table | None:
+    """Rows that keys hold as lists, one by one."""
+    if known is None or not len(known):
+        return None
+    lists = [n for n in known.column_names if n.startswith("held.")]
+    parent = pc.list_parent_indices(flat(known.column("held.number")))
+    heads = known.select([n for n in known.column_names if n == "shard" or n.startswith("key.")])
+    rows = heads.take(parent)
+    for name in lists:
+        rows = rows.append_column(
+            name.removeprefix("held."), pc.list_flatten(flat(known.column(name)))
+        )
+    return rows
+
+
+def _packed(owners: pa.Table, rows: pa.Table, codes: Int64) -> pa.Table:
+    """One row per key with the rows it holds as lists; `rows` are in order of keys."""
+    sizes = np.bincount(codes, minlength=len(owners))
+    offsets = pa.array(np.concatenate(([0], np.cumsum(sizes))), pa.int32())
+    for name in rows.column_names:
+        if name not in ("shard", "pane") and not name.startswith("key."):
+            held = pa.ListArray.from_arrays(offsets, flat(rows.column(name)))
+            owners = owners.append_column(f"held.{name}", held)
+    return owners
+
+
+def _close_rows(
+    family: Family,
+    rows: pa.Table,
+    codes: Int64,
+    uniques: list[pa.Array],
+    closed: Int64,
+    closing: Int64,
+    src: int,
+) -> Outcome:
+    """The windows of numbered rows that end in (closed, closing], bounds per key."""
+    job = family.jobs[0]
+    span = job.logical
+    assert span is not None
+    pane = np.asarray(flat(rows.column("number"))) // span.pane
+    key, _, low, high = find_runs(span, codes, pane, closed, closing).slices(pane)
+    outputs: dict[str, Any] = {}
+    if any(not m.held for m in job.measures):
+        states, state_pane, state_codes = _lift_rows(family, rows, codes, pane)
+        runs = find_runs(span, state_codes, state_pane, closed, closing)
+        _, _, state_low, state_high = runs.slices(state_pane)
+        outputs.update(slide(job, states, runs, state_pane, state_low, state_high))
+    if not job.measures or any(m.held for m in job.measures):
+        held_outputs(job, rows, low, high, outputs)
+    ts = np.asarray(flat(rows.column("ts")))
+    start, end = ts[low], ts[high - 1] + 1
+    found = Found(key, uniques, start, end, end - 1)
+    chunk, dead = results(job, src, found, outputs | _missing(job, outputs))
+    return chunk, 0, dead
+
+
+def _lift_rows(
+    family: Family, rows: pa.Table, codes: Int64, pane: Int64
+) -> tuple[pa.Table, Int64, Int64]:
+    """Numbered rows as states per (key, pane)."""
+    names = [n for n in rows.column_names if n.startswith("value.")]
+    table = rows.select(names).rename_columns([n.removeprefix("value.") for n in names])
+    ts = np.asarray(flat(rows.column("ts")))
+    groups, group_key, group_pane = group_by(codes, pane)
+    place = np.arange(len(rows), dtype=np.int64)  # rows are in order: their place is their number
+    chunk = Chunk(table, ts, place, 0)
+    columns: dict[str, pa.Array] = {}
+    lifted = Rows(groups, len(group_key), ts, 0, place)
+    for measure in family.measures:
+        bad = lift(measure, chunk, lifted, columns)
+        if bad:
+            raise RunError(f"{family.name}: {next(iter(bad.values()))}")
+    return pa.table(columns), group_pane, group_key

@@ -1,0 +1,246 @@
+"""The map side of windows: records to one row per key and pane, where the records are.
+
+Late and keyless records are set aside for every job of a family by itself; what any job takes is
+reduced to partial states (and kept values) once for all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.errors import RunError
+from millstream.ops.chunks import Chunk, Int64, flat
+from millstream.ops.jobs import Family, Measure, WindowJob
+from millstream.ops.kernels import Rows
+from millstream.ops.keys import canonical, factorize, group_by, hash_keys
+from millstream.ops.records import DeadLetter, dead_row
+from millstream.ops.sessions import find_sessions
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass
+class Account:
+    """What became of a chunk's records in one job."""
+
+    late: Chunk
+    dead: list[DeadLetter]
+    dropped: int  # in the gap between hopping windows
+    accepted: int
+
+
+@dataclass
+class Prepared:
+    """Rows for the exchange, and per job the records that do not get there."""
+
+    panes: pa.Table | None
+    values: pa.Table | None
+    accounts: dict[str, Account]
+
+
+def prepare(family: Family, chunk: Chunk, closed: dict[str, int], shards: int) -> Prepared:
+    """Reduce a chunk to partial states (and kept values) per (key, pane)."""
+    accounts: dict[str, Account] = {}
+    takes: dict[str, Mask] = {}
+    panes = family.span.pane_of(chunk.ts)
+    for job in family.jobs:
+        inside = job.span.covered(panes)  # before lateness: a gap is too late for no window
+        late = inside & (job.span.last_end(panes) <= closed[job.name])
+        accounts[job.name] = Account(chunk.take(late), [], int((~inside).sum()), 0)
+        takes[job.name] = inside & ~late
+    bad = _null_keys(family, chunk)
+    wanted = np.logical_or.reduce(list(takes.values()))
+    while True:
+        keep = wanted.copy()
+        keep[list(bad)] = False
+        kept = np.flatnonzero(keep)
+        states, values, failed = _reduce(family, chunk.take(kept), shards)
+        if not failed:
+            break
+        bad.update({int(kept[index]): why for index, why in failed.items()})
+    for job in family.jobs:
+        account, taken = accounts[job.name], takes[job.name]
+        account.dead = [
+            dead_row(job.name, chunk, index, why) for index, why in bad.items() if taken[index]
+        ]
+        account.accepted = int(taken.sum()) - len(account.dead)
+    return Prepared(states, values, accounts)
+
+
+def _null_keys(family: Family, chunk: Chunk) -> dict[int, str]:
+    bad: dict[int, str] = {}
+    if family.jobs[0].keep_null_keys:
+        return bad
+    for name in reversed(family.keys):
+        column = chunk.column(name)
+        if column.null_count:
+            why = f"key column {name!r} is null"
+            if name not in chunk.table.column_names:
+                have = ", ".join(chunk.table.column_names)
+                why = f"key column {name!r} is missing; the record has: {have}"
+            null = np.flatnonzero(np.asarray(pc.is_null(column)))
+            bad.update(dict.fromkeys(null.tolist(), why))
+    return dict(sorted(bad.items()))
+
+
+def _reduce(
+    family: Family, chunk: Chunk, shards: int
+) -> tuple[pa.Table | None, pa.Table | None, dict[int, str]]:
+    if not len(chunk):
+        return None, None, {}
+    panes = family.span.pane_of(chunk.ts)
+    key_columns = [canonical(chunk.column(name)) for name in family.keys]
+    codes, uniques = factorize(key_columns) if family.keys else (np.zeros(len(chunk), np.int64), [])
+    shard = _shards_of(uniques, int(codes.max()) + 1, shards, family.jobs[0].one_shard)
+    states = values = None
+    if family.combines:
+        until: dict[str, pa.Array] = {}
+        if family.kind == "session":  # pieces of sessions: from their first to their last record
+            found = find_sessions(codes, chunk.ts, chunk.ts, family.span.size)
+            groups, group_key, group_pane = found.groups, found.key, found.start
+            until = {"until": pa.array(found.until)}
+        else:
+            groups, group_key, group_pane = group_by(codes, panes)
+        rows = Rows(groups, len(group_key), chunk.ts, chunk.src, chunk.pos)
+        at = pa.array(group_key)
+        columns: dict[str, pa.Array] = {
+            "shard": pa.array(shard[group_key]),
+            "pane": pa.array(group_pane),
+            **until,
+            **{f"key.{i}": unique.take(at) for i, unique in enumerate(uniques)},
+        }
+        for measure in family.measures:
+            bad = lift(measure, chunk, rows, columns)
+            if bad:
+                return None, None, bad
+        states = pa.table(columns)
+    if family.holds:
+        columns = {
+            "shard": pa.array(shard[codes]),
+            "pane": pa.array(panes),
+            **{f"key.{i}": column for i, column in enumerate(key_columns)},
+            "ts": pa.array(chunk.ts),
+            "src": pa.array(np.full(len(chunk), chunk.src, np.int64)),
+            "pos": pa.array(chunk.pos),
+        }
+        if family.kind == "bytes":
+            columns["size"] = pa.array(record_sizes(chunk))
+        for name in _held_columns(family, chunk):
+            columns[f"value.{name}"] = chunk.column(name)
+        values = pa.table(columns)
+    return states, values, {}
+
+
+def _shards_of(uniques: list[pa.Array], count: int, shards: int, one_shard: bool) -> Int64:
+    if not uniques or one_shard:
+        return np.zeros(count, np.int32)
+    return (hash_keys(uniques) % np.uint64(shards)).astype(np.int32)
+
+
+def lift(
+    measure: Measure, chunk: Chunk, rows: Rows, columns: dict[str, pa.Array]
+) -> dict[int, str]:
+    """Add the state columns of one measure; gives the records a user's function raised on."""
+    if measure.kernel is not None:
+        values = chunk.column(measure.column) if measure.column is not None else None
+        try:
+            state = measure.kernel.lift(values, rows)
+        except RunError as error:
+            raise RunError(f"column {measure.column!r}: {error}") from error
+        columns.update({f"state.{measure.state}.{field}": state[field] for field in state})
+    elif measure.objects is not None:
+        if measure.column is None:
+            items: list[Any] = chunk.table.to_pylist()
+        else:
+            items = chunk.column(measure.column).to_pylist()
+        state_column, bad = measure.objects.lift(items, rows.groups, rows.count)
+        columns[f"state.{measure.state}.state"] = state_column
+        return bad
+    return {}
+
+
+def _held_columns(family: Family, chunk: Chunk) -> list[str]:
+    """The columns that must be kept: those of held measures, or all of them for a reducer."""
+    numbered = family.jobs[0].logical is not None  # nothing is combined before it is numbered
+    held = [m for job in family.jobs for m in job.measures if m.held or numbered]
+    whole = any(job.reducer is not None and job.holds for job in family.jobs)
+    if whole or any(m.column is None and m.kernel is None for m in held):
+        return list(chunk.table.column_names)
+    return list(dict.fromkeys(m.column for m in held if m.column is not None))
+
+
+def record_sizes(chunk: Chunk) -> Int64:
+    """The bytes of every record: the UTF-8 length of strings, 8 for a number or time, 1 a bool."""
+    sizes = np.zeros(len(chunk), np.int64)
+    for name in chunk.table.column_names:
+        column = chunk.column(name)
+        valid = np.asarray(pc.is_valid(column))
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            sizes += np.asarray(pc.binary_length(column).fill_null(0))
+        else:
+            sizes += valid * (1 if pa.types.is_boolean(column.type) else 8)
+    return np.maximum(sizes, 1)
+
+
+def merge_panes(family: Family, table: pa.Table) -> pa.Table:
+    """One row per (key, pane), ascending, from rows that may repeat; or one per session."""
+    codes, uniques = codes_of(family.keys, table)
+    panes = np.asarray(flat(table.column("pane")))
+    until: dict[str, pa.Array] = {}
+    if family.kind == "session":
+        ends = np.asarray(flat(table.column("until")))
+        found = find_sessions(codes, panes, ends, family.span.size)
+        groups, group_key, group_pane = found.groups, found.key, found.start
+        until = {"until": pa.array(found.until)}
+    else:
+        groups, group_key, group_pane = group_by(codes, panes)
+    some_row = np.zeros(len(group_key), np.int64)
+    some_row[groups] = np.arange(len(groups))
+    at = pa.array(group_key)
+    columns: dict[str, pa.Array] = {
+        "shard": flat(table.column("shard")).take(pa.array(some_row)),
+        "pane": pa.array(group_pane),
+        **until,
+        **{f"key.{i}": unique.take(at) for i, unique in enumerate(uniques)},
+    }
+    for measure in family.measures:
+        state = state_of(table, measure)
+        if measure.kernel is not None:
+            merged = measure.kernel.merge(state, groups, len(group_key))
+            columns.update({f"state.{measure.state}.{field}": merged[field] for field in merged})
+        elif measure.objects is not None:
+            columns[f"state.{measure.state}.state"] = measure.objects.merge(
+                state["state"], groups, len(group_key)
+            )
+    return pa.table(columns)
+
+
+def codes_of(keys: tuple[str, ...], table: pa.Table) -> tuple[Int64, list[pa.Array]]:
+    """The key of every row as a dense code, and the distinct keys in order."""
+    if not keys:
+        return np.zeros(len(table), np.int64), []
+    return factorize([flat(table.column(f"key.{i}")) for i in range(len(keys))])
+
+
+def state_of(table: pa.Table, measure: Measure) -> dict[str, pa.Array]:
+    """The state columns of one measure."""
+    prefix = f"state.{measure.state}."
+    return {
+        name[len(prefix) :]: flat(table.column(name))
+        for name in table.column_names
+        if name.startswith(prefix)
+    }
+
+
+def live(jobs: list[WindowJob], table: pa.Table, closed: dict[str, int]) -> pa.Table:
+    """The rows some window of these jobs that has not left still needs."""
+    panes = np.asarray(flat(table.column("pane")))
+    alive = np.zeros(len(table), np.bool_)
+    for job in jobs:
+        alive |= job.needed_until(panes) > closed[job.name]
+    return table if alive.all() else table.filter(pa.array(alive))

@@ -1,0 +1,234 @@
+"""Running values: add the panes that enter a window, take away those that leave it.
+
+For aggregates with an inverse, a window costs what enters and leaves it, however long it is. The
+value of every key is kept from batch to batch. Rounding is kept in bounds in two ways: values are
+recomputed from panes at intervals (see `run/keyed.py`), and a value that has become small beside
+what it once was is not trusted (`Advanced.sure`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.ops.chunks import Int64, concat, flat
+from millstream.ops.closing import Found, add_answers
+from millstream.ops.codec import decode, encode, fresh
+from millstream.ops.jobs import Measure, WindowJob
+from millstream.ops.kernels import Columns, Count, Floats, Running
+from millstream.ops.preparing import codes_of, state_of
+
+TRUST = 1e-4  # a value below this share of its peak since the last recomputation is not trusted
+LEAST_PANES = 8  # shorter windows are recomputed as cheaply
+# How many records a window has: a key is present while there are any.
+PRESENCE = Measure("", "count()", None, kernel=Count())
+
+
+@dataclass(frozen=True)
+class Advanced:
+    """Windows that left, their answers, and the running values after the last of them."""
+
+    found: Found
+    outputs: dict[str, Any]
+    running: pa.Table
+    sure: bool
+
+
+def can_run(job: WindowJob) -> bool:
+    """Whether every measure of a job has an inverse, and its windows are long enough to gain."""
+    if job.kind != "time" or job.span.whole or job.reducer is not None or not job.measures:
+        return False
+    if job.span.panes < LEAST_PANES:
+        return False
+    return all(
+        isinstance(m.kernel, Running) or (m.objects is not None and m.objects.inverse is not None)
+        for m in job.measures
+    )
+
+
+def advance(
+    job: WindowJob, running: pa.Table, panes: pa.Table, closed: int, closing: int
+) -> Advanced:
+    """Move every key from the window that ends at `closed` to the one that ends at `closing`.
+
+    `running` has one row per key that is present; `panes` are merged rows of all panes that enter
+    or leave on the way.
+    """
+    span = job.span
+    rows = concat([running.select(["shard", *_keys(job)]), panes.select(["shard", *_keys(job)])])
+    codes, uniques = codes_of(job.keys, rows)
+    keys = int(codes.max()) + 1 if len(codes) else 0
+    some = np.zeros(keys, np.int64)
+    some[codes] = np.arange(len(codes))
+    owners = rows.take(pa.array(some))
+    at_running, at_panes = codes[: len(running)], codes[len(running) :]
+    pane = np.asarray(flat(panes.column("pane")))
+    totals = [_Total.start(m, running, at_running, keys) for m in _measures(job)]
+    states = [state_of(panes, m) for m in _measures(job)]
+    found_key: list[Int64] = []
+    found_end: list[Int64] = []
+    answers: list[dict[str, Any]] = []
+    for end in range(closed + span.step, closing + 1, span.step):
+        enters = (pane >= end - span.step) & (pane < end)
+        leaves = (pane >= end - span.step - span.panes) & (pane < end - span.panes)
+        for total, state in zip(totals, states, strict=True):
+            total.move(state, at_panes, enters, leaves)
+        present = np.flatnonzero(totals[-1].columns["n"] > 0)
+        found_key.append(present)
+        found_end.append(np.full(len(present), end, np.int64))
+        answers.append(_answers(job, totals, present))
+    key = np.concatenate(found_key) if found_key else np.zeros(0, np.int64)
+    end_us = (np.concatenate(found_end) if found_end else key) * span.pane
+    outputs = {
+        m.name: pa.concat_arrays([a[m.name] for a in answers]) if answers else pa.nulls(0)
+        for m in job.measures
+    }
+    found = Found(key, uniques, end_us - span.size, end_us, end_us - 1)
+    return Advanced(
+        found, outputs, _kept(job, owners, totals, closing), all(t.sure() for t in totals)
+    )
+
+
+def recompute(job: WindowJob, panes: pa.Table, closing: int) -> pa.Table:
+    """The running values of the window that ends at `closing`, from all of its panes (merged)."""
+    pane = np.asarray(flat(panes.column("pane")))
+    inside = panes.filter(pa.array((pane >= closing - job.span.panes) & (pane < closing)))
+    codes, _ = codes_of(job.keys, inside)
+    keys = int(codes.max()) + 1 if len(codes) else 0
+    some = np.zeros(keys, np.int64)
+    some[codes] = np.arange(len(codes))
+    table = inside.select(["shard", *_keys(job)]).take(pa.array(some))
+    table = table.append_column("pane", pa.array(np.full(keys, closing, np.int64)))
+    for measure in {m.state: m for m in _measures(job)}.values():
+        state = state_of(inside, measure)
+        if measure.kernel is not None:
+            merged = measure.kernel.merge(state, codes, keys)
+        else:
+            assert measure.objects is not None
+            merged = {"state": measure.objects.merge(state["state"], codes, keys)}
+        for name, column in merged.items():
+            table = table.append_column(f"state.{measure.state}.{name}", column)
+    return table
+
+
+def _keys(job: WindowJob) -> list[str]:
+    return [f"key.{i}" for i in range(len(job.keys))]
+
+
+def _measures(job: WindowJob) -> list[Measure]:
+    """The measures of a job, and last the number of records."""
+    return [*job.measures, PRESENCE]
+
+
+class _Total:
+    """The running state of one measure for all keys."""
+
+    def __init__(self, measure: Measure, columns: Columns, peak: Floats | None) -> None:
+        self.measure, self.columns, self.peak = measure, columns, peak
+        self.kernel: Any = measure.kernel  # one that can run, see can_run()
+        self.objects: Any = measure.objects
+
+    @classmethod
+    def start(cls, measure: Measure, running: pa.Table, at: Int64, keys: int) -> _Total:
+        state = state_of(running, measure)
+        if measure.kernel is None:
+            objects: Any = measure.objects
+            zero = encode(objects.zero())
+            packed = np.full(keys, zero, object)
+            packed[at] = state["state"].to_pylist()
+            return cls(measure, {"state": packed}, None)
+        columns: Columns = {}
+        for name, values in state.items():
+            column = np.zeros(keys, np.asarray(values).dtype)
+            column[at] = np.asarray(values)
+            columns[name] = column
+        kernel: Any = measure.kernel
+        magnitude = kernel.magnitude(columns)
+        peak = None
+        if magnitude is not None:
+            peak = magnitude.copy()
+            stored = f"peak.{measure.state}"
+            if stored in running.column_names:
+                peak[at] = np.maximum(peak[at], np.asarray(flat(running.column(stored))))
+        return cls(measure, columns, peak)
+
+    def move(self, state: dict[str, pa.Array], at: Int64, enters: Any, leaves: Any) -> None:
+        """Add what enters, take away what leaves; each key at most once in each."""
+        for mask, sign in ((enters, 1), (leaves, -1)):
+            rows = np.flatnonzero(mask)
+            if len(rows):
+                self._apply(state, rows, at[rows], sign)
+
+    def _apply(self, state: dict[str, pa.Array], rows: Int64, keys: Int64, sign: int) -> None:
+        # A step may be several panes: those of one key are added one after the other.
+        while len(rows):
+            _, first = np.unique(keys, return_index=True)
+            self._apply_once(state, rows[first], keys[first], sign)
+            rest = np.ones(len(rows), np.bool_)
+            rest[first] = False
+            rows, keys = rows[rest], keys[rest]
+
+    def _apply_once(self, state: dict[str, pa.Array], rows: Int64, keys: Int64, sign: int) -> None:
+        if self.kernel is None:
+            objects, packed = self.objects, state["state"]
+            for row, key in zip(rows.tolist(), keys.tolist(), strict=True):
+                total, pane = decode(self.columns["state"][key]), decode(packed[row].as_py())
+                moved = objects.combine(total, pane) if sign > 0 else objects.inverse(total, pane)
+                self.columns["state"][key] = encode(moved)
+            return
+        kernel = self.kernel
+        change = {name: np.asarray(state[name])[rows] for name in self.columns}
+        mine = {name: column[keys] for name, column in self.columns.items()}
+        moved = kernel.plus(mine, change) if sign > 0 else kernel.minus(mine, change)
+        for name, column in self.columns.items():
+            if moved[name].dtype != column.dtype:
+                self.columns[name] = column = column.astype(moved[name].dtype)
+            column[keys] = moved[name]
+        magnitude = kernel.magnitude({name: column[keys] for name, column in self.columns.items()})
+        if magnitude is not None and self.peak is not None:
+            self.peak[keys] = np.maximum(self.peak[keys], magnitude)
+
+    def sure(self) -> bool:
+        """Whether no value has lost too many digits by taking away much more than is left."""
+        if self.peak is None:
+            return True
+        magnitude = self.kernel.magnitude(self.columns)
+        present = self.columns["n"] > 0
+        doubtful = present & ((magnitude < TRUST * self.peak) | ~np.isfinite(magnitude))
+        return not bool(doubtful.any())
+
+
+def _answers(job: WindowJob, totals: list[_Total], present: Int64) -> dict[str, Any]:
+    outputs: dict[str, Any] = {}
+    for measure, total in zip(job.measures, totals, strict=False):
+        if measure.kernel is not None:
+            state = {name: pa.array(column[present]) for name, column in total.columns.items()}
+            outputs[measure.name] = measure.kernel.result(state)
+        else:
+            states = [fresh(decode(data)) for data in total.columns["state"][present]]
+            add_answers(job, measure, states, outputs)
+    return outputs
+
+
+def _kept(job: WindowJob, owners: pa.Table, totals: list[_Total], closing: int) -> pa.Table:
+    """The running values of all keys that are present, as rows to be stored."""
+    present = np.flatnonzero(totals[-1].columns["n"] > 0)
+    table = owners.take(pa.array(present))
+    table = table.append_column("pane", pa.array(np.full(len(present), closing, np.int64)))
+    done: set[str] = set()
+    for total in totals:
+        if total.measure.state in done:
+            continue
+        done.add(total.measure.state)
+        for name, column in total.columns.items():
+            kind = pa.binary() if total.measure.kernel is None else None
+            values = pa.array(list(column[present]), kind) if kind else pa.array(column[present])
+            table = table.append_column(f"state.{total.measure.state}.{name}", values)
+        if total.peak is not None:
+            table = table.append_column(
+                f"peak.{total.measure.state}", pa.array(total.peak[present])
+            )
+    return table

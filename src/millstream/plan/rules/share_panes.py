@@ -1,0 +1,74 @@
+"""Let windows over the same stream and key share one family of panes, whatever their sizes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from millstream.graph import nodes
+from millstream.ops.jobs import Family, WindowJob
+from millstream.ops.running import PRESENCE, can_run
+from millstream.plan.stages import Plan
+
+MOST_PANES = 100_000  # a window cut finer than this is better off with panes of its own
+FINER = 60  # likewise if sharing makes its panes so many times finer
+
+
+def share_panes(plan: Plan) -> Plan:
+    """Group jobs into families; every job counts time in the panes of its family."""
+    groups: dict[tuple[object, ...], list[list[WindowJob]]] = {}
+    for node in plan.windowed():
+        job = plan.jobs[node.name]
+        families = groups.setdefault(_shared_by(node), [])
+        for family in families:
+            if _fit([*family, job]):
+                family.append(job)
+                break
+        else:
+            families.append([job])
+    made: dict[str, Family] = {}
+    for members in groups.values():
+        for number, family in enumerate(members):
+            name = _name(plan, family[0], number)
+            jobs = tuple(
+                replace(job, kept=job.span.step) if can_run(job) else job
+                for job in _in_units(family)
+            )
+            extra = (PRESENCE,) if any(map(can_run, jobs)) else ()
+            made[name] = Family(name, jobs, extra)
+    by_name = {job.name: job for family in made.values() for job in family.jobs}
+    return replace(plan, families=made, jobs=by_name)
+
+
+def _shared_by(node: nodes.Windowed) -> tuple[object, ...]:
+    """What jobs of a family have in common; only plain windows over time can share."""
+    plain = node.window.kind in ("tumbling", "sliding", "hopping") and not node.in_order
+    alone = "" if plain else node.name
+    return (node.inputs, node.keys, node.null_keys, alone)
+
+
+def unit_of(jobs: list[WindowJob]) -> int:
+    """The width of panes that fit all these windows."""
+    return math.gcd(*(n for job in jobs for n in (job.span.size, job.span.slide)))
+
+
+def _fit(jobs: list[WindowJob]) -> bool:
+    unit = unit_of(jobs)
+    return all(
+        job.span.size // unit <= MOST_PANES and job.span.pane // unit <= FINER for job in jobs
+    )
+
+
+def _in_units(jobs: list[WindowJob]) -> list[WindowJob]:
+    if jobs[0].span.whole or jobs[0].kind != "time":
+        return jobs
+    unit = unit_of(jobs)
+    return [replace(job, span=replace(job.span, unit=unit)) for job in jobs]
+
+
+def _name(plan: Plan, job: WindowJob, number: int) -> str:
+    """A name that stays when windows come and go, so that their panes can be found again."""
+    source = plan.node(job.name).inputs[0].name
+    alone = f" for {job.name}" if job.span.whole or job.one_shard or job.kind != "time" else ""
+    keys = " by " + " ".join(job.keys) if job.keys else ""
+    return f"{source}{keys}{alone}" + (f" {number + 1}" if number else "")

@@ -1,0 +1,300 @@
+"""What a keyed task remembers: bags of rows, and tables with one row per key.
+
+Both are views of the shards a task owns. They read what the last manifest names, and what they
+write becomes part of the state only with the manifest of this batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.ops.chunks import concat, decode_block, flat
+from millstream.ops.jobs import Family, WindowJob
+from millstream.ops.keys import hash_keys, key_arrays
+from millstream.ops.preparing import live, merge_panes
+from millstream.run.batch import Batch, Control
+from millstream.state.segments import Segment, read_segments, safe_name, write_segment
+from millstream.state.tables import KeyedTable
+
+BAGS = ("panes", "values")
+_SEGMENTS = 6  # per shard, before small ones are merged
+_NEVER = 2**61
+_SECOND_HASH = 0x5EED
+
+
+class _Store:
+    """The stored segments of one table of a family, for the shards of this task."""
+
+    def __init__(self, family: Family, table: str, batch: Batch, control: Control) -> None:
+        self.family, self.table, self.batch, self.control = family, table, batch, control
+        self.root = Path(batch.checkpoint) / "state"
+        self.stored: dict[str, list[Segment]] = {
+            shard: segments
+            for shard, segments in batch.segments.get(family.name, {}).get(table, {}).items()
+            if int(shard) % batch.parallelism == control.part and segments
+        }
+
+    def _write(self, rows: pa.Table | None) -> dict[int, Segment]:
+        """Write rows as one file, a record batch per shard."""
+        if rows is None or not len(rows):
+            return {}
+        if self.table == "panes":  # in order of panes, so that a range of them is one slice
+            pane = np.asarray(flat(rows.column("pane")))
+            rows = rows.take(pa.array(np.argsort(pane, kind="stable")))
+        name = (
+            f"{safe_name(self.family.name)}/{self.table}/"
+            f"{self.batch.number:08d}-{self.control.part:04d}-{self.control.attempt}.arrow"
+        )
+        file, written = write_segment(self.root, name, rows)
+        self.control.files.append(file)
+        return written
+
+    def _report(self, kept: dict[str, list[Segment]], written: dict[int, Segment]) -> None:
+        """Tell the driver what this table consists of from now on."""
+        for shard, segment in written.items():
+            kept.setdefault(str(shard), []).append(segment)
+        self.control.segments.setdefault(self.family.name, {})[self.table] = {
+            **{shard: [] for shard in self.stored},
+            **kept,
+        }
+
+
+class Bag(_Store):
+    """Rows that are only added, and forgotten when no window needs them."""
+
+    def __init__(
+        self, family: Family, table: str, blocks: list[bytes], batch: Batch, control: Control
+    ) -> None:
+        super().__init__(family, table, batch, control)
+        self.jobs = family.users(table)
+        self.new = self._merged([decode_block(block) for block in blocks])
+
+    def _merged(self, tables: list[pa.Table]) -> pa.Table | None:
+        tables = [table for table in tables if len(table)]
+        if not tables:
+            return None
+        table = concat(tables)
+        return merge_panes(self.family, table) if self.table == "panes" else table
+
+    def lowest(self) -> int:
+        """The first pane of any row here."""
+        first = [s.low for segments in self.stored.values() for s in segments]
+        return min([*first, self.first_new()])
+
+    def first_new(self) -> int:
+        """The first pane of any new row."""
+        if self.new is None:
+            return _NEVER
+        return int(np.asarray(flat(self.new.column("pane"))).min())
+
+    def due(self, closing: dict[str, int], jobs: Iterable[WindowJob] | None = None) -> bool:
+        """Whether windows (of some jobs) leave, and any of them may have rows here."""
+        ends = [
+            closing[job.name]
+            for job in (self.jobs if jobs is None else jobs)
+            if closing[job.name] > self.batch.closed[job.name] and job in self.jobs
+        ]
+        return bool(ends) and self.lowest() < max(ends)
+
+    def every_row(self) -> pa.Table | None:
+        """New and stored rows, all of them."""
+        segments = [s for found in self.stored.values() for s in found]
+        tables = read_segments(self.root, segments, self.batch.files)
+        return self._merged([*tables, *([] if self.new is None else [self.new])])
+
+    def all_rows(self) -> pa.Table | None:
+        """New and stored rows that a window not yet closed can need, not merged."""
+        closed = self.batch.closed
+        wanted = [s for found in self.stored.values() for s in found if self._alive(s, closed)]
+        tables = read_segments(self.root, wanted, self.batch.files)
+        if self.new is not None:
+            tables.append(self.new)
+        if not tables:
+            return None
+        return live(self.jobs, concat(tables), closed)
+
+    def size(self) -> int:
+        """Stored rows that a window not yet closed can need."""
+        closed = self.batch.closed
+        found = (s for segments in self.stored.values() for s in segments)
+        return sum(s.rows for s in found if self._alive(s, closed))
+
+    def rows_in(self, *ranges: tuple[int, int]) -> pa.Table | None:
+        """New and stored rows whose pane lies in one of some ranges [low, high), merged."""
+        tables = [] if self.new is None else [_between(self.new, ranges, ordered=False)]
+        for segments in self.stored.values():
+            for one in segments:
+                if any(one.low < high and one.high >= low for low, high in ranges):
+                    (rows,) = read_segments(self.root, [one], self.batch.files)
+                    tables.append(_between(rows, ranges, ordered=True))
+        return self._merged(tables)
+
+    def append(self) -> None:
+        """Keep all there is, and what is new."""
+        self._store_with({**self.stored}, self.new, None)
+
+    def replace(self, rows: pa.Table | None) -> None:
+        """Keep these rows and nothing else."""
+        self._report({}, self._write(rows))
+
+    def store(self, closing: dict[str, int]) -> None:
+        """Keep what windows still need: new rows are written, old segments dropped or merged."""
+        kept = {
+            shard: [s for s in segments if self._alive(s, closing)]
+            for shard, segments in self.stored.items()
+        }
+        fresh = None if self.new is None else live(self.jobs, self.new, closing)
+        self._store_with(kept, fresh, closing)
+
+    def _store_with(
+        self,
+        kept: dict[str, list[Segment]],
+        fresh: pa.Table | None,
+        closing: dict[str, int] | None,
+    ) -> None:
+        merging = self._to_merge(kept, 0 if fresh is None else len(fresh))
+        tables = read_segments(self.root, merging, self.batch.files)
+        if fresh is not None:
+            tables.append(fresh)
+        if closing is not None:
+            tables = [live(self.jobs, table, closing) for table in tables]
+        gone = set(merging)
+        left = {shard: [s for s in segments if s not in gone] for shard, segments in kept.items()}
+        self._report(left, self._write(self._merged(tables)))
+
+    def _to_merge(self, kept: dict[str, list[Segment]], fresh: int) -> list[Segment]:
+        """Newest segments, while they are not much larger than what is written anyway."""
+        chosen: list[Segment] = []
+        share = max(1, fresh // max(1, len(kept) or 1))
+        for segments in kept.values():
+            if len(segments) < _SEGMENTS:
+                continue
+            size = share
+            for segment in reversed(segments):
+                if segment.rows > 2 * size and len(segments) < 4 * _SEGMENTS:
+                    break
+                chosen.append(segment)
+                size += segment.rows
+        return chosen
+
+    def _alive(self, segment: Segment, closed: dict[str, int]) -> bool:
+        """Whether a window that has not closed can need rows of a segment."""
+        high = np.array([segment.high])
+        return any(bool(job.needed_until(high)[0] > closed[job.name]) for job in self.jobs)
+
+
+class Running(_Store):
+    """The running values of one job: all rows are replaced together, or dropped."""
+
+    def __init__(self, family: Family, job: str, batch: Batch, control: Control) -> None:
+        super().__init__(family, f"running {job}", batch, control)
+
+    def size(self) -> int:
+        """How many keys have a running value."""
+        return sum(s.rows for segments in self.stored.values() for s in segments)
+
+    def rows(self, closed: int) -> pa.Table | None:
+        """The values of the window that ends at `closed`; None if they are of another one."""
+        segments = [s for found in self.stored.values() for s in found]
+        if not segments or any(s.low != closed or s.high != closed for s in segments):
+            return None
+        return concat(read_segments(self.root, segments, self.batch.files))
+
+    def keep(self) -> None:
+        """Leave everything as it is."""
+        self._report(dict(self.stored), {})
+
+    def replace(self, rows: pa.Table | None) -> None:
+        """Store new values, or none."""
+        self._report({}, self._write(rows))
+
+
+def _between(rows: pa.Table, ranges: tuple[tuple[int, int], ...], ordered: bool) -> pa.Table:
+    pane = np.asarray(flat(rows.column("pane")))
+    if ordered:
+        cuts = [tuple(np.searchsorted(pane, bounds)) for bounds in ranges]
+        return pa.concat_tables([rows.slice(low, high - low) for low, high in cuts])
+    inside = np.zeros(len(pane), np.bool_)
+    for low, high in ranges:
+        inside |= (pane >= low) & (pane < high)
+    return rows.filter(pa.array(inside))
+
+
+class Table(_Store):
+    """One row per key, newest wins: a batch reads and writes the keys it touches."""
+
+    def __init__(self, family: Family, table: str, batch: Batch, control: Control) -> None:
+        super().__init__(family, table, batch, control)
+        self.rows = KeyedTable(self.root, self.stored, batch.files)
+        self.fresh: pa.Table | None = None
+        self.cleared = False
+
+    def rows_of(self, keys: tuple[str, ...], wanted: pa.Table | None) -> pa.Table | None:
+        """The stored rows of the keys that occur in a table."""
+        if wanted is None or not len(wanted) or not self.stored:
+            return None
+        shard = np.asarray(flat(wanted.column("shard"))).astype(np.int64)
+        hashes, checks = hashes_of(keys, wanted)
+        _, first = np.unique(hashes, return_index=True)
+        place, found = self.rows.find(shard[first], hashes[first], checks[first])
+        if found is None:
+            return None
+        return found.take(pa.array(place[place >= 0]))
+
+    def every_row(self) -> pa.Table | None:
+        """All living rows."""
+        tables = list(self.rows.scan())
+        return concat(tables) if tables else None
+
+    def put(self, keys: tuple[str, ...], rows: pa.Table) -> None:
+        """Rows (one per key, with their shard) that take the place of what is stored."""
+        hashes, checks = hashes_of(keys, rows)
+        order = np.argsort(hashes, kind="stable")
+        for name in ("hash", "check", "gone", "pane"):
+            if name in rows.column_names:
+                rows = rows.drop_columns([name])
+        zeros = np.zeros(len(rows), np.int64)
+        rows = (
+            rows.append_column("hash", pa.array(hashes))
+            .append_column("check", pa.array(checks))
+            .append_column("gone", pa.array(zeros.astype(np.bool_)))
+            .append_column("pane", pa.array(zeros))
+        )
+        self.fresh = rows.take(pa.array(order))
+
+    def clear(self) -> None:
+        """Forget every key."""
+        self.cleared = True
+
+    def store(self) -> None:
+        """Write what was put, together with small segments worth merging."""
+        if self.cleared:
+            self._report({}, {})
+            return
+        kept = {shard: list(segments) for shard, segments in self.stored.items()}
+        if self.fresh is None:
+            self._report(kept, {})
+            return
+        merging = self.rows.to_merge(len(self.fresh))
+        owner = np.asarray(flat(self.fresh.column("shard")))
+        pieces = [self.fresh.filter(pa.array(~np.isin(owner, [int(s) for s in merging])))]
+        for shard, segments in merging.items():
+            mine = self.fresh.filter(pa.array(owner == int(shard)))
+            merged = self.rows.merged(shard, segments, mine)
+            kept[shard] = kept[shard][: len(kept[shard]) - len(segments)]
+            if merged is not None:
+                pieces.append(merged)
+        self._report(kept, self._write(concat([p for p in pieces if len(p)] or pieces[:1])))
+
+
+def hashes_of(keys: tuple[str, ...], rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """The two hashes that name the key of every row."""
+    if not keys:
+        zeros = np.zeros(len(rows), np.uint64)
+        return zeros, zeros
+    columns = key_arrays(rows, tuple(f"key.{i}" for i in range(len(keys))))
+    return hash_keys(columns), hash_keys(columns, _SECOND_HASH)
