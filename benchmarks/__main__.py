@@ -1,6 +1,8 @@
-"""`make bench`, or `python -m benchmarks [NAME ...] [--quick]`: run them and keep the figures.
+"""`make bench`, or `python -m benchmarks [NAME ...] [--quick | --table]`: run, keep the figures.
 
-Results go to benchmarks/results/<name>.json; a benchmark whose answers differ from its peer fails.
+Figures go to benchmarks/results/<name>.json; those of quick runs to <name>.quick.json. A benchmark
+whose answers differ from its peer's fails; a missed goal is only printed. `--table` runs nothing
+and fills the figures of full runs into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -9,37 +11,100 @@ import importlib
 import json
 import os
 import platform
+import re
 import sys
 import time
+import traceback
 from pathlib import Path
+from typing import Any
 
-NAMES = ("windows", "latency")
+NAMES = ("windows", "latency", "overlap", "sharing", "minmax", "live")
 RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
 def main() -> int:
     """Run the named benchmarks, or all of them."""
-    quick = "--quick" in sys.argv
+    options = {arg for arg in sys.argv[1:] if arg.startswith("-")}
     names = [arg for arg in sys.argv[1:] if not arg.startswith("-")] or list(NAMES)
     unknown = [name for name in names if name not in NAMES]
-    if unknown:
-        print(f"no benchmark {', '.join(unknown)}; there are: {', '.join(NAMES)}", file=sys.stderr)
+    if unknown or options - {"--quick", "--table"}:
+        wrong = ", ".join([*unknown, *sorted(options - {"--quick", "--table"})])
+        print(f"no benchmark or option {wrong}; there are: {', '.join(NAMES)}", file=sys.stderr)
         return 2
-    failed = False
-    for name in names:
-        print(f"== {name}", flush=True)
-        started = time.time()
-        figures = importlib.import_module(f"benchmarks.{name}").run(quick=quick)
-        figures |= {
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "seconds": round(time.time() - started, 1),
-            "quick": quick,
-        }
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"{name}.json").write_text(json.dumps(figures, indent=2) + "\n")
-        failed |= not figures.get("agree", True)
+    if "--table" in options:
+        return fill_in()
+    failed = [name for name in names if not run(name, "--quick" in options)]
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def run(name: str, quick: bool) -> bool:
+    """Run one and keep its figures; False if it failed or the answers differ."""
+    print(f"== {name}", flush=True)
+    started, load = time.time(), os.getloadavg()[0]
+    try:
+        figures = importlib.import_module(f"benchmarks.{name}").run(quick=quick)
+    except Exception:
+        traceback.print_exc()
+        return False
+    figures |= {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "load_before": round(load, 2),
+        "seconds": round(time.time() - started, 1),
+        "quick": quick,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    file = RESULTS / f"{name}{'.quick' if quick else ''}.json"
+    file.write_text(json.dumps(figures, indent=2) + "\n")
+    agree = bool(figures.get("agree", True))
+    if not agree:
+        print("  ANSWERS DIFFER: the times mean nothing", flush=True)
+    return agree
+
+
+def fill_in() -> int:
+    """Write the figures of full runs into the page, between the marks of each benchmark."""
+    page = PAGE.read_text()
+    for name in NAMES:
+        marks = f"<!-- figures: {name} -->", f"<!-- end: {name} -->"
+        if not all(mark in page for mark in marks):
+            print(f"{PAGE.name} has no marks for {name}", file=sys.stderr)
+            return 1
+        between = re.compile(f"({re.escape(marks[0])}\n).*?({re.escape(marks[1])})", re.DOTALL)
+        text = _section(name)
+        page = between.sub(lambda m, text=text: f"{m[1]}{text}\n{m[2]}", page)
+    PAGE.write_text(page)
+    print(f"filled in {PAGE}")
+    return 0
+
+
+def _section(name: str) -> str:
+    file = RESULTS / f"{name}.json"
+    if not file.exists():
+        return "not run yet"
+    figures = json.loads(file.read_text())
+    parts = [importlib.import_module(f"benchmarks.{name}").table(figures)]
+    goals = figures.get("goals", [])
+    if goals:
+        parts.append("\n".join(map(_goal, goals)))
+    load = figures.get("load_before")
+    note = f"{figures['cores']} cores, Python {figures['python']}"
+    note += f", load before the run {load}" if load is not None else ""
+    note += "; answers agreed" if figures.get("agree") else ""
+    parts.append(f"({'QUICK RUN, small data: ' if figures['quick'] else ''}{note})")
+    if (RESULTS / f"{name}.png").exists():
+        parts.append(f"![{name}](../benchmarks/results/{name}.png)")
+    return "\n\n".join(parts)
+
+
+def _goal(goal: dict[str, Any]) -> str:
+    seen = "not measured" if goal["seen"] is None else f"{goal['seen']:,.2f}"
+    said = {None: "not judged", True: "met", False: "missed"}[goal["met"]]
+    note = f" ({goal['note']})" if goal["note"] else ""
+    return f"- {goal['what']}: {goal['wanted']}; seen {seen}{note}: {said}"
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.common import markdown
+
 RATE = 1_000
 
 
@@ -98,6 +100,17 @@ def run(quick: bool = False) -> dict[str, Any]:
             f"(goal 2), {found['samples']:,} samples at {RATE:,} records/s"
         )
     return figures
+
+
+def table(figures: dict[str, Any]) -> str:
+    """The figures for the documentation."""
+    names = ("p50", "p90", "p99", "max")
+    rows = [
+        [f"{path} to result", *(figures[path][name] for name in names), figures[path]["samples"]]
+        for path in ("record", "window")
+    ]
+    head = [f"{figures['rate']:,} records/s", *(f"{name}, s" for name in names), "samples"]
+    return markdown(head, rows)
 
 
 def _percentiles(values: list[float]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The trades all benchmarks share: seeded, skewed over 500 symbols, in order of time."""
+"""The trades all benchmarks share: seeded, skewed over the symbols, in order of time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 
-def make(directory: Path, count: int, seconds: int, files: int, seed: int = 0) -> Path:
+def make(
+    directory: Path, count: int, seconds: int, files: int, seed: int = 0, symbols: int = 500
+) -> Path:
     """Write trades as Parquet files, about evenly spread over some seconds of event time."""
     directory.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
     ts = 1_700_000_000_000_000 + np.sort(rng.integers(0, seconds * 1000, count)) * 1000
-    symbol = np.char.add("S", (rng.zipf(1.3, count) % 500).astype(str))
+    symbol = np.char.add("S", (rng.zipf(1.3, count) % symbols).astype(str))
     price = 100 + rng.standard_normal(count).cumsum() * 0.01
     for number, rows in enumerate(np.array_split(np.arange(count), files)):
         table = pa.table(

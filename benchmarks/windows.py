@@ -19,6 +19,7 @@ from typing import Any
 import duckdb
 
 from benchmarks import trades
+from benchmarks.common import markdown
 
 SIZE, SLIDE = 60, 1
 
@@ -115,6 +116,18 @@ def _print(figures: dict[str, Any]) -> None:
     )
 
 
+def table(figures: dict[str, Any]) -> str:
+    """The figures for the documentation."""
+    ours, spark = figures["millstream"], figures["pyspark"]
+    return markdown(
+        [figures["window"], "millstream, s", "PySpark, s", "times", "goal"],
+        [
+            ["whole run", ours["seconds"], spark["seconds"], figures["ratio_whole_run"], 4],
+            ["steady batch", ours["steady"], spark["steady"], figures["ratio_steady_batch"], 8],
+        ],
+    )
+
+
 def millstream_side(data: Path, work: Path) -> list[float]:
     """The flow under test; gives the seconds of every batch."""
     import millstream as ms
@@ -137,6 +150,11 @@ def millstream_side(data: Path, work: Path) -> list[float]:
 
 
 def pyspark_side(data: Path, work: Path) -> list[float]:
+    """The peer; gives the seconds of every batch."""
+    return pyspark_query(data, work / "pyspark", SIZE, SLIDE)
+
+
+def pyspark_query(data: Path, out: Path, size: int, slide: int) -> list[float]:
     """Plain PySpark `window()` in append mode, with as many partitions as cores."""
     import os
 
@@ -160,15 +178,15 @@ def pyspark_side(data: Path, work: Path) -> list[float]:
         .parquet(str(data))
         .withWatermark("ts", "1 second")
     )
-    counted = stream.groupBy(F.window("ts", f"{SIZE} seconds", f"{SLIDE} seconds"), "symbol").agg(
+    counted = stream.groupBy(F.window("ts", f"{size} seconds", f"{slide} seconds"), "symbol").agg(
         F.sum("price").alias("s"), F.count("*").alias("n")
     )
     query = (
         counted.select(F.col("window.start").alias("st"), "symbol", "s", "n")
         .writeStream.outputMode("append")
         .format("parquet")
-        .option("path", str(work / "pyspark"))
-        .option("checkpointLocation", str(work / "ck-pyspark"))
+        .option("path", str(out))
+        .option("checkpointLocation", f"{out}-checkpoint")
         .trigger(availableNow=True)
         .start()
     )

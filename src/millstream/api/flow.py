@@ -42,11 +42,20 @@ class Flow:
         stem = type(source).__name__.lower()
         return Stream(self, self.add(graph.Source, stem, (), name=name, spec=source))
 
-    def explain(self) -> str:
-        """The plan as text: stages, operators, and which strategy each window got and why."""
+    def explain(self, checkpoint: str | Path | None = None) -> str:
+        """The plan as text: stages, operators, and which strategy each window got and why.
+
+        With a checkpoint it also says what happened up to the last committed batch.
+        """
         from millstream.plan.explain import explain
 
-        return explain(self.name, self.nodes)
+        return explain(self.name, self.nodes, checkpoint)
+
+    def picture(self, path: str | Path, checkpoint: str | Path | None = None) -> Path:
+        """Draw the plan as an SVG file; with a checkpoint, with the figures of the last batch."""
+        from millstream.plan.picture import picture
+
+        return picture(self.name, self.nodes, path, checkpoint)
 
     def run(self, checkpoint: str | Path | None = None, **options: Any) -> Progress:
         """Run to the end of the input, or until interrupted; gives the final progress.

@@ -53,12 +53,18 @@ def combiner(job: MapReduce, name: str) -> ObjectKernel:
         return [row["key"], job.combine(decode_key(row["key"]), [state[1], value])]
 
     def combine(left: Any, right: Any) -> Any:
+        if left is None or right is None:
+            return right if left is None else left
         return [left[0], job.combine(decode_key(left[0]), [left[1], right[1]])]
+
+    def uncombine(total: Any, expired: Any) -> Any:
+        return [total[0], job.uncombine(decode_key(total[0]), total[1], expired[1])]
 
     def finish(state: Any) -> Any:
         return state[1]
 
-    return ObjectKernel(f"{name}.combine", zero, add, combine, finish)
+    inverse = uncombine if job.can("uncombine") else None
+    return ObjectKernel(f"{name}.combine", zero, add, combine, finish, inverse)
 
 
 def pack_pairs(pairs: Iterable[tuple[Any, Any]] | None) -> list[dict[str, bytes]]:

@@ -13,7 +13,9 @@ from millstream.api.sinks import Call, Console, Jsonl, Memory, Parquet, SinkSpec
 from millstream.api.windows import WHOLE, WindowSpec
 from millstream.errors import ConfigError
 from millstream.graph import nodes
+from millstream.graph.durations import Duration, micros
 from millstream.io.formats import parse_schema
+from millstream.ops.emission import FINAL, Emission
 from millstream.ops.expressions import parse_condition, parse_projection
 
 if TYPE_CHECKING:
@@ -147,16 +149,32 @@ class KeyedStream:
         self.keys = keys
         self.nulls = nulls
 
-    def window(self, window: WindowSpec, *, emit: str = "final") -> WindowedStream:
-        """Cut time into windows."""
+    def window(
+        self,
+        window: WindowSpec,
+        *,
+        emit: str = "final",
+        every: Duration | None = None,
+        every_rows: int | None = None,
+        every_event: Duration | None = None,
+    ) -> WindowedStream:
+        """Cut time into windows.
+
+        emit="final": a result leaves once, when its window is complete.
+        emit="early": results of open windows leave as well, by the wall clock (`every`), by records
+            taken in (`every_rows`) or by event time (`every_event`), each when it has changed;
+            columns `revision` (0, 1, 2, ...) and `final` say which is which.
+        emit="delta": a result leaves when event time has passed the end of its window, and again
+            when a record within the allowed lateness changes it; column `op` is "+" or "u".
+            Aggregates further down take the change into account.
+        """
         if not isinstance(window, WindowSpec):
             raise ConfigError(
                 f"window(): expected a window like ms.tumbling('1m') or "
                 f"ms.sliding('10m', '1m'), got {window!r}"
             )
-        if emit != "final":
-            raise ConfigError(f'window(emit={emit!r}): this version knows emit="final"')
-        return WindowedStream(self, window)
+        emission = _emission(window, emit, every, every_rows, every_event)
+        return WindowedStream(self, window, emission)
 
     def agg(self, **aggs: Any) -> Stream:
         """Aggregates over the whole (bounded) input."""
@@ -167,7 +185,12 @@ class KeyedStream:
         return WindowedStream(self, WHOLE).reduce(reducer)
 
     def map_reduce(
-        self, job: MapReduce, window: WindowSpec | None = None, *, sorted: bool = False
+        self,
+        job: MapReduce,
+        window: WindowSpec | None = None,
+        *,
+        sorted: bool = False,
+        emission: Emission | None = None,
     ) -> Stream:
         """A MapReduce job whose `map` gets the key of this stream."""
         if isinstance(job, type):
@@ -190,6 +213,7 @@ class KeyedStream:
             window=window or WHOLE,
             job=job,
             in_order=sorted,
+            emission=emission or FINAL,
         )
         return Stream(self.stream.flow, node)
 
@@ -197,13 +221,17 @@ class KeyedStream:
 class WindowedStream:
     """A keyed stream cut into windows."""
 
-    def __init__(self, keyed: KeyedStream, window: WindowSpec) -> None:
+    def __init__(
+        self, keyed: KeyedStream, window: WindowSpec, emission: Emission | None = None
+    ) -> None:
         self.keyed = keyed
         self.spec = window
+        self.emission = emission or FINAL
 
     def agg(self, **aggs: Any) -> Stream:
         """One row per window and key: the key columns, window_start, window_end and these."""
         taken = {*self.keyed.keys, "window_start", "window_end"}
+        taken |= {"early": {"revision", "final"}, "delta": {"op"}}.get(self.emission.mode, set())
         checked = aggregates.checked(aggs, "agg", taken)
         return self._add("agg", aggs=tuple(checked.items()))
 
@@ -213,12 +241,14 @@ class WindowedStream:
         Records are dicts in (ts, source, offset) order.
         """
         if isinstance(reducer, MapReduce):
-            return self.keyed.map_reduce(reducer, self.spec)
+            return self.map_reduce(reducer)
         return self._add("reduce", reducer=_function("reduce", reducer))
 
     def map_reduce(self, job: MapReduce, *, sorted: bool = False) -> Stream:
         """A MapReduce job over these windows."""
-        return self.keyed.map_reduce(job, self.spec, sorted=sorted)
+        if self.emission.mode != "final" and sorted:
+            raise ConfigError("map_reduce(sorted=True): sorted output leaves once, as final")
+        return self.keyed.map_reduce(job, self.spec, sorted=sorted, emission=self.emission)
 
     def _add(self, stem: str, **fields: Any) -> Stream:
         keyed = self.keyed
@@ -232,9 +262,42 @@ class WindowedStream:
             keys=keyed.keys,
             window=self.spec,
             null_keys=keyed.nulls,
+            emission=self.emission,
             **fields,
         )
         return Stream(keyed.stream.flow, node)
+
+
+def _emission(
+    window: WindowSpec,
+    emit: str,
+    every: Duration | None,
+    every_rows: int | None,
+    every_event: Duration | None,
+) -> Emission:
+    if emit not in ("final", "early", "delta"):
+        raise ConfigError(f'window(emit={emit!r}): use "final", "early" or "delta"')
+    given = [one for one in (every, every_rows, every_event) if one is not None]
+    if emit != "early" and given:
+        raise ConfigError('window(): every=, every_rows= and every_event= go with emit="early"')
+    if emit == "early" and not given:
+        raise ConfigError(
+            'window(emit="early"): say when, with every="10s" (wall clock), every_rows=1000 or '
+            'every_event="1m"'
+        )
+    if emit != "final" and window.kind not in ("tumbling", "sliding", "hopping"):
+        raise ConfigError(
+            f"window(emit={emit!r}): {window} leaves only once; early and delta results are for "
+            "tumbling, sliding and hopping windows"
+        )
+    if every_rows is not None and (not isinstance(every_rows, int) or every_rows < 1):
+        raise ConfigError(f"window(every_rows={every_rows!r}): expected a whole number from 1")
+    return Emission(
+        emit,
+        micros(every, "window(every=)") if every is not None else 0,
+        every_rows or 0,
+        micros(every_event, "window(every_event=)") if every_event is not None else 0,
+    )
 
 
 def _text(step: str, expr: Any) -> str:

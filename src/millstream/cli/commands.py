@@ -129,8 +129,26 @@ def run(
     )
 
 
-@app.command(epilog="Example: [bold]millstream plan app.py[/bold]")
-def plan(file: AppFile, flow: FlowName = None, debug: Debug = False) -> None:
+@app.command(epilog="Example: [bold]millstream plan app.py --picture plan.svg[/bold]")
+def plan(
+    file: AppFile,
+    flow: FlowName = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Add what happened up to the last batch committed there; the flow may be running.",
+            show_default=False,
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.SVG", help="Draw the plan into this file too.", show_default=False
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
     """Check a flow and print its plan: stages, steps, and how each window is computed.
 
     The sources are looked at, so that a wrong path or column is found; neither Spark nor Java is
@@ -140,7 +158,9 @@ def plan(file: AppFile, flow: FlowName = None, debug: Debug = False) -> None:
 
     found = load_flow(file, flow)
     plan_flow(found)
-    typer.echo(found.explain())
+    typer.echo(found.explain(checkpoint))
+    if picture is not None:
+        found.picture(picture, checkpoint)
 
 
 @app.command(epilog="Example: [bold]millstream doctor .millstream/prices[/bold]")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millstream.ops.emission import FINAL, Emission
 from millstream.ops.expressions import Expression
 
 
@@ -88,6 +89,7 @@ class Windowed(Node):
     reducer: Callable[..., Any] | None = None
     job: Any = None
     null_keys: str = "dead"
+    emission: Emission = FINAL
     in_order: bool = False  # sorted output: all keys in one shard
 
 

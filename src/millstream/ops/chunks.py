@@ -30,6 +30,7 @@ class Chunk:
     ts: Int64
     pos: Int64
     src: int
+    sign: Int64 | None = None  # -1 for rows that take away what an update replaces
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -40,11 +41,20 @@ class Chunk:
             index = np.flatnonzero(index)
         if len(index) == len(self.ts) and (len(index) == 0 or bool((np.diff(index) == 1).all())):
             return self
-        return Chunk(self.table.take(pa.array(index)), self.ts[index], self.pos[index], self.src)
+        return self.at(self.table.take(pa.array(index)), index)
 
     def with_table(self, table: pa.Table) -> Chunk:
         """The same records with other columns."""
-        return Chunk(table, self.ts, self.pos, self.src)
+        return Chunk(table, self.ts, self.pos, self.src, self.sign)
+
+    def at(self, table: pa.Table, index: np.ndarray[Any, Any]) -> Chunk:
+        """Other rows, each made from the record at an index of this chunk."""
+        sign = None if self.sign is None else self.sign[index]
+        return Chunk(table, self.ts[index], self.pos[index], self.src, sign)
+
+    def signs(self) -> Int64:
+        """1 or -1 for every record."""
+        return np.ones(len(self), np.int8) if self.sign is None else self.sign
 
     def column(self, name: str) -> pa.Array:
         """One column as a plain array; all null if no record of this chunk has it."""

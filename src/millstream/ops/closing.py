@@ -18,11 +18,13 @@ from millstream.ops.codec import as_key, decode, decode_key
 from millstream.ops.grid import Runs, find_runs
 from millstream.ops.holding import gather_lists
 from millstream.ops.jobs import Measure, Window, WindowJob
+from millstream.ops.kernels import Kernel, State
 from millstream.ops.keys import hash_keys
 from millstream.ops.preparing import codes_of, state_of
 from millstream.ops.records import DeadLetter, as_json, describe, several, to_table
 
 STAMP = pa.timestamp("us", "UTC")
+_ROWS = 4_000_000  # rows gathered at a time
 
 
 def close(
@@ -147,10 +149,13 @@ def slide(
 ) -> dict[str, Any]:
     """The answers of all combining measures for every closing window of the runs."""
     outputs: dict[str, Any] = {}
-    grids = list(runs.grids(pane)) if any(m.kernel for m in job.measures) else []
+    sparse = int((high - low).sum()) < runs.cells()
+    grids = list(runs.grids(pane)) if not sparse and any(m.kernel for m in job.measures) else []
     for measure in job.measures:
         state = state_of(panes, measure)
-        if measure.kernel is not None:
+        if measure.kernel is not None and sparse:
+            outputs[measure.name] = _gathered(measure.kernel, state, low, high)
+        elif measure.kernel is not None:
             parts = [measure.kernel.result(measure.kernel.slide(state, g)) for g in grids]
             outputs[measure.name] = pa.concat_arrays(parts) if parts else pa.nulls(0)
         elif measure.objects is not None:
@@ -159,11 +164,31 @@ def slide(
     return outputs
 
 
+def _gathered(kernel: Kernel, state: State, low: Int64, high: Int64) -> pa.Array:
+    """Windows with fewer rows than panes: merge the rows of each, some windows at a time."""
+    parts = []
+    done = np.concatenate(([0], np.cumsum(high - low)))
+    start = 0
+    while start < len(low):
+        stop = max(start + 1, int(np.searchsorted(done, done[start] + _ROWS, "right")) - 1)
+        sizes = high[start:stop] - low[start:stop]
+        nth = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        rows = pa.array(np.repeat(low[start:stop], sizes) + nth)
+        window = np.repeat(np.arange(stop - start), sizes)
+        mine = {name: column.take(rows) for name, column in state.items()}
+        parts.append(kernel.result(kernel.merge(mine, window, stop - start)))
+        start = stop
+    return pa.concat_arrays(parts) if parts else pa.nulls(0)
+
+
 def add_answers(
     job: WindowJob, measure: Measure, states: list[Any], outputs: dict[str, Any]
 ) -> None:
     """The answers of a user's states: a column, or what a MapReduce job reduces."""
     assert measure.objects is not None
+    if measure.objects.typed is not None:
+        outputs[measure.name] = measure.objects.typed(states)
+        return
     answers = measure.objects.results(states)
     if job.reducer is not None:
         outputs["values"] = [[answer] for answer in answers]
@@ -192,7 +217,9 @@ def held_outputs(
             known = name in values.column_names
             column = flat(values.column(name)) if known else pa.nulls(len(values))
             kept = gather_lists(column, low, high)
-        if measure.fold is not None:
+        if measure.lists is not None:
+            kept = measure.lists(kept)
+        elif measure.fold is not None:
             lists = kept if isinstance(kept, list) else kept.to_pylist()
             kept = _python_column(measure.name, [measure.fold(v) for v in lists])
         outputs[measure.name] = kept

@@ -111,6 +111,11 @@ class Runs:
             np.searchsorted(place, base[run] + high - self.first[run]),
         )
 
+    def cells(self) -> int:
+        """How many cells all grids together would have."""
+        width = self.span.panes
+        return int((self.last // width - self.first // width + 1).sum()) * width
+
     def _ends(self, runs: Int64) -> tuple[Int64, Int64]:
         """Every closing window of these runs, as (run, end)."""
         counts = self.windows[runs]

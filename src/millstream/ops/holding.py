@@ -28,6 +28,8 @@ class ObjectKernel:
     combine: Callable[[Any, Any], Any]
     finish: Callable[[Any], Any]
     inverse: Callable[[Any, Any], Any] | None = None  # uncombine
+    bulk: Callable[[list[pa.Array], Int64, int], pa.Array] | None = None  # lift whole columns
+    typed: Callable[[list[Any]], pa.Array] | None = None  # all answers as a column of known type
 
     def lift(self, values: list[Any], groups: Int64, count: int) -> tuple[pa.Array, dict[int, str]]:
         """One state per group; values on which `add` raises are given back with the error."""
@@ -104,6 +106,21 @@ class ObjectKernel:
                 f"{self.name}: result() raised {type(error).__name__}: {error}"
             ) from error
 
+    def plus(self, left: Any, right: Any) -> Any:
+        """Two states as one; an error says which."""
+        return self._combine(left, right)
+
+    def minus(self, total: Any, expired: Any) -> Any:
+        """What is left of a total; an error says of which."""
+        assert self.inverse is not None
+        try:
+            return self.inverse(total, expired)
+        except Exception as error:
+            raise RunError(
+                f"{self.name}: uncombine({total!r}, {expired!r}) raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
     def _combine(self, left: Any, right: Any) -> Any:
         try:
             return self.combine(left, right)
@@ -111,6 +128,11 @@ class ObjectKernel:
             raise RunError(
                 f"{self.name}: combine({left!r}, {right!r}) raised {type(error).__name__}: {error}"
             ) from error
+
+
+def never(state: Any, value: Any) -> Any:
+    """The `add` of states that are made from whole columns."""
+    raise NotImplementedError
 
 
 def gather_lists(values: pa.Array, low: Int64, high: Int64) -> pa.Array:

@@ -12,7 +12,10 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from millstream.ops.chunks import Int64
+from millstream.ops.emission import FINAL, Emission
 from millstream.ops.holding import ObjectKernel
 from millstream.ops.kernels import Kernel
 from millstream.ops.spans import Span
@@ -38,11 +41,18 @@ class Measure:
     kernel: Kernel | None = None  # vectorised states
     objects: ObjectKernel | None = None  # a user's states
     fold: Callable[[list[Any]], Any] | None = None  # kept values, folded; None: as a list
+    lists: Callable[[pa.Array], pa.Array] | None = None  # the same for all windows at once
+    by: str | None = None  # a second column
 
     @property
     def held(self) -> bool:
         """Its values are kept until the window leaves."""
         return self.kernel is None and self.objects is None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns it looks at; none if it takes whole records."""
+        return tuple(name for name in (self.column, self.by) if name is not None)
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,7 @@ class WindowJob:
     one_shard: bool = False  # all keys together, so that the output can be sorted
     kept: int = 0  # panes kept after their last window, so that running values can lose them
     kind: str = "time"  # or "landmark", "session", "rows", "bytes"
+    emission: Emission = FINAL
     logical: Span | None = None  # windows over rows or bytes: their arithmetic, per key
 
     def needed_until(self, panes: Int64) -> Int64:

@@ -45,7 +45,7 @@ class Kernel(Protocol):
     def result(self, state: State) -> pa.Array: ...
 
 
-def _numbers(values: pa.Array, what: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def as_numbers(values: pa.Array, what: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Values as NumPy numbers (nulls as zero), and which of them are there."""
     kind = values.type
     if pa.types.is_boolean(kind) or pa.types.is_null(kind) or pa.types.is_integer(kind):
@@ -86,6 +86,13 @@ class Running(Protocol):
     def magnitude(self, state: Columns) -> Floats | None: ...
 
 
+@runtime_checkable
+class Reversible(Protocol):
+    """What a kernel needs over streams of changes: a state that takes another away."""
+
+    def negate(self, state: State) -> State: ...
+
+
 class _Additive:
     """Running values of states whose fields simply add up."""
 
@@ -94,6 +101,10 @@ class _Additive:
 
     def minus(self, total: Columns, expired: Columns) -> Columns:
         return {name: total[name] - expired[name] for name in total}
+
+    def negate(self, state: State) -> State:
+        """The state that takes another away when it is merged."""
+        return {name: pc.negate(values) for name, values in state.items()}
 
     def magnitude(self, state: Columns) -> Floats | None:
         """How large the floating-point part is, to judge rounding; None if all is exact."""
@@ -135,7 +146,7 @@ class Sum(_Additive):
     def lift(self, values: pa.Array | None, rows: Rows) -> State:
         assert values is not None
         what = "mean" if self.mean else "sum"
-        numbers, valid = _numbers(values, what)
+        numbers, valid = as_numbers(values, what)
         if self.mean:
             numbers = numbers.astype(np.float64)
         groups = rows.groups
@@ -185,7 +196,7 @@ class Variance:
 
     def lift(self, values: pa.Array | None, rows: Rows) -> State:
         assert values is not None
-        numbers, valid = _numbers(values, "std" if self.root else "var")
+        numbers, valid = as_numbers(values, "std" if self.root else "var")
         numbers, groups = numbers.astype(np.float64)[valid], rows.groups[valid]
         n = np.bincount(groups, minlength=rows.count).astype(np.float64)
         total = np.bincount(groups, weights=numbers, minlength=rows.count)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import RunError
-from millstream.ops.chunks import Chunk, Int64, flat
+from millstream.ops.chunks import Chunk, Int64, concat, flat
 from millstream.ops.jobs import Family, Measure, WindowJob
 from millstream.ops.kernels import Rows
 from millstream.ops.keys import canonical, factorize, group_by, hash_keys
@@ -59,7 +59,7 @@ def prepare(family: Family, chunk: Chunk, closed: dict[str, int], shards: int) -
         keep = wanted.copy()
         keep[list(bad)] = False
         kept = np.flatnonzero(keep)
-        states, values, failed = _reduce(family, chunk.take(kept), shards)
+        states, values, failed = _reduce_signed(family, chunk.take(kept), shards)
         if not failed:
             break
         bad.update({int(kept[index]): why for index, why in failed.items()})
@@ -86,6 +86,32 @@ def _null_keys(family: Family, chunk: Chunk) -> dict[int, str]:
             null = np.flatnonzero(np.asarray(pc.is_null(column)))
             bad.update(dict.fromkeys(null.tolist(), why))
     return dict(sorted(bad.items()))
+
+
+def _reduce_signed(
+    family: Family, chunk: Chunk, shards: int
+) -> tuple[pa.Table | None, pa.Table | None, dict[int, str]]:
+    """Rows that take away become states that take away."""
+    if chunk.sign is None or not len(chunk) or chunk.sign.min() > 0:
+        return _reduce(family, chunk, shards)
+    tables = []
+    for sign in (1, -1):
+        part = np.flatnonzero(chunk.sign == sign)
+        states, _, failed = _reduce(family, chunk.take(part), shards)
+        if failed:
+            return None, None, {int(part[index]): why for index, why in failed.items()}
+        if states is not None:
+            tables.append(states if sign > 0 else _negated(family, states))
+    return concat(tables), None, {}
+
+
+def _negated(family: Family, states: pa.Table) -> pa.Table:
+    for measure in family.measures:
+        kernel: Any = measure.kernel  # one with an inverse: the planner saw to that
+        for field, values in kernel.negate(state_of(states, measure)).items():
+            name = f"state.{measure.state}.{field}"
+            states = states.set_column(states.schema.get_field_index(name), name, values)
+    return states
 
 
 def _reduce(
@@ -139,7 +165,8 @@ def _reduce(
 def _shards_of(uniques: list[pa.Array], count: int, shards: int, one_shard: bool) -> Int64:
     if not uniques or one_shard:
         return np.zeros(count, np.int32)
-    return (hash_keys(uniques) % np.uint64(shards)).astype(np.int32)
+    # The hash as it stands in the place of results, so that both lead to the same shard.
+    return ((hash_keys(uniques) >> np.uint64(1)) % np.uint64(shards)).astype(np.int32)
 
 
 def lift(
@@ -153,6 +180,13 @@ def lift(
         except RunError as error:
             raise RunError(f"column {measure.column!r}: {error}") from error
         columns.update({f"state.{measure.state}.{field}": state[field] for field in state})
+    elif measure.objects is not None and measure.objects.bulk is not None:
+        inputs = [chunk.column(name) for name in measure.columns]
+        try:
+            states = measure.objects.bulk(inputs, rows.groups, rows.count)
+        except RunError as error:
+            raise RunError(f"column {measure.columns[-1]!r}: {error}") from error
+        columns[f"state.{measure.state}.state"] = states
     elif measure.objects is not None:
         if measure.column is None:
             items: list[Any] = chunk.table.to_pylist()
@@ -171,7 +205,7 @@ def _held_columns(family: Family, chunk: Chunk) -> list[str]:
     whole = any(job.reducer is not None and job.holds for job in family.jobs)
     if whole or any(m.column is None and m.kernel is None for m in held):
         return list(chunk.table.column_names)
-    return list(dict.fromkeys(m.column for m in held if m.column is not None))
+    return list(dict.fromkeys(name for m in held for name in m.columns))
 
 
 def record_sizes(chunk: Chunk) -> Int64:

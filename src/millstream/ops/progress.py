@@ -36,6 +36,12 @@ class SourceProgress:
             return min(active) - self.lateness
         return None if self.silent else BEGIN
 
+    def on_time(self) -> int | None:
+        """The watermark if nothing were out of order: how far event time itself has come."""
+        if self.lateness is None or self.ended:
+            return self.watermark()
+        return replace(self, lateness=0).watermark()
+
     def seen(self, latest: dict[str, int]) -> SourceProgress:
         """This progress after a batch in which participants got so far."""
         merged = dict(self.latest)

@@ -76,7 +76,7 @@ def apply(
         table, bad = to_table(out, schema)
     at = np.array(origin, np.int64)
     dead = [dead_row(operator, chunk, index, why) for index, why in sorted(failed.items())]
-    return Chunk(table, chunk.ts[at], chunk.pos[at], chunk.src), dead
+    return chunk.at(table, at), dead
 
 
 def several(result: Any) -> list[Row]:

@@ -39,14 +39,18 @@ class Advanced:
 
 def can_run(job: WindowJob) -> bool:
     """Whether every measure of a job has an inverse, and its windows are long enough to gain."""
-    if job.kind != "time" or job.span.whole or job.reducer is not None or not job.measures:
+    if job.kind != "time" or job.span.whole or not job.measures:
         return False
-    if job.span.panes < LEAST_PANES:
+    if job.reducer is not None and not job.packed:
         return False
-    return all(
-        isinstance(m.kernel, Running) or (m.objects is not None and m.objects.inverse is not None)
-        for m in job.measures
-    )
+    return job.span.panes >= LEAST_PANES and all(map(has_inverse, job.measures))
+
+
+def has_inverse(measure: Measure) -> bool:
+    """Whether what a pane added can be taken away again."""
+    if measure.objects is not None:
+        return measure.objects.inverse is not None
+    return isinstance(measure.kernel, Running)
 
 
 def advance(
@@ -74,22 +78,35 @@ def advance(
     for end in range(closed + span.step, closing + 1, span.step):
         enters = (pane >= end - span.step) & (pane < end)
         leaves = (pane >= end - span.step - span.panes) & (pane < end - span.panes)
-        for total, state in zip(totals, states, strict=True):
+        totals[-1].move(states[-1], at_panes, enters, leaves)
+        there = totals[-1].columns["n"] > 0
+        leaves &= there[at_panes]
+        for total, state in zip(totals[:-1], states[:-1], strict=True):
             total.move(state, at_panes, enters, leaves)
-        present = np.flatnonzero(totals[-1].columns["n"] > 0)
+            total.forget(~there)
+        present = np.flatnonzero(there)
         found_key.append(present)
         found_end.append(np.full(len(present), end, np.int64))
         answers.append(_answers(job, totals, present))
     key = np.concatenate(found_key) if found_key else np.zeros(0, np.int64)
     end_us = (np.concatenate(found_end) if found_end else key) * span.pane
-    outputs = {
-        m.name: pa.concat_arrays([a[m.name] for a in answers]) if answers else pa.nulls(0)
-        for m in job.measures
-    }
+    outputs: dict[str, Any] = {}
+    if job.reducer is not None:
+        outputs["values"] = [values for one in answers for values in one["values"]]
+    else:
+        for measure in job.measures:
+            outputs[measure.name] = _joined([one[measure.name] for one in answers])
     found = Found(key, uniques, end_us - span.size, end_us, end_us - 1)
     return Advanced(
         found, outputs, _kept(job, owners, totals, closing), all(t.sure() for t in totals)
     )
+
+
+def _joined(parts: list[pa.Array]) -> pa.Array:
+    """The answers of one window after the other; types may have widened on the way."""
+    if not parts:
+        return pa.nulls(0)
+    return flat(concat([pa.table({"answer": part}) for part in parts]).column(0))
 
 
 def recompute(job: WindowJob, panes: pa.Table, closing: int) -> pa.Table:
@@ -136,10 +153,12 @@ class _Total:
         state = state_of(running, measure)
         if measure.kernel is None:
             objects: Any = measure.objects
-            zero = encode(objects.zero())
-            packed = np.full(keys, zero, object)
-            packed[at] = state["state"].to_pylist()
-            return cls(measure, {"state": packed}, None)
+            values = np.empty(keys, object)
+            for key in range(keys):
+                values[key] = objects.zero()
+            for key, value in zip(at.tolist(), objects.decoded(state["state"]), strict=True):
+                values[key] = value
+            return cls(measure, {"state": values}, None)
         columns: Columns = {}
         for name, values in state.items():
             column = np.zeros(keys, np.asarray(values).dtype)
@@ -175,9 +194,9 @@ class _Total:
         if self.kernel is None:
             objects, packed = self.objects, state["state"]
             for row, key in zip(rows.tolist(), keys.tolist(), strict=True):
-                total, pane = decode(self.columns["state"][key]), decode(packed[row].as_py())
-                moved = objects.combine(total, pane) if sign > 0 else objects.inverse(total, pane)
-                self.columns["state"][key] = encode(moved)
+                total, pane = self.columns["state"][key], decode(packed[row].as_py())
+                moved = objects.plus(total, pane) if sign > 0 else objects.minus(total, pane)
+                self.columns["state"][key] = moved
             return
         kernel = self.kernel
         change = {name: np.asarray(state[name])[rows] for name in self.columns}
@@ -190,6 +209,17 @@ class _Total:
         magnitude = kernel.magnitude({name: column[keys] for name, column in self.columns.items()})
         if magnitude is not None and self.peak is not None:
             self.peak[keys] = np.maximum(self.peak[keys], magnitude)
+
+    def forget(self, keys: Any) -> None:
+        """Begin keys that are gone anew, so that nothing of what they were is left."""
+        if self.kernel is None:
+            for key in np.flatnonzero(keys):
+                self.columns["state"][key] = self.objects.zero()
+            return
+        for column in self.columns.values():
+            column[keys] = 0
+        if self.peak is not None:
+            self.peak[keys] = 0
 
     def sure(self) -> bool:
         """Whether no value has lost too many digits by taking away much more than is left."""
@@ -208,7 +238,7 @@ def _answers(job: WindowJob, totals: list[_Total], present: Int64) -> dict[str, 
             state = {name: pa.array(column[present]) for name, column in total.columns.items()}
             outputs[measure.name] = measure.kernel.result(state)
         else:
-            states = [fresh(decode(data)) for data in total.columns["state"][present]]
+            states = [fresh(one) for one in total.columns["state"][present]]
             add_answers(job, measure, states, outputs)
     return outputs
 
@@ -224,8 +254,10 @@ def _kept(job: WindowJob, owners: pa.Table, totals: list[_Total], closing: int) 
             continue
         done.add(total.measure.state)
         for name, column in total.columns.items():
-            kind = pa.binary() if total.measure.kernel is None else None
-            values = pa.array(list(column[present]), kind) if kind else pa.array(column[present])
+            if total.measure.kernel is None:
+                values = pa.array([encode(one) for one in column[present]], pa.binary())
+            else:
+                values = pa.array(column[present])
             table = table.append_column(f"state.{total.measure.state}.{name}", values)
         if total.peak is not None:
             table = table.append_column(

@@ -1,25 +1,33 @@
 """The plan as text: stages, steps with their inputs by name, strategies and why.
 
 Readable, diffable, and the golden format of the tests. It needs no source to exist: everything it
-says follows from the graph.
+says follows from the graph, and with a checkpoint from its last committed batch.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from millstream.graph import nodes
 from millstream.graph.durations import text
-from millstream.ops.jobs import Family, WindowJob
+from millstream.ops.jobs import Family, Measure, WindowJob
+from millstream.ops.kernels import Running
+from millstream.ops.running import LEAST_PANES, can_run
+from millstream.plan.figures import Figures, moment, read_figures
 from millstream.plan.planner import sketch
 from millstream.plan.stages import Plan
 
 
-def explain(flow: str, graph: tuple[nodes.Node, ...]) -> str:
-    """What `Flow.explain()` and `millstream plan` print."""
+def explain(flow: str, graph: tuple[nodes.Node, ...], checkpoint: str | Path | None = None) -> str:
+    """What `Flow.explain()` and `millstream plan` print; with a checkpoint, also what happened."""
     plan = sketch(flow, graph)
-    place = _places(plan)
+    figures = read_figures(plan, checkpoint) if checkpoint is not None else None
+    place = places(plan)
     lines = [f"flow {flow}"]
+    if checkpoint is not None:
+        lines[0] += f", as of {figures.title}" if figures else ", no batch committed yet"
     for level in range(plan.depth + 1):
         title = "read, fused stateless steps, map-side combine"
         if level:
@@ -31,13 +39,15 @@ def explain(flow: str, graph: tuple[nodes.Node, ...]) -> str:
             if isinstance(node, nodes.Windowed):
                 family = plan.family_of(node.name)
                 if family.jobs[0].name == node.name:
-                    lines.extend(f"  {line}" for line in _family(plan, family))
+                    lines.extend(f"  {line}" for line in _family(plan, family, figures))
             else:
-                lines.extend(f"  {line}" for line in _describe(node))
+                lines.append(f"  {describe(node)}")
+                lines.extend(f"    {line}" for line in _happened(figures, node))
     return "\n".join(lines)
 
 
-def _places(plan: Plan) -> dict[nodes.Node, int]:
+def places(plan: Plan) -> dict[nodes.Node, int]:
+    """The stage in which every step runs."""
     place: dict[nodes.Node, int] = {}
     for node in plan.nodes:
         above = max((place[one] for one in node.inputs), default=0)
@@ -45,67 +55,144 @@ def _places(plan: Plan) -> dict[nodes.Node, int]:
     return place
 
 
-def _family(plan: Plan, family: Family) -> list[str]:
+# -- what happened -----------------------------------------------------------------------------
+
+
+def _happened(figures: Figures | None, node: nodes.Node) -> list[str]:
+    """The figures of a step, one line."""
+    if figures is None:
+        return []
+    account = figures.account(node.name)
+    parts = [f"{account.get('offered', 0):,} in", f"{account.get('aggregated', 0):,} aggregated"]
+    parts.extend(figures.losses(node.name))
+    count, rate = figures.last_batch(node.name), figures.rate(node.name)
+    if count is not None:
+        pace = f" ({number(rate)} a second)" if rate else ""
+        parts.append(f"{count:,} of them in the last batch{pace}")
+    line = "so far: " + ", ".join(parts)
+    if isinstance(node, nodes.Source) and node.name in figures.watermarks:
+        line += f"; watermark {moment(figures.watermarks[node.name])}"
+    return [line]
+
+
+def _windows_left(figures: Figures | None, node: nodes.Windowed, job: WindowJob) -> list[str]:
+    if figures is None:
+        return []
+    parts = []
+    results = figures.results(node)
+    if results is not None:
+        parts.append(f"{results:,} results")
+    if not job.span.whole:
+        parts.append(f"watermark {moment(figures.watermarks[node.name])}")
+        until = figures.left_until(node.name)
+        parts.append("no window has left" if until is None else f"left until {moment(until)}")
+    used = used_strategy(figures, job)
+    if used is not None:
+        parts.append(f"slid last by {used}")
+    return ["windows: " + ", ".join(parts)] if parts else []
+
+
+def used_strategy(figures: Figures, job: WindowJob) -> str | None:
+    """How the windows of a job slid last; the manifest says "blocks" for two stacks as well."""
+    used = figures.strategy(job.name)
+    if used == "blocks" and all(m.objects is not None for m in job.measures if not m.held):
+        return "two stacks"
+    return used
+
+
+def _kept(figures: Figures | None, family: Family) -> list[str]:
+    if figures is None:
+        return []
+    tables = [
+        f"{one.table}: {one.rows:,} rows in {one.segments:,} segment{'s'[: one.segments != 1]}"
+        for one in figures.stored(family)
+    ]
+    return ["stored: " + ("; ".join(tables) or "nothing")]
+
+
+# -- what is planned ---------------------------------------------------------------------------
+
+
+def _family(plan: Plan, family: Family, figures: Figures | None) -> list[str]:
     """The operators of a family; what they share is said first."""
-    members = [node for job in family.jobs for node in plan.windowed() if node.name == job.name]
+    members = members_of(plan, family)
+    stored = [f"  {line}" for line in _kept(figures, family)]
     if len(members) == 1:
-        return _windowed(members[0], family.jobs[0])
+        return [*_windowed(members[0], family.jobs[0], figures), *stored]
     names = ", ".join(node.name for node in members)
     states = ", ".join(m.state for m in family.measures) or "kept values"
     lines = [
-        f"panes of {text(family.span.pane)} by {_keys(members[0])} <- {_feeds(members[0])}: "
+        f"panes of {text(family.span.pane)} by {keys_of(members[0])} <- {_feeds(members[0])}: "
         f"computed once, shared by {names}",
         f"  each pane holds: {states}",
+        *stored,
     ]
     for node, job in zip(members, family.jobs, strict=True):
-        lines.extend(f"  {line}" for line in _windowed(node, job))
+        lines.extend(f"  {line}" for line in _windowed(node, job, figures))
     return lines
+
+
+def members_of(plan: Plan, family: Family) -> list[nodes.Windowed]:
+    """The nodes of a family, in the order of its jobs."""
+    return [node for job in family.jobs for node in plan.windowed() if node.name == job.name]
 
 
 def _feeds(node: nodes.Node) -> str:
     return ", ".join(one.name for one in node.inputs)
 
 
-def _keys(node: nodes.Windowed) -> str:
+def keys_of(node: nodes.Windowed) -> str:
+    """The key columns of a keyed operator."""
     return ", ".join(node.keys) or "everything"
 
 
-def _describe(node: nodes.Node) -> list[str]:
-    feeds = ", ".join(one.name for one in node.inputs)
-    head = f"{node.name} = "
+def describe(node: nodes.Node) -> str:
+    """A stateless step, source or sink in one line, with its inputs."""
+    feeds = f" <- {_feeds(node)}" if node.inputs else ""
+    return f"{node.name} = {what_of(node)}{feeds}"
+
+
+def what_of(node: nodes.Node) -> str:
+    """What a step does."""
     match node:
         case nodes.Source():
-            return [head + _source(node.spec)]
+            return _source(node.spec)
         case nodes.Select():
-            return [head + f"select {', '.join(item.sql for item in node.items)} <- {feeds}"]
+            return f"select {', '.join(item.sql for item in node.items)}"
         case nodes.Where():
-            return [head + f"where {node.condition.sql} <- {feeds}"]
+            return f"where {node.condition.sql}"
         case nodes.Map():
-            return [head + f"map {_function(node.fn)} <- {feeds}"]
+            return f"map {function_name(node.fn)}"
         case nodes.MapBatches():
-            return [head + f"map_batches {_function(node.fn)} <- {feeds}"]
+            return f"map_batches {function_name(node.fn)}"
         case nodes.Pairs():
-            return [head + f"map of {type(node.job).__name__} <- {feeds}"]
+            return f"map of {type(node.job).__name__}"
         case nodes.Late():
-            return [head + f"late for {node.of.name} <- {feeds}"]
+            return f"late for {node.of.name}"
         case nodes.Sink():
-            return [head + f"sink {_sink(node.spec)} <- {feeds}"]
+            return f"sink {sink_name(node.spec)}"
         case _:
-            return [head + f"{node.kind} <- {feeds}"]
+            return node.kind
 
 
-def _windowed(node: nodes.Windowed, job: WindowJob) -> list[str]:
-    lines = [f"{node.name} = key by {_keys(node)}, window {node.window} <- {_feeds(node)}"]
-    lines.extend(f"  {line}" for line in _how_windows(job))
+def _windowed(node: nodes.Windowed, job: WindowJob, figures: Figures | None) -> list[str]:
+    lines = [f"{node.name} = key by {keys_of(node)}, window {node.window} <- {_feeds(node)}"]
+    inner = _how_windows(job)
     if node.job is not None:
         if node.job.can("combine"):
-            lines.append("  two stacks: one value per key and pane, because it has combine")
+            inner.append("two stacks: one value per key and pane, because it has combine")
         else:
-            lines.append("  kept values: all are handed to reduce, because it has no combine")
+            inner.append("kept values: all are handed to reduce, because it has no combine")
     elif node.reducer is not None:
-        lines.append(f"  kept values: reduce {_function(node.reducer)} gets records in order")
+        inner.append(f"kept values: reduce {function_name(node.reducer)} gets records in order")
+    else:
+        choice = choose(node, job)
+        inner.append(f"strategy: {choice.name}, because {choice.why}")
     for name, agg in node.aggs:
-        lines.append(f"  {name} = {agg}: {agg.strategy}, {_WHY[agg.strategy]}")
+        inner.append(f"{name} = {agg}: {_WHY[_way(agg, job)]}")
+    inner.extend(_happened(figures, node))
+    inner.extend(_windows_left(figures, node, job))
+    lines.extend(f"  {line}" for line in inner)
     return lines
 
 
@@ -121,38 +208,142 @@ def _how_windows(job: WindowJob) -> list[str]:
         case "rows" | "bytes":
             unit = "row" if job.kind == "rows" else "byte"
             return [f"numbered per key once the watermark has passed, {unit} by {unit}"]
-        case _:
-            return [f"panes of {text(span.pane)}, {span.panes} a window, {span.step} a slide"]
+    lines = [f"panes of {text(span.pane)}, {span.panes} a window, {span.step} a slide"]
+    above = pays_above(job)
+    if above is not None:
+        lines.append(f"panes pay off above {number(above)} values per second and key")
+    return lines
+
+
+def pays_above(job: WindowJob) -> float | None:
+    """Values per second and key above which panes save work; None where they save none.
+
+    Without panes every slide takes t*w values, with them t*s values and w/pane panes. So panes pay
+    off when t*(w - s) > w/pane: t is the rate, w the size and s the slide.
+    """
+    span = job.span
+    if job.kind != "time" or span.whole or not job.combines or span.size <= span.slide:
+        return None
+    return span.panes / ((span.size - span.slide) / 1e6)
+
+
+def number(value: float) -> str:
+    """Three digits are enough."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+# -- strategies --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the windows of an operator are computed, and the reason."""
+
+    name: str
+    why: str
+
+
+def choose(node: nodes.Windowed, job: WindowJob) -> Choice:
+    """The strategy of a keyed operator."""
+    if node.job is not None:
+        if node.job.can("combine"):
+            return Choice("two stacks", "it has combine")
+        return Choice("kept values", "it has no combine")
+    if node.reducer is not None:
+        return Choice("kept values", "reduce gets records in order")
+    ways = list(dict.fromkeys(agg.strategy for _, agg in node.aggs))
+    name = " and ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
+    if can_run(job):
+        return Choice(
+            f"running values, else {name}",
+            f"every aggregate has an inverse, and a window has {job.span.panes} panes "
+            f"(from {LEAST_PANES} on)",
+        )
+    if not job.measures or all(m.held for m in job.measures):
+        return Choice(name, "nothing can be combined")
+    if job.kind in _OTHER_WAYS:
+        also = " and kept values" if any(m.held for m in job.measures) else ""
+        return Choice(_OTHER_WAYS[job.kind] + also, _OTHER_WHY[job.kind])
+    if job.kind in ("rows", "bytes"):
+        return Choice(name, "running values are for windows over time")
+    if job.span.whole:
+        return Choice(name, "one window never slides")
+    if job.span.size <= job.span.slide:
+        return Choice(name, "windows do not overlap")
+    if job.span.panes < LEAST_PANES:
+        few = f"a window has {job.span.panes} panes"
+        return Choice(name, f"{few}, running values begin at {LEAST_PANES}")
+    without = [
+        str(agg)
+        for (_, agg), measure in zip(node.aggs, job.measures, strict=True)
+        if not has_inverse(measure)
+    ]
+    have = "has" if len(without) == 1 else "have"
+    return Choice(name, f"{', '.join(without)} {have} no inverse")
+
+
+def has_inverse(measure: Measure) -> bool:
+    """Whether panes can be taken away again."""
+    if measure.objects is not None:
+        return measure.objects.inverse is not None
+    return isinstance(measure.kernel, Running)
+
+
+def _way(agg: Any, job: WindowJob) -> str:
+    if can_run(job):
+        return "running values"
+    if agg.strategy != "kept values" and job.kind in _OTHER_WAYS:
+        return _OTHER_WAYS[job.kind]
+    return str(agg.strategy)
+
+
+_OTHER_WAYS = {"landmark": "totals", "session": "joined pieces"}
+_OTHER_WHY = {
+    "landmark": "nothing ever leaves the window",
+    "session": "a session does not slide",
+}
 
 
 _WHY = {
-    "blocks": "one combine per result however many panes",
-    "two stacks": "one or two combines per result, because it has combine",
-    "kept values": "all values of a window are needed",
+    "running values": "running values, panes are added as they enter and taken away as they leave",
+    "blocks": "blocks, one combine per result however many panes",
+    "totals": "totals, each pane is added once to that of its key",
+    "joined pieces": "joined pieces, combined when sessions leave",
+    "two stacks": "two stacks, one or two combines per result, because it has combine",
+    "kept values": "kept values, all values of a window are needed",
 }
 
 
 def _source(spec: Any) -> str:
-    kind = type(spec).__name__
+    place = place_of(spec)
+    return f"{type(spec).__name__}({', '.join([*filter(None, [place]), *reading_of(spec)])})"
+
+
+def place_of(spec: Any) -> str:
+    """Where a source reads from, if that is a place."""
     where = getattr(spec, "path", None) or getattr(spec, "host", None) or ""
-    parts = [str(where)] if where else []
-    if getattr(spec, "port", None):
-        parts[-1] += f":{spec.port}"
-    if getattr(spec, "follow", False):
-        parts.append("follow")
+    port = getattr(spec, "port", None)
+    return f"{where}:{port}" if port else str(where)
+
+
+def reading_of(spec: Any) -> list[str]:
+    """How a source is read."""
+    parts = ["follow"] if getattr(spec, "follow", False) else []
     parts.append(f"time {spec.time or 'of arrival'}")
     late = spec.lateness_micros()
     parts.append("complete" if late is None else f"lateness {text(late)}")
-    return f"{kind}({', '.join(parts)})"
+    return parts
 
 
-def _sink(spec: Any) -> str:
+def sink_name(spec: Any) -> str:
+    """A sink and where it writes to."""
     path = getattr(spec, "path", None)
     if path is not None:
         return f"{type(spec).__name__}({path})"
     fn = getattr(spec, "fn", None)
-    return f"{type(spec).__name__}({_function(fn) if fn else ''})"
+    return f"{type(spec).__name__}({function_name(fn) if fn else ''})"
 
 
-def _function(fn: Any) -> str:
+def function_name(fn: Any) -> str:
+    """What a function is called in plans."""
     return getattr(fn, "__qualname__", type(fn).__qualname__).replace("<locals>.", "")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.io.readers import Split
+from millstream.ops.emission import Firing
 from millstream.ops.progress import SourceProgress
 from millstream.ops.records import DeadLetter
 from millstream.state.manifests import Output
@@ -58,6 +59,7 @@ class Batch:
     closed: dict[str, int]
     segments: dict[str, dict[str, dict[str, list[Segment]]]]
     files: dict[str, SegmentFile]
+    firing: dict[str, Firing] = field(default_factory=dict)  # operators with early results
 
 
 @dataclass
@@ -68,6 +70,8 @@ class Seen:
     part: int
     attempt: str
     latest: dict[str, dict[str, int]] = field(default_factory=dict)  # source -> participant -> ts
+    counts: dict[str, int] = field(default_factory=dict)  # operator -> records this task gave it
+    above: dict[str, int] = field(default_factory=dict)  # the same of all levels before
 
 
 @dataclass
@@ -85,6 +89,7 @@ class Control:
     segments: dict[str, dict[str, dict[str, list[Segment]]]] = field(default_factory=dict)
     files: list[SegmentFile] = field(default_factory=list)
     strategies: dict[str, str] = field(default_factory=dict)  # operator -> how windows slid
+    firing: dict[str, Firing] = field(default_factory=dict)
     last_end: dict[str, int] = field(default_factory=dict)
     windows: int = 0
     rows_in: int = 0

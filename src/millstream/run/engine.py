@@ -22,6 +22,7 @@ from millstream.api.sinks import FileSink
 from millstream.errors import RunError
 from millstream.io.writers import claim, discard_staged
 from millstream.ops.chunks import OFFSET_BITS, concat, decode_block
+from millstream.ops.emission import Firing, fires
 from millstream.ops.progress import END
 from millstream.ops.records import DeadLetter
 from millstream.ops.spans import NOTHING_CLOSED
@@ -152,7 +153,19 @@ class Engine:
             span = self.plan.jobs[name].span
             if span.closes_at(at) > self._closed(name) and self._has_state(name):
                 return True
-        return False
+        now = int(self.clock() * 1e6)
+        return any(
+            fires(self.plan.jobs[name].emission, last, now, last.event, 0)
+            for name, last in self._firing().items()
+        )
+
+    def _firing(self) -> dict[str, Firing]:
+        """When operators with early results gave some last."""
+        return {
+            name: Firing(*self.manifest.firing.get(name, ()))
+            for name, job in self.plan.jobs.items()
+            if job.emission.mode == "early"
+        }
 
     def _has_state(self, operator: str) -> bool:
         family = self.plan.family_of(operator).name
@@ -188,6 +201,7 @@ class Engine:
             closed={name: self._closed(name) for name in self.plan.levels},
             segments=self.manifest.segments,
             files=self.manifest.files,
+            firing=self._firing(),
         )
 
     def _run(self, executor: Executor, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]:
@@ -275,6 +289,7 @@ class Engine:
                 op: {t: dict(s) for t, s in tables.items()} for op, tables in old.segments.items()
             },
             strategies=dict(old.strategies),
+            firing=dict(old.firing),
             ledger={step: dict(account) for step, account in old.ledger.items()},
             dead=old.dead + sum(len(control.dead) for control in controls),
             windows=old.windows + sum(control.windows for control in controls),
@@ -285,6 +300,8 @@ class Engine:
             files.update({file.file: file for file in control.files})
             manifest.outputs.extend(control.outputs)
             manifest.strategies.update(control.strategies)
+            for operator, firing in control.firing.items():
+                manifest.firing[operator] = [firing.at, firing.event, firing.rows]
             for step, counts in control.ledger.items():
                 books.add(manifest.ledger, step, counts)
             for operator, tables in control.segments.items():

@@ -8,6 +8,7 @@ them leave, or when segments are merged by size. Other kinds add tables with one
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,124 +16,169 @@ import pyarrow.compute as pc
 from millstream.ops.chunks import Chunk
 from millstream.ops.closing import close
 from millstream.ops.closing import results as results_of
+from millstream.ops.emission import Firing, fires, refine
 from millstream.ops.jobs import Family, WindowJob
-from millstream.ops.kinds import close_landmarks, close_numbered, close_sessions
+from millstream.ops.kinds import Outcome, close_landmarks, close_numbered, close_sessions
 from millstream.ops.preparing import merge_panes
 from millstream.ops.progress import END
 from millstream.ops.records import DeadLetter
 from millstream.ops.running import advance, can_run, recompute
 from millstream.run.batch import Batch, Control
-from millstream.run.stores import BAGS, Bag, Running, Table
+from millstream.run.stores import BAGS, Bag, Emitted, Running, Table
 
-Blocks = dict[str, list[bytes]]
 _MOST_STEPS = 64  # windows per batch: a backlog with more is faster in blocks
 _REFRESH = 256  # slides after which running values are recomputed, so that rounding stays bounded
 _GAIN = 4  # panes per key from which on running values are cheaper
 
 
-def run_keyed(
-    family: Family,
-    rows: Blocks,
-    watermarks: dict[str, int],
-    batch: Batch,
-    control: Control,
-    numbers: dict[str, int],
-) -> dict[str, Chunk]:
-    """Process one family's share of a batch; segments and accounts go into `control`."""
-    closing = {
-        job.name: max(batch.closed[job.name], job.span.closes_at(watermarks[job.name]))
-        for job in family.jobs
-    }
+@dataclass(frozen=True)
+class Clocks:
+    """Where time stands in this batch: per operator the watermark, with and without lateness."""
+
+    watermarks: dict[str, int]
+    on_time: dict[str, int]
+    latest: int  # the latest event time of all
+
+
+@dataclass
+class Work:
+    """One family's share of a batch in one task."""
+
+    family: Family
+    batch: Batch
+    control: Control
+    numbers: dict[str, int]  # operator -> its number in the identity of records
+    clocks: Clocks
+    counts: Counter[str]  # operator -> records it got in this batch
+
+    def closed(self, job: WindowJob) -> int:
+        """The last window end that had left before this batch."""
+        return self.batch.closed[job.name]
+
+    def closing(self, job: WindowJob) -> int:
+        """The last window end that leaves with this batch."""
+        return max(self.closed(job), job.span.closes_at(self.clocks.watermarks[job.name]))
+
+    def all_closing(self) -> dict[str, int]:
+        """The same for all operators of the family."""
+        return {job.name: self.closing(job) for job in self.family.jobs}
+
+    def account(self, job: WindowJob, last: int, dead: list[DeadLetter]) -> None:
+        """Note how far an operator came, and results that could not be computed."""
+        self.control.last_end[job.name] = last
+        self.control.dead.extend(dead)
+        if dead:
+            self.control.ledger.setdefault(job.name, Counter())["failed"] += len(dead)
+
+
+def run_keyed(work: Work, rows: dict[str, list[bytes]]) -> dict[str, Chunk]:
+    """Process one family's share of a batch; segments and accounts go into its control."""
+    family = work.family
     bags = {
-        table: Bag(family, table, rows.get(table, []), batch, control)
+        table: Bag(family, table, rows.get(table, []), work.batch, work.control)
         for table in BAGS
         if family.users(table)
     }
     if family.kind == "time":
-        return _plain(family, bags, closing, batch, control, numbers)
+        return _plain(work, bags)
+    run = {"session": _sessions, "landmark": _landmarks}.get(family.kind, _numbered)
     job = family.jobs[0]
-    if family.kind == "session":
-        chunk, last, dead = _sessions(job, bags, closing[job.name], numbers[job.name])
-    elif family.kind == "landmark":
-        chunk, last, dead = _landmarks(family, bags, closing, batch, control, numbers[job.name])
-    else:
-        ended = watermarks[job.name] >= END
-        chunk, last, dead = _numbered(
-            family, bags["values"], closing[job.name], ended, batch, control, numbers[job.name]
-        )
-    _account(control, job, last, dead)
+    chunk, last, dead = run(work, job, bags)
+    work.account(job, last, dead)
     return {job.name: chunk}
 
 
-def _account(control: Control, job: WindowJob, last: int, dead: list[DeadLetter]) -> None:
-    control.last_end[job.name] = last
-    control.dead.extend(dead)
-    if dead:
-        control.ledger.setdefault(job.name, Counter())["failed"] += len(dead)
+# -- plain windows over time ------------------------------------------------------------------
 
 
-def _plain(
-    family: Family,
-    bags: dict[str, Bag],
-    closing: dict[str, int],
-    batch: Batch,
-    control: Control,
-    numbers: dict[str, int],
-) -> dict[str, Chunk]:
+def _plain(work: Work, bags: dict[str, Bag]) -> dict[str, Chunk]:
     """Tumbling, sliding and hopping windows: every job slides over the family's panes."""
     results: dict[str, Chunk] = {}
     stores = {
-        job.name: Running(family, job.name, batch, control) for job in family.jobs if can_run(job)
+        job.name: Running(work.family, job.name, work.batch, work.control)
+        for job in work.family.jobs
+        if can_run(job)
     }
-    for job in family.jobs:
-        if job.name in stores:
-            chunk = _advance(job, bags["panes"], stores[job.name], closing, batch, control, numbers)
+    looks = {job.name: _look_until(work, job) for job in work.family.jobs}
+    for job in work.family.jobs:
+        if job.name in stores and looks[job.name] is None:
+            chunk = _advance(work, job, bags["panes"], stores[job.name])
             if chunk is not None:
                 results[job.name] = chunk
-    rest = [job for job in family.jobs if job.name not in results]
-    due = any(bag.due(closing, rest) for bag in bags.values())
+    rest = [job for job in work.family.jobs if job.name not in results]
+    due = any(bag.due(work.all_closing(), rest) for bag in bags.values())
+    due = due or any(until is not None for until in looks.values())
     loaded = {table: bag.all_rows() if due else None for table, bag in bags.items()}
     panes, values = loaded.get("panes"), loaded.get("values")
     if panes is not None and len(panes):
-        panes = merge_panes(family, panes)
+        panes = merge_panes(work.family, panes)
     for job in rest:
-        name = job.name
-        results[name], last, dead = close(
-            job,
-            panes if job.combines else None,
-            values if job.holds else None,
-            batch.closed[name],
-            closing[name],
-            numbers[name],
-        )
-        _account(control, job, last, dead)
-        if name in stores:
-            _recompute(job, bags["panes"], panes, stores[name], closing[name], batch)
-        if len(results[name]):
-            control.strategies[name] = "blocks" if job.combines else "kept values"
+        mine = (panes if job.combines else None, values if job.holds else None)
+        number = work.numbers[job.name]
+        chunk, last, dead = close(job, *mine, work.closed(job), work.closing(job), number)
+        work.account(job, last, dead)
+        if len(chunk):
+            work.control.strategies[job.name] = "blocks" if job.combines else "kept values"
+        if job.name in stores:
+            _recompute(work, job, bags["panes"], panes, stores[job.name])
+        results[job.name] = _emit(work, job, chunk, mine, looks[job.name])
+    for job in work.family.jobs:
+        if job not in rest:
+            results[job.name] = _emit(work, job, results[job.name], (None, None), None)
     for bag in bags.values():
-        bag.store(closing)
-    return {job.name: results[job.name] for job in family.jobs}
+        bag.store(work.all_closing())
+    return {job.name: results[job.name] for job in work.family.jobs}
 
 
-def _steps(job: WindowJob, closed: int, closing: int) -> int:
-    return (closing - closed) // job.span.step
+def _look_until(work: Work, job: WindowJob) -> int | None:
+    """How far to look at windows that are still open: None if not at all in this batch."""
+    how = job.emission
+    if how.mode == "delta":
+        until = job.span.closes_at(work.clocks.on_time[job.name])
+        return until if until > work.closing(job) else None
+    if how.mode != "early":
+        return None
+    last = work.batch.firing[job.name]
+    rows, now, event = work.counts[job.name], work.batch.now, work.clocks.latest
+    fired = fires(how, last, now, event, rows)
+    if fired:
+        work.control.firing[job.name] = Firing(now, event, 0)
+        return job.span.closes_at(END)
+    begun = last if last.at else Firing(now, event, last.rows)
+    work.control.firing[job.name] = Firing(begun.at, begun.event, last.rows + rows)
+    return None
 
 
-def _advance(
+def _emit(
+    work: Work,
     job: WindowJob,
-    bag: Bag,
-    store: Running,
-    closing: dict[str, int],
-    batch: Batch,
-    control: Control,
-    numbers: dict[str, int],
-) -> Chunk | None:
+    final: Chunk,
+    rows: tuple[pa.Table | None, pa.Table | None],
+    until: int | None,
+) -> Chunk:
+    """Results as the operator's contract wants them: final as they are, others marked."""
+    if job.emission.mode == "final":
+        return final
+    store = Emitted(work.family, job.name, work.batch, work.control)
+    open_now = None
+    if until is not None:
+        number = work.numbers[job.name]
+        open_now, _, dead = close(job, *rows, work.closing(job), until, number)
+        work.control.dead.extend(dead)
+    chunk, memory = refine(job.emission, final, open_now, store.rows(), work.batch.shards)
+    store.replace(memory)
+    return chunk
+
+
+def _steps(work: Work, job: WindowJob) -> int:
+    return (work.closing(job) - work.closed(job)) // job.span.step
+
+
+def _advance(work: Work, job: WindowJob, bag: Bag, store: Running) -> Chunk | None:
     """Slide by running values if that is possible, cheaper and exact enough; None if not."""
-    closed, until = batch.closed[job.name], closing[job.name]
-    steps = _steps(job, closed, until)
+    closed, until = work.closed(job), work.closing(job)
     refresh = closed // (job.span.step * _REFRESH) != until // (job.span.step * _REFRESH)
-    if not 0 < steps <= _MOST_STEPS or refresh or bag.first_new() < closed:
+    if not 0 < _steps(work, job) <= _MOST_STEPS or refresh or bag.first_new() < closed:
         return None
     if bag.size() < _GAIN * store.size():
         return None
@@ -145,18 +191,18 @@ def _advance(
     advanced = advance(job, running, panes, closed, until)
     if not advanced.sure:
         return None
-    chunk, dead = results_of(job, numbers[job.name], advanced.found, advanced.outputs)
-    _account(control, job, until, dead)
+    chunk, dead = results_of(job, work.numbers[job.name], advanced.found, advanced.outputs)
+    work.account(job, until, dead)
     store.replace(advanced.running)
-    control.strategies[job.name] = "running values"
+    work.control.strategies[job.name] = "running values"
     return chunk
 
 
 def _recompute(
-    job: WindowJob, bag: Bag, panes: pa.Table | None, store: Running, until: int, batch: Batch
+    work: Work, job: WindowJob, bag: Bag, panes: pa.Table | None, store: Running
 ) -> None:
     """Begin running values anew where the next batch is likely to gain from them."""
-    steps = _steps(job, batch.closed[job.name], until)
+    steps, until = _steps(work, job), work.closing(job)
     if steps == 0 and bag.first_new() >= until:
         store.keep()  # nothing left, and nothing came for panes the values already hold
     elif 0 < steps <= _MOST_STEPS and panes is not None and len(panes):
@@ -165,11 +211,12 @@ def _recompute(
         store.replace(None)
 
 
-def _sessions(
-    job: WindowJob, bags: dict[str, Bag], watermark: int, src: int
-) -> tuple[Chunk, int, list[DeadLetter]]:
+# -- other kinds --------------------------------------------------------------------------------
+
+
+def _sessions(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Outcome:
     """Sessions are looked at when the oldest could be over; otherwise new pieces are only added."""
-    gap = job.span.size
+    gap, watermark, src = job.span.size, work.closing(job), work.numbers[job.name]
     if not any(bag.lowest() + gap <= watermark for bag in bags.values()):
         for bag in bags.values():
             bag.append()
@@ -185,48 +232,35 @@ def _sessions(
     return outcome
 
 
-def _landmarks(
-    family: Family,
-    bags: dict[str, Bag],
-    closing: dict[str, int],
-    batch: Batch,
-    control: Control,
-    src: int,
-) -> tuple[Chunk, int, list[DeadLetter]]:
+def _landmarks(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Outcome:
     """Panes that close go into the totals of their keys; only keys with new records are touched."""
-    job = family.jobs[0]
-    due = any(bag.due(closing) for bag in bags.values())
+    family, closing = work.family, work.closing(job)
+    due = any(bag.due(work.all_closing()) for bag in bags.values())
     panes = bags["panes"].all_rows() if due and "panes" in bags else None
     values = bags["values"].every_row() if due and "values" in bags else None
-    totals, table = None, Table(family, "totals", batch, control)
+    totals, table = None, Table(family, "totals", work.batch, work.control)
     if panes is not None and len(panes):
         panes = merge_panes(family, panes)
-        leaving = panes.filter(pc.less(panes.column("pane"), closing[job.name]))
+        leaving = panes.filter(pc.less(panes.column("pane"), closing))
         totals = table.rows_of(family.keys, leaving)
     outcome, grown = close_landmarks(
-        family, panes, values, totals, batch.closed[job.name], closing[job.name], src
+        family, panes, values, totals, work.closed(job), closing, work.numbers[job.name]
     )
     if grown is not None:
         table.put(family.keys, grown)
     table.store()
     if "panes" in bags:
-        bags["panes"].store(closing)
+        bags["panes"].store(work.all_closing())
     if "values" in bags:
         bags["values"].append()
     return outcome
 
 
-def _numbered(
-    family: Family,
-    bag: Bag,
-    watermark: int,
-    ended: bool,
-    batch: Batch,
-    control: Control,
-    src: int,
-) -> tuple[Chunk, int, list[DeadLetter]]:
+def _numbered(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Outcome:
     """Rows whose order is settled get their numbers; windows that are full leave."""
-    tails = Table(family, "tails", batch, control)
+    family, bag, watermark = work.family, bags["values"], work.closing(job)
+    ended = work.clocks.watermarks[job.name] >= END
+    tails = Table(family, "tails", work.batch, work.control)
     ready = None
     rows = bag.every_row() if bag.lowest() < watermark else None
     if rows is None:
@@ -236,7 +270,7 @@ def _numbered(
         ready = rows.filter(settled)
         bag.replace(rows.filter(pc.invert(settled)))
     known = tails.every_row() if ended else tails.rows_of(family.keys, ready)
-    (chunk, _, dead), held = close_numbered(family, ready, known, ended, src)
+    (chunk, _, dead), held = close_numbered(family, ready, known, ended, work.numbers[job.name])
     if ended:
         tails.clear()
     elif held is not None and ready is not None:

@@ -27,6 +27,7 @@ def describe_program(plan: Plan) -> dict[str, Any]:
         operators[node.name] = {
             "keys": list(node.keys),
             "window": str(node.window),
+            "emit": node.emission.mode,
             "aggregates": {name: str(agg) for name, agg in node.aggs},
             "kind": "map_reduce" if node.job else "reduce" if node.reducer else "agg",
             "combine": bool(node.job and node.job.can("combine")),

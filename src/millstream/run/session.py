@@ -27,7 +27,7 @@ from pyspark.java_gateway import launch_gateway
 from millstream.errors import ConfigError
 from millstream.settings import Settings
 
-_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+_JVM_OPTIONS = "-XX:TieredStopAtLevel=1"
 _PROPERTIES = {
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.reuse": "true",

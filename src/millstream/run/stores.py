@@ -213,6 +213,22 @@ class Running(_Store):
         self._report({}, self._write(rows))
 
 
+class Emitted(_Store):
+    """What an operator has emitted of windows that are still open."""
+
+    def __init__(self, family: Family, job: str, batch: Batch, control: Control) -> None:
+        super().__init__(family, f"emitted {job}", batch, control)
+
+    def rows(self) -> pa.Table | None:
+        """All that is remembered."""
+        segments = [s for found in self.stored.values() for s in found]
+        return concat(read_segments(self.root, segments, self.batch.files)) if segments else None
+
+    def replace(self, rows: pa.Table | None) -> None:
+        """Remember this and nothing else."""
+        self._report({}, self._write(rows))
+
+
 def _between(rows: pa.Table, ranges: tuple[tuple[int, int], ...], ordered: bool) -> pa.Table:
     pane = np.asarray(flat(rows.column("pane")))
     if ordered:

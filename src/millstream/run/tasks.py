@@ -26,14 +26,15 @@ from millstream.graph.durations import micros
 from millstream.io.writers import stage_file
 from millstream.ops.chunks import Chunk, concat, encode_block, flat
 from millstream.ops.codec import as_key, decode
+from millstream.ops.emission import drop_replaced
 from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.jobs import Family, timestamp
 from millstream.ops.preparing import merge_panes, prepare
-from millstream.ops.progress import merge_latest
+from millstream.ops.progress import BEGIN, merge_latest
 from millstream.ops.records import DeadLetter, apply, as_json, dead_row, describe, to_table
 from millstream.plan.stages import Plan
 from millstream.run.batch import AnySplit, Batch, Control, Item, Seen
-from millstream.run.keyed import run_keyed
+from millstream.run.keyed import Clocks, Work, run_keyed
 from millstream.run.reading import read
 from millstream.run.stores import BAGS
 from millstream.state.manifests import Output
@@ -54,6 +55,7 @@ class Task:
         self.values: dict[str, list[pa.Table]] = {}
         self.sunk: dict[str, list[Chunk]] = {}
         self.forwarded: list[Item] = []
+        self.above: Counter[str] = Counter()  # records that levels before gave to operators
 
     # -- the two kinds of task ------------------------------------------------------------------
 
@@ -95,21 +97,27 @@ class Task:
                 self.forwarded.append(item)
         self.control.upstream = frozenset((s.level, s.part, s.attempt) for s in seen)
         self.control.latest = merge_latest([s.latest for s in seen])
+        self.above = Counter(seen[0].above) if seen else Counter()
+        for one in seen:
+            self.above.update(one.counts)
         progress = {
-            name: p.seen(self.control.latest.get(name, {})).watermark()
+            name: p.seen(self.control.latest.get(name, {}))
             for name, p in self.batch.progress.items()
         }
-        watermarks = self.plan.watermarks(progress)
+        time_now = Clocks(
+            self.plan.watermarks({name: p.watermark() for name, p in progress.items()}),
+            self.plan.watermarks({name: p.on_time() for name, p in progress.items()}),
+            max((at for p in progress.values() for at in p.latest.values()), default=BEGIN),
+        )
         for family in self.plan.families.values():
             if self.plan.family_level(family) == level:
-                self._run_family(family, rows.get(family.name, {}), watermarks)
+                self._run_family(family, rows.get(family.name, {}), time_now)
         yield from self._finish(started)
 
-    def _run_family(
-        self, family: Family, rows: dict[str, list[bytes]], watermarks: dict[str, int]
-    ) -> None:
+    def _run_family(self, family: Family, rows: dict[str, list[bytes]], time_now: Clocks) -> None:
         numbers = {job.name: self.plan.number(self.plan.node(job.name)) for job in family.jobs}
-        results = run_keyed(family, rows, watermarks, self.batch, self.control, numbers)
+        work = Work(family, self.batch, self.control, numbers, time_now, self.above)
+        results = run_keyed(work, rows)
         for operator, chunk in results.items():
             self.control.windows += len(chunk)
             self.push(self.plan.node(operator), chunk)
@@ -125,6 +133,7 @@ class Task:
     def _step(self, node: nodes.Node, chunk: Chunk) -> None:
         match node:
             case nodes.Sink():
+                chunk = drop_replaced(chunk)
                 self.sunk.setdefault(node.name, []).append(chunk)
                 self._count(node, len(chunk), 0)
             case nodes.Windowed():
@@ -209,7 +218,14 @@ class Task:
         yield from self._blocks(self.values, "values")
         yield from self._sink_outputs()
         control = self.control
-        seen = Seen(control.level, control.part, self.attempt, control.latest)
+        counts = {
+            name: control.ledger[name]["aggregated"]
+            for name in self.batch.firing
+            if name in control.ledger
+        }
+        seen = Seen(
+            control.level, control.part, self.attempt, control.latest, counts, dict(self.above)
+        )
         if control.level < self.plan.depth:
             for part in range(self.batch.parallelism):
                 yield (part, "seen", "", seen)
@@ -366,7 +382,7 @@ def _pairs(node: nodes.Pairs, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
         origin.extend([index] * len(rows))
     table, _ = to_table(out, schema)
     at = np.array(origin, np.int64)
-    return Chunk(table, chunk.ts[at], chunk.pos[at], chunk.src), dead
+    return chunk.at(table, at), dead
 
 
 def _unpacked(chunk: Chunk) -> Chunk:
@@ -408,4 +424,4 @@ def _map_batches(node: nodes.MapBatches, chunk: Chunk) -> tuple[Chunk, list[Dead
         )
     if len(rows) and (rows.min() < 0 or rows.max() >= len(chunk)):
         raise RunError(f"{node.name}: map_batches gave '__row' numbers it did not get")
-    return Chunk(result, chunk.ts[rows], chunk.pos[rows], chunk.src), []
+    return chunk.at(result, rows), []

@@ -54,6 +54,7 @@ class Manifest(msgspec.Struct):
     segments: dict[str, dict[str, dict[str, list[Segment]]]] = {}  # operator, table, shard
     files: dict[str, SegmentFile] = {}
     ledger: dict[str, dict[str, int]] = {}
+    firing: dict[str, list[int]] = {}  # operator -> when it gave early results last
     strategies: dict[str, str] = {}  # operator -> how its windows slid last
     outputs: list[Output] = []
     dead: int = 0  # dead letters so far

@@ -27,6 +27,7 @@ from millstream.ops.jobs import Window
 Row = dict[str, Any]
 Batches = list[dict[str, list[Row]]]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_KINDS = ("tumbling", "sliding", "hopping", "whole")
 _MICROS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 0}
 
 
@@ -40,9 +41,12 @@ def reference(
 
     `inputs` gives the records of every source, in order; nothing is late. With `batches` instead (a
     list of such dicts) the watermark moves after every batch, so that records can be late: each
-    source has come to its latest time less its lateness. Idle sources, participants, times of
-    arrival and times far ahead of the clock are not modelled. Results at the same time of
-    different keys of one job have no order of their own; here they are in the order of keys.
+    source has come to its latest time less its lateness.
+
+    Not modelled: windows other than tumbling, sliding, hopping and over the whole input; results
+    before a window is final; idle sources, participants, times of arrival, and times far ahead of
+    the clock. Results at the same time of different keys of one job have no order of their own;
+    here they are in the order of keys.
     """
     if (inputs is None) == (batches is None):
         raise ConfigError("reference(): give either inputs or batches")
@@ -172,6 +176,8 @@ class _Run:
                 )
 
     def _arrive(self, node: nodes.Windowed, records: list[_Record]) -> None:
+        if node.window.kind not in _KINDS:
+            raise ConfigError(f"{node.name}: reference() does not know {node.window.kind} windows")
         if not node.window.span.whole and any(
             source.spec.time is None for source in _sources_of(node)
         ):

@@ -35,6 +35,7 @@ def _job(node: nodes.Windowed) -> WindowJob:
             one_shard=node.in_order,
             kind=kind,
             logical=logical,
+            emission=node.emission,
         )
     measures = tuple(agg.measure(name) for name, agg in node.aggs)
     keep = node.null_keys == "keep"
@@ -47,4 +48,5 @@ def _job(node: nodes.Windowed) -> WindowJob:
         keep_null_keys=keep,
         kind=kind,
         logical=logical,
+        emission=node.emission,
     )

@@ -8,6 +8,7 @@ from millstream.api.sinks import FileSink
 from millstream.api.sources import Files, Rate, Socket
 from millstream.errors import ConfigError
 from millstream.graph import nodes
+from millstream.ops.kernels import Reversible
 from millstream.plan.stages import Plan, upstream_sources
 
 
@@ -21,6 +22,7 @@ def check_flow(plan: Plan) -> Plan:
             ".sink(ms.Parquet('out/')), ms.Jsonl, ms.Console, ms.Call or ms.Memory"
         )
     _check_sinks(plan)
+    _check_deltas(plan)
     for node in plan.windowed():
         if node.window.span.whole:
             _check_whole(plan, node)
@@ -33,6 +35,33 @@ def check_flow(plan: Plan) -> Plan:
                 "time; give the first job a window too"
             )
     return plan
+
+
+def _check_deltas(plan: Plan) -> None:
+    """Aggregates over a stream of changes must be able to take a value away."""
+    for node in plan.windowed():
+        origin = next((n for n in _upstream(node) if _is_delta(n)), None)
+        if origin is None:
+            continue
+        wrong = [f"{name}={agg}" for name, agg in node.aggs if not _reversible(agg)]
+        if node.reducer is not None or node.job is not None:
+            wrong = ["its reduce function"]
+        if node.window.kind not in ("tumbling", "sliding", "hopping") and not wrong:
+            wrong = [f"its window {node.window}"]
+        if wrong:
+            raise ConfigError(
+                f"{node.name!r} works on changes of {origin.name!r}, but {', '.join(wrong)} "
+                "cannot take back a value that changed; use count, sum or mean over "
+                'tumbling or sliding windows, or emit="final" upstream'
+            )
+
+
+def _is_delta(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.Windowed) and node.emission.mode == "delta"
+
+
+def _reversible(agg: object) -> bool:
+    return isinstance(getattr(agg, "kernel", None), Reversible)
 
 
 def _check_sinks(plan: Plan) -> None:

@@ -58,7 +58,7 @@ def _used_by(plan: Plan, node: nodes.Node) -> set[str] | None:
                 or whole_records
             ):
                 return _ALL
-            return {*node.keys, *(agg.column for _, agg in node.aggs if agg.column is not None)}
+            return {*node.keys, *(name for _, agg in node.aggs for name in agg.columns)}
         case _:
             return _ALL
 

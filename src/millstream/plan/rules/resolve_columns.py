@@ -17,7 +17,7 @@ from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.plan.stages import Plan
 
-_NUMERIC = ("sum", "mean", "var", "std")
+_NUMERIC = ("sum", "mean", "var", "std", "quantile")
 
 
 def resolve_columns(plan: Plan) -> Plan:
@@ -59,14 +59,15 @@ def _check(node: nodes.Node, have: tuple[str, ...] | None, types: dict[str, pa.D
                 _check_name(node, "key", key, have)
     if isinstance(node, nodes.Windowed):
         for name, agg in node.aggs:
-            if agg.column is None:
+            for column in agg.columns:
+                _check_name(node, f"{name}={agg}", column, have)
+            if not isinstance(agg, Builtin):
                 continue
-            _check_name(node, f"{name}={agg}", agg.column, have)
-            kind = types.get(agg.column)
-            if isinstance(agg, Builtin) and agg.kind in _NUMERIC and _not_a_number(kind):
+            column = agg.column if agg.kind in _NUMERIC else agg.by
+            if column is not None and _not_a_number(types.get(column)):
                 raise ConfigError(
-                    f"{node.name}: {name}={agg} needs numbers, but {agg.column!r} is {kind}; cast "
-                    f"it first with .select('*', 'CAST({agg.column} AS DOUBLE) AS ...')"
+                    f"{node.name}: {name}={agg} needs numbers, but {column!r} is {types[column]}; "
+                    f"cast it first with .select('*', 'CAST({column} AS DOUBLE) AS ...')"
                 )
 
 
@@ -114,11 +115,12 @@ def _output(
             return ("key", "value"), {}
         case nodes.Windowed():
             bounds = () if node.window.span.whole else ("window_start", "window_end")
+            marks = {"early": ("revision", "final"), "delta": ("op",)}.get(node.emission.mode, ())
             if node.job is not None:
-                return ("key", "value", *bounds), {}
+                return ("key", "value", *bounds, *marks), {}
             if node.reducer is not None:
                 return None, {}
-            return (*node.keys, *bounds, *(name for name, _ in node.aggs)), {}
+            return (*node.keys, *bounds, *(name for name, _ in node.aggs), *marks), {}
         case _:
             return have, types
 

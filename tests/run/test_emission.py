@@ -1,0 +1,148 @@
+"""Early results are refined until final; deltas always add up to the final answer."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.errors import ConfigError
+from millstream.testing import Driver
+
+BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
+WINDOWS = {"tumbling": ms.tumbling("10s"), "sliding": ms.sliding("10s", "5s")}
+
+
+def records(seed: int) -> list[dict[str, Any]]:
+    rng = random.Random(seed)
+    return [
+        {
+            "ts": BEGIN + timedelta(seconds=i * 0.5 + rng.uniform(0, 4.5)),
+            "k": rng.choice("ab"),
+            "v": rng.randint(0, 9),
+        }
+        for i in range(200)
+    ]
+
+
+def source(flow: ms.Flow) -> ms.Stream:
+    files = ms.Files(
+        "nowhere", schema="ts timestamp, k string, v bigint", time="ts", lateness="5s", follow=True
+    )
+    return flow.source(files, name="in")
+
+
+def drive(flow: ms.Flow, seed: int, parallelism: int) -> dict[str, list[dict[str, Any]]]:
+    rows = records(seed)
+    with Driver(flow, parallelism=parallelism) as driver:
+        for start in range(0, len(rows), 7):
+            driver.push("in", rows[start : start + 7]).step()
+            driver.advance("4s")
+            if start % 5 == 0:
+                driver.restart()
+        driver.end()
+        return {name: driver.output(name) for name in driver._sinks}
+
+
+def by_window(rows: list[dict[str, Any]]) -> dict[Any, dict[str, Any]]:
+    return {(row["k"], row["window_start"]): row for row in rows}
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize(
+    "when", [{"every": "30s"}, {"every_rows": 20}, {"every_event": "5s"}], ids=str
+)
+def test_early_results_are_refined_until_final(
+    kind: str, parallelism: int, when: dict[str, Any]
+) -> None:
+    flow = ms.Flow("early")
+    keyed = source(flow).key_by("k")
+    aggs = {"n": ms.count(), "total": ms.sum("v"), "all": ms.collect("v")}
+    keyed.window(WINDOWS[kind]).agg(**aggs).sink(ms.Memory(), name="final")
+    early = keyed.window(WINDOWS[kind], emit="early", **when)
+    early.agg(**aggs).sink(ms.Memory(), name="early")
+    early.reduce(lambda key, rows, window: {"n": len(rows)}).sink(ms.Memory(), name="reduced")
+    out = drive(flow, 3, parallelism)
+    final = by_window(out["final"])
+    for sink in ("early", "reduced"):
+        last: dict[Any, dict[str, Any]] = {}
+        for row in out[sink]:
+            name = (row["k"], row["window_start"])
+            before = last.get(name)
+            assert row["revision"] == (before["revision"] + 1 if before else 0)
+            assert not (before and before["final"])
+            last[name] = row
+        assert last.keys() == final.keys()
+        assert all(row["final"] and row["n"] == final[name]["n"] for name, row in last.items())
+        assert any(not row["final"] for row in out[sink])
+    assert {n: r["all"] for n, r in by_window(out["early"]).items()} == {
+        n: r["all"] for n, r in final.items()
+    }
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+@pytest.mark.parametrize("seed", range(4))
+def test_deltas_add_up_here_and_further_down(kind: str, seed: int) -> None:
+    flow = ms.Flow("deltas")
+    keyed = source(flow).key_by("k")
+    aggs = {"n": ms.count(), "total": ms.sum("v")}
+    totals = {"n": ms.sum("n"), "mean": ms.mean("total"), "windows": ms.count()}
+    final = keyed.window(WINDOWS[kind]).agg(**aggs)
+    delta = keyed.window(WINDOWS[kind], emit="delta").agg(**aggs)
+    for name, stream in (("final", final), ("delta", delta)):
+        stream.sink(ms.Memory(), name=name)
+        below = stream.map(lambda row: row | {"total": row["total"] * 2})
+        below.key_by().window(ms.tumbling("20s")).agg(**totals).sink(
+            ms.Memory(), name=f"{name} totals"
+        )
+    out = drive(flow, seed, 1 + seed % 3)
+    current: dict[Any, Any] = {}
+    for row in out["delta"]:
+        name = (row["k"], row["window_start"])
+        assert (row["op"] == "+") == (name not in current)
+        current[name] = (row["n"], row["total"])
+    assert current == {n: (r["n"], r["total"]) for n, r in by_window(out["final"]).items()}
+    assert "u" in {row["op"] for row in out["delta"]}
+    assert out["delta totals"] == out["final totals"]
+
+
+def test_a_wall_clock_period_fires_without_new_records() -> None:
+    flow = ms.Flow("quiet")
+    early = source(flow).key_by("k").window(ms.tumbling("1h"), emit="early", every="10s")
+    early.agg(n=ms.count()).sink(ms.Memory())
+    with Driver(flow) as driver:
+        driver.push("in", records(0)[:5]).step()
+        assert driver.output() == []
+        assert not driver.step()
+        driver.advance("11s")
+        assert driver.step()
+        assert sum(row["n"] for row in driver.output()) == 5
+        driver.advance("11s")
+        assert not driver.step()  # nothing changed: nothing to say
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"emit": "often"}, 'use "final", "early" or "delta"'),
+        ({"emit": "early"}, "say when"),
+        ({"emit": "final", "every": "1s"}, 'go with emit="early"'),
+        ({"emit": "early", "every_rows": 0}, "whole number from 1"),
+        ({"emit": "early", "every": "soon"}, "is not a duration"),
+    ],
+)
+def test_mistakes_are_explained(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        source(ms.Flow("x")).key_by("k").window(ms.tumbling("1m"), **options)
+
+
+def test_what_cannot_be_taken_back_is_refused_over_changes() -> None:
+    flow = ms.Flow("x")
+    delta = source(flow).key_by("k").window(ms.tumbling("1m"), emit="delta").agg(n=ms.count())
+    delta.key_by().window(ms.tumbling("5m")).agg(most=ms.max("n")).sink(ms.Memory())
+    with pytest.raises(ConfigError, match=r"most=max\(n\) cannot take back"):
+        Driver(flow)
