@@ -126,7 +126,7 @@ class Truth:
         return {"rows": given, "agree": agree}
 
     def _count(self, what: str) -> int:
-        return int(self.con.sql(f"select count(*) from {what}").fetchone()[0])  # type: ignore[index]
+        return int(self.con.execute(f"select count(*) from {what}").fetchall()[0][0])
 
 
 def spark_context() -> Any:

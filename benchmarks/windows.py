@@ -87,7 +87,7 @@ def _compare(work: Path) -> dict[str, Any]:
     )
 
     def count(what: str) -> int:
-        return int(con.sql(f"select count(*) from {what}").fetchone()[0])  # type: ignore[index]
+        return int(con.execute(f"select count(*) from {what}").fetchall()[0][0])
 
     def matching(side: str) -> int:
         return count(

@@ -29,7 +29,7 @@ def invent_ticks(directory: Path, number: int = 20_000) -> None:
     for _ in range(number):
         at += timedelta(seconds=dice.expovariate(2.0))
         symbol = dice.choice(list(prices))
-        trends[symbol] = 0.999 * trends[symbol] + dice.gauss(0, 0.00002)
+        trends[symbol] = 0.999 * trends[symbol] + dice.gauss(0, 0.000003)
         prices[symbol] *= 1 + trends[symbol] + dice.gauss(0, 0.0003)
         seen = at - timedelta(seconds=dice.uniform(0, 3))
         lines.append(f"{seen:%Y-%m-%dT%H:%M:%S.%fZ},{symbol},{prices[symbol]:.4f}")

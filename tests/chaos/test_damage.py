@@ -105,7 +105,7 @@ def older(work: Path) -> Path:
 def segment_of(operator: str) -> Callable[[Path], Path]:
     def find(work: Path) -> Path:
         files = read_manifest(newest(work)).files
-        return work / "ck" / "state" / next(f for f in sorted(files) if f.startswith(operator))
+        return work / "ck" / "state" / next(f for f in sorted(files) if operator in f)
 
     return find
 
@@ -121,8 +121,8 @@ def staged(sink: str) -> Callable[[Path], Path]:
 TARGETS: dict[str, Callable[[Path], Path]] = {
     "newest manifest": newest,
     "older manifest": older,
-    "segment of the first job": segment_of("first"),
-    "segment of the second job": segment_of("second"),
+    "segment of the first job": segment_of("+by+key/"),
+    "segment of the second job": segment_of("+by+grp/"),
     "flow.json": lambda work: work / "ck" / "flow.json",
     "registry of csv": lambda work: work / "ck" / "sources" / "csv.jsonl",
     "registry of json": lambda work: work / "ck" / "sources" / "json.jsonl",

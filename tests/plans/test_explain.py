@@ -104,6 +104,23 @@ def union_fork_and_late(flow: ms.Flow) -> None:
     result.late().sink(ms.Jsonl("late/"), name="too late")
 
 
+def shared_panes(flow: ms.Flow) -> None:
+    ticks = flow.source(ms.Files("ticks/", time="ts", lateness="5s"), name="ticks")
+    keyed = ticks.key_by("symbol")
+    keyed.window(ms.sliding("5m", "1m")).agg(avg=ms.mean("price")).named("fast").sink(ms.Memory())
+    slow = keyed.window(ms.sliding("10m", "1m")).agg(avg=ms.mean("price"), n=ms.count())
+    slow.named("slow").sink(ms.Memory())
+    wide = keyed.window(ms.sliding("1h", "5m")).agg(low=ms.min("price"), n=ms.count())
+    wide.named("range").sink(ms.Memory())
+
+
+def other_windows(flow: ms.Flow) -> None:
+    keyed = flow.source(ms.Files("in/", time="ts", lateness="5s"), name="clicks").key_by("user")
+    for window in (ms.landmark("1m"), ms.session("30m"), ms.count_window(9, 3), ms.bytes_window(9)):
+        aggs = {"n": ms.count(), "all": ms.collect("page")}
+        keyed.window(window).agg(**aggs).named(window.kind).sink(ms.Memory())
+
+
 FLOWS: list[Callable[[ms.Flow], None]] = [
     sliding_averages,
     stateless,
@@ -111,6 +128,8 @@ FLOWS: list[Callable[[ms.Flow], None]] = [
     every_strategy,
     chained_jobs,
     union_fork_and_late,
+    shared_panes,
+    other_windows,
 ]
 
 

@@ -36,7 +36,8 @@ FlowName = Annotated[
     ),
 ]
 Debug = Annotated[
-    bool, typer.Option("--debug", help="Show Spark's log, and stack traces with errors.")
+    bool,
+    typer.Option("--debug", help="Show Spark's log and stack traces, and check running values."),
 ]
 
 

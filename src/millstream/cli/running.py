@@ -75,7 +75,8 @@ def run_flow(flow: Flow, checkpoint: Path, options: dict[str, Any], *, quiet: bo
 
 
 def watch(handle: Handle, display: Display, stopping: Stopping) -> None:
-    """Show progress until the flow has ended."""
+    """Show progress until the flow has ended; what is said at the start is shown once."""
+    noted = 0
     while handle.running:
         if stopping.asked and not stopping.told:
             stopping.told = True
@@ -83,6 +84,9 @@ def watch(handle: Handle, display: Display, stopping: Stopping) -> None:
                 display.note(STOPPING)
             else:
                 print(STOPPING, file=sys.stderr, flush=True)
+        for note in handle.progress.notes[noted:]:
+            display.note(note)
+        noted = len(handle.progress.notes)
         display.update(handle.progress)
         time.sleep(_LOOK)
     display.update(handle.progress)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from millstream.errors import RunError
 from millstream.ops.chunks import Chunk, Int64, concat, flat
+from millstream.ops.codec import encode
 from millstream.ops.jobs import Family, Measure, WindowJob
 from millstream.ops.kernels import Rows
 from millstream.ops.keys import canonical, factorize, group_by, hash_keys
@@ -262,13 +263,22 @@ def codes_of(keys: tuple[str, ...], table: pa.Table) -> tuple[Int64, list[pa.Arr
 
 
 def state_of(table: pa.Table, measure: Measure) -> dict[str, pa.Array]:
-    """The state columns of one measure."""
+    """The state columns of one measure; rows from before it was added have an empty state."""
     prefix = f"state.{measure.state}."
-    return {
-        name[len(prefix) :]: flat(table.column(name))
-        for name in table.column_names
-        if name.startswith(prefix)
-    }
+    fields = ("state",) if measure.kernel is None else measure.kernel.fields
+    return {field: _filled(table, prefix + field, measure) for field in fields}
+
+
+def _filled(table: pa.Table, name: str, measure: Measure) -> pa.Array:
+    known = name in table.column_names
+    column = flat(table.column(name)) if known else pa.nulls(len(table))
+    if not column.null_count or name.endswith(".value"):  # there null is the empty state
+        return column
+    if measure.objects is not None:
+        return pc.fill_null(column.cast(pa.binary()), encode(measure.objects.zero()))
+    if pa.types.is_null(column.type):
+        column = column.cast(pa.int64())
+    return column.fill_null(0)
 
 
 def live(jobs: list[WindowJob], table: pa.Table, closed: dict[str, int]) -> pa.Table:

@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millstream.ops.chunks import Int64, concat, flat
+from millstream.ops.chunks import Chunk, Int64, concat, flat
 from millstream.ops.closing import Found, add_answers
 from millstream.ops.codec import decode, encode, fresh
+from millstream.ops.comparing import alike, magnitude
 from millstream.ops.jobs import Measure, WindowJob
 from millstream.ops.kernels import Columns, Count, Floats, Running
 from millstream.ops.preparing import codes_of, state_of
 
 TRUST = 1e-4  # a value below this share of its peak since the last recomputation is not trusted
+DISAGREE = 1e-6  # rounding is far below this share of the largest result
 LEAST_PANES = 8  # shorter windows are recomputed as cheaply
 # How many records a window has: a key is present while there are any.
 PRESENCE = Measure("", "count()", None, kernel=Count())
@@ -75,6 +77,7 @@ def advance(
     found_key: list[Int64] = []
     found_end: list[Int64] = []
     answers: list[dict[str, Any]] = []
+    sure = True
     for end in range(closed + span.step, closing + 1, span.step):
         enters = (pane >= end - span.step) & (pane < end)
         leaves = (pane >= end - span.step - span.panes) & (pane < end - span.panes)
@@ -84,6 +87,7 @@ def advance(
         for total, state in zip(totals[:-1], states[:-1], strict=True):
             total.move(state, at_panes, enters, leaves)
             total.forget(~there)
+        sure = sure and all(total.sure() for total in totals)
         present = np.flatnonzero(there)
         found_key.append(present)
         found_end.append(np.full(len(present), end, np.int64))
@@ -97,9 +101,36 @@ def advance(
         for measure in job.measures:
             outputs[measure.name] = _joined([one[measure.name] for one in answers])
     found = Found(key, uniques, end_us - span.size, end_us, end_us - 1)
-    return Advanced(
-        found, outputs, _kept(job, owners, totals, closing), all(t.sure() for t in totals)
-    )
+    return Advanced(found, outputs, _kept(job, owners, totals, closing), sure)
+
+
+def disagreement(job: WindowJob, running: Chunk, recomputed: Chunk) -> str | None:
+    """Where results from running values differ from those computed from panes, in words.
+
+    Both are in the order of windows and keys. Rounding may differ; an `uncombine` that is not the
+    inverse of `combine` shows.
+    """
+    if len(running) != len(recomputed):
+        return (
+            f"{job.name}: running values give {len(running)} results, "
+            f"recomputing gives {len(recomputed)}"
+        )
+    mine, others = running.table.to_pylist(), recomputed.table.to_pylist()
+    names = [m.name for m in job.measures]
+    scale = {n: magnitude([row.get(n) for row in (*mine, *others)]) for n in names}
+    for one, other in zip(mine, others, strict=True):
+        for measure in job.measures:
+            name = measure.name
+            if not alike(one.get(name), other.get(name), DISAGREE, scale[name]):
+                what = measure.objects.name if measure.objects is not None else measure.state
+                key = ", ".join(repr(one.get(key)) for key in job.keys) or "everything"
+                return (
+                    f"{job.name}: {what}, key {key}, window until {one.get('window_end')}: the "
+                    f"running value of {name!r} is {one.get(name)!r}, recomputed from panes it is "
+                    f"{other.get(name)!r}; is uncombine the inverse of combine? "
+                    "millstream.testing.check_aggregate can tell"
+                )
+    return None
 
 
 def _joined(parts: list[pa.Array]) -> pa.Array:

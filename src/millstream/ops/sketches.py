@@ -6,6 +6,7 @@ first use: most flows never need it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -85,7 +86,7 @@ def _estimates(states: list[bytes]) -> pa.Array:
 def _parts(groups: Int64, values: np.ndarray[Any, Any]) -> Iterator[tuple[int, Any]]:
     """The values of every group that has any; groups ascend."""
     starts = np.flatnonzero(np.diff(groups, prepend=-1))
-    for low, high in zip(starts, np.append(starts[1:], len(groups)), strict=True):
+    for low, high in itertools.pairwise(np.append(starts, len(groups)).tolist()):
         yield int(groups[low]), values[low:high]
 
 

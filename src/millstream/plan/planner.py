@@ -38,9 +38,17 @@ def sketch(flow: str, graph: tuple[nodes.Node, ...]) -> Plan:
     return plan
 
 
-def make_plan(flow: str, graph: tuple[nodes.Node, ...], formats: dict[str, Format]) -> Plan:
-    """The plan of a flow whose sources have been looked at."""
-    plan = Plan(flow, graph, formats)
+def make_plan(
+    flow: str,
+    graph: tuple[nodes.Node, ...],
+    formats: dict[str, Format],
+    units: dict[str, int] | None = None,
+) -> Plan:
+    """The plan of a flow whose sources have been looked at.
+
+    `units` are the pane widths of families that a checkpoint already holds: they stay.
+    """
+    plan = Plan(flow, graph, formats, units=units or {})
     for rule in RULES:
         plan = rule(plan)
     return plan

@@ -29,6 +29,7 @@ class Plan:
     levels: dict[str, int] = field(default_factory=dict)  # keyed operators only
     jobs: dict[str, WindowJob] = field(default_factory=dict)
     families: dict[str, Family] = field(default_factory=dict)  # by name
+    units: dict[str, int] = field(default_factory=dict)  # pane widths a checkpoint already has
 
     @property
     def depth(self) -> int:

@@ -59,7 +59,9 @@ class Batch:
     closed: dict[str, int]
     segments: dict[str, dict[str, dict[str, list[Segment]]]]
     files: dict[str, SegmentFile]
+    debug: bool = False  # compare running values with what panes give
     firing: dict[str, Firing] = field(default_factory=dict)  # operators with early results
+    since: dict[str, dict[str, int]] = field(default_factory=dict)  # family, state -> from when on
 
 
 @dataclass

@@ -31,7 +31,7 @@ from millstream.run import ledger as books
 from millstream.run.batch import AnySplit, Batch, Control, Item
 from millstream.run.executors import Executor
 from millstream.run.faults import crash_point
-from millstream.run.program import check_program
+from millstream.run.program import adopt_additions, check_program
 from millstream.run.publishing import publish, recover, stage_delivery
 from millstream.run.sources import Tracker, make_tracker, progress_of
 from millstream.settings import Settings
@@ -72,6 +72,7 @@ class Engine:
         self.last_rows = 0
         self.manifest = Manifest(-1)
         self.trackers: dict[str, Tracker] = {}
+        self.notes: list[str] = []
         self._to_deliver: dict[str, Any] = {sink.name: sink.spec for sink in plan.sinks()}
 
     # -- starting -------------------------------------------------------------------------------
@@ -91,6 +92,9 @@ class Engine:
                 known = published is not None or latest.batch == 0
                 recover(latest, self._to_deliver, known=known)
                 self.checkpoint.mark_published(latest.batch)
+        self.notes = adopt_additions(self.plan, self.checkpoint, program, self.manifest)
+        self.born: dict[str, int] = program["born"]
+        self.since: dict[str, dict[str, int]] = program["since"]
         self.checkpoint.discard_uncommitted(self.manifest.batch)
         self.checkpoint.discard_delivered()
         for sink in self.plan.sinks():
@@ -174,7 +178,7 @@ class Engine:
 
     def _closed(self, operator: str) -> int:
         """The last window end that has left, in panes; the manifest has it in microseconds."""
-        at = self.manifest.closed.get(operator)
+        at = self.manifest.closed.get(operator, self.born.get(operator))
         return NOTHING_CLOSED if at is None else at // self.plan.jobs[operator].span.pane
 
     def _progress(self) -> dict[str, Any]:
@@ -201,7 +205,9 @@ class Engine:
             closed={name: self._closed(name) for name in self.plan.levels},
             segments=self.manifest.segments,
             files=self.manifest.files,
+            debug=self.settings.debug,
             firing=self._firing(),
+            since=self.since,
         )
 
     def _run(self, executor: Executor, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.errors import RunError
 from millstream.ops.chunks import Chunk
 from millstream.ops.closing import close
 from millstream.ops.closing import results as results_of
@@ -22,7 +23,7 @@ from millstream.ops.kinds import Outcome, close_landmarks, close_numbered, close
 from millstream.ops.preparing import merge_panes
 from millstream.ops.progress import END
 from millstream.ops.records import DeadLetter
-from millstream.ops.running import advance, can_run, recompute
+from millstream.ops.running import advance, can_run, disagreement, recompute
 from millstream.run.batch import Batch, Control
 from millstream.run.stores import BAGS, Bag, Emitted, Running, Table
 
@@ -104,7 +105,7 @@ def _plain(work: Work, bags: dict[str, Bag]) -> dict[str, Chunk]:
         if job.name in stores and looks[job.name] is None:
             chunk = _advance(work, job, bags["panes"], stores[job.name])
             if chunk is not None:
-                results[job.name] = chunk
+                results[job.name] = _without_unknown(work, job, chunk)
     rest = [job for job in work.family.jobs if job.name not in results]
     due = any(bag.due(work.all_closing(), rest) for bag in bags.values())
     due = due or any(until is not None for until in looks.values())
@@ -121,6 +122,7 @@ def _plain(work: Work, bags: dict[str, Bag]) -> dict[str, Chunk]:
             work.control.strategies[job.name] = "blocks" if job.combines else "kept values"
         if job.name in stores:
             _recompute(work, job, bags["panes"], panes, stores[job.name])
+        chunk = _without_unknown(work, job, chunk)
         results[job.name] = _emit(work, job, chunk, mine, looks[job.name])
     for job in work.family.jobs:
         if job not in rest:
@@ -128,6 +130,25 @@ def _plain(work: Work, bags: dict[str, Bag]) -> dict[str, Chunk]:
     for bag in bags.values():
         bag.store(work.all_closing())
     return {job.name: results[job.name] for job in work.family.jobs}
+
+
+def _without_unknown(work: Work, job: WindowJob, chunk: Chunk) -> Chunk:
+    """Null for aggregates added later, in windows with panes that were computed without them."""
+    since = work.batch.since.get(work.family.name)
+    if not since or not len(chunk) or job.reducer is not None:
+        return chunk
+    table = chunk.table
+    start = table.column("window_start") if "window_start" in table.column_names else None
+    for measure in job.measures:
+        begun = since.get(measure.state)
+        if begun is not None and start is not None:
+            known = pc.greater_equal(start.cast(pa.int64()), begun)
+            at = table.schema.get_field_index(measure.name)
+            column = pc.if_else(
+                known, table.column(at), pa.scalar(None, table.schema.field(at).type)
+            )
+            table = table.set_column(at, measure.name, column)
+    return chunk.with_table(table)
 
 
 def _look_until(work: Work, job: WindowJob) -> int | None:
@@ -192,10 +213,24 @@ def _advance(work: Work, job: WindowJob, bag: Bag, store: Running) -> Chunk | No
     if not advanced.sure:
         return None
     chunk, dead = results_of(job, work.numbers[job.name], advanced.found, advanced.outputs)
+    if work.batch.debug:
+        _compare(work, job, bag, chunk)
     work.account(job, until, dead)
     store.replace(advanced.running)
     work.control.strategies[job.name] = "running values"
     return chunk
+
+
+def _compare(work: Work, job: WindowJob, bag: Bag, found: Chunk) -> None:
+    """In debug mode: stop if running values are not what recomputing from panes gives."""
+    panes = bag.all_rows()
+    if panes is not None and len(panes):
+        panes = merge_panes(work.family, panes)
+    number = work.numbers[job.name]
+    again, _, _ = close(job, panes, None, work.closed(job), work.closing(job), number)
+    wrong = disagreement(job, found, again)
+    if wrong is not None:
+        raise RunError(wrong)
 
 
 def _recompute(

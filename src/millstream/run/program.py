@@ -1,7 +1,8 @@
 """The program a checkpoint belongs to: compared before anything starts.
 
 What must stay is what the stored state and offsets mean: sources, and keyed operators with their
-keys, windows and aggregates. Functions, stateless steps and sinks may change.
+keys, windows and aggregates. Functions, stateless steps and sinks may change, and windows and
+aggregates may be added: they are filled from the panes that are stored, as far as these go back.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from millstream.api.sinks import FileSink
 from millstream.errors import CheckpointError
 from millstream.io.writers import check_owner
+from millstream.ops.jobs import Family, WindowJob, timestamp
 from millstream.plan.stages import Plan
 from millstream.state.checkpoint import Checkpoint
+from millstream.state.manifests import Manifest
 
 _SHARDS_PER_CORE = 4
 _LEAST_SHARDS = 8
@@ -40,7 +45,28 @@ def describe_program(plan: Plan) -> dict[str, Any]:
         }
         for node in plan.sources()
     }
-    return {"flow": plan.flow, "sources": sources, "operators": operators}
+    families = {
+        family.name: {
+            "unit": family.span.pane,
+            "states": sorted(m.state for m in family.measures),
+            "holds": family.holds,
+        }
+        for family in plan.families.values()
+    }
+    return {
+        "flow": plan.flow,
+        "sources": sources,
+        "operators": operators,
+        "families": families,
+    }
+
+
+def known_units(path: Path) -> dict[str, int]:
+    """The pane widths a checkpoint already has, so that a plan keeps to them."""
+    if not (path / "flow.json").exists():
+        return {}
+    program = Checkpoint(path, create=False).read_program() or {}
+    return {name: family["unit"] for name, family in program.get("families", {}).items()}
 
 
 def check_program(
@@ -54,6 +80,8 @@ def check_program(
             "format": 1,
             "id": uuid.uuid4().hex[:12],
             "shards": shards or max(_LEAST_SHARDS, _SHARDS_PER_CORE * cores),
+            "born": {},
+            "since": {},
             **described,
         }
         checkpoint.write_program(known)
@@ -75,6 +103,73 @@ def check_program(
     return known
 
 
+def adopt_additions(
+    plan: Plan, checkpoint: Checkpoint, program: dict[str, Any], manifest: Manifest
+) -> list[str]:
+    """Fit windows and aggregates that are new into what is stored; says what cannot be filled.
+
+    `born` (operator -> the last window end it does not give) and `since` (family -> state -> the
+    time from which panes have it) are kept with the program, so that a crash changes nothing.
+    """
+    described = describe_program(plan)
+    notes: list[str] = []
+    latest = [at for state in manifest.sources.values() for at in state.latest.values()]
+    if manifest.batch >= 0 and latest:
+        read_to = max(latest)
+        for family in plan.families.values():
+            notes.extend(_adopt(plan, family, program, manifest, read_to))
+    program.update({name: described[name] for name in ("operators", "families")})
+    checkpoint.write_program(program)
+    return notes
+
+
+def _adopt(
+    plan: Plan, family: Family, program: dict[str, Any], manifest: Manifest, read_to: int
+) -> list[str]:
+    notes = []
+    pane, stored = family.span.pane, program["families"].get(family.name)
+    next_pane = read_to // pane + 1  # panes up to here were read without what is new
+    known_states = set(stored["states"]) if stored else set()
+    since = program["since"].setdefault(family.name, {})
+    for measure in family.measures:
+        if measure.state not in known_states:
+            since[measure.state] = next_pane * pane
+    old = [job for job in family.jobs if job.name in program["operators"]]
+    intact = min((_oldest(job, manifest) for job in old), default=next_pane)
+    for job in family.jobs:
+        whole = job.span.whole or job.kind != "time"
+        if job.name in program["operators"]:
+            fresh = [m.name for m in job.measures if m.state not in known_states and not m.held]
+            if fresh and not whole:
+                notes.append(
+                    f"{job.name}: {', '.join(fresh)} is null for windows that begin before "
+                    f"{timestamp(next_pane * pane)}: their panes were computed without it"
+                )
+            continue
+        from_pane = intact
+        needs_new = any(m.state not in known_states for m in job.measures if not m.held)
+        if needs_new or stored is None or (job.holds and not stored["holds"]) or whole:
+            from_pane = next_pane
+        reach = np.array([from_pane + job.span.panes + job.span.step - 1])
+        first = int(job.span.align_down(reach)[0])
+        if whole:
+            notes.append(f"{job.name} is new and begins with what comes from now on")
+            continue
+        program["born"][job.name] = (first - job.span.step) * pane
+        begins = timestamp((first - job.span.panes) * pane)
+        how = "filled from stored panes" if from_pane < next_pane else "not filled"
+        notes.append(f"{job.name} is new ({how}): its first window begins at {begins}")
+    return notes
+
+
+def _oldest(job: WindowJob, manifest: Manifest) -> int:
+    """The first pane from which on all panes of a job are still stored."""
+    closed = manifest.closed.get(job.name)
+    if closed is None:
+        return -(2**61) // max(1, job.span.pane)
+    return closed // job.span.pane - job.span.panes + 1
+
+
 def check_owners(plan: Plan, program: dict[str, Any] | None) -> None:
     """Refuse output directories with the results of another checkpoint; changes nothing."""
     for sink in plan.sinks():
@@ -91,11 +186,13 @@ def _changes(known: dict[str, Any], now: dict[str, Any]) -> list[str]:
         one = what.removesuffix("s")
         for name in known[what].keys() - now[what].keys():
             found.append(f"{one} {name!r} is gone")
-        for name in now[what].keys() - known[what].keys():
-            found.append(f"{one} {name!r} is new")
+        if what == "sources":
+            found.extend(f"{one} {name!r} is new" for name in now[what].keys() - known[what].keys())
         for name in known[what].keys() & now[what].keys():
             before, after = known[what][name], now[what][name]
             for field in sorted(before.keys() | after.keys()):
+                if field == "aggregates" and before[field].items() <= after[field].items():
+                    continue  # more of them can be computed from the same panes
                 if before.get(field) != after.get(field):
                     found.append(
                         f"{one} {name!r}: {field} was {_shown(before.get(field))}, "

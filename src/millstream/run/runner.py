@@ -13,7 +13,7 @@ from millstream.graph import nodes as graph
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
 from millstream.run.engine import Engine
-from millstream.run.program import check_owners, check_program
+from millstream.run.program import check_owners, check_program, known_units
 from millstream.run.session import check_surroundings, close_session, open_session
 from millstream.run.sources import resolve_format
 from millstream.run.spark import OnSpark
@@ -42,6 +42,7 @@ class Progress:
     done: bool = False
     paused: str | None = None
     elapsed: float = 0.0
+    notes: tuple[str, ...] = ()  # what was said at the start: windows added, what is not filled
 
 
 class Handle:
@@ -146,24 +147,26 @@ class Handle:
             done=engine.done,
             paused=engine.paused,
             elapsed=time.monotonic() - self._started,
+            notes=tuple(engine.notes),
         )
         if self._settings.on_progress is not None:
             self._settings.on_progress(self.progress)
 
 
-def plan_flow(flow: Flow) -> Plan:
+def plan_flow(flow: Flow, checkpoint: Path | None = None) -> Plan:
     """Look at the sources and plan; every mistake that can be found without Spark is found."""
     formats = {
         node.name: resolve_format(node.name, node.spec)
         for node in flow.nodes
         if isinstance(node, graph.Source)
     }
-    return make_plan(flow.name, flow.nodes, formats)
+    units = known_units(checkpoint) if checkpoint is not None else None
+    return make_plan(flow.name, flow.nodes, formats, units)
 
 
 def start(flow: Flow, checkpoint: Path, settings: Settings) -> Handle:
     """Check everything, take the checkpoint, and run on a thread."""
-    plan = plan_flow(flow)
+    plan = plan_flow(flow, checkpoint)
     check_surroundings(settings)
     place = Checkpoint(checkpoint)
     place.lock()

@@ -46,7 +46,7 @@ class _Store:
             pane = np.asarray(flat(rows.column("pane")))
             rows = rows.take(pa.array(np.argsort(pane, kind="stable")))
         name = (
-            f"{safe_name(self.family.name)}/{self.table}/"
+            f"{safe_name(self.family.name)}/{safe_name(self.table)}/"
             f"{self.batch.number:08d}-{self.control.part:04d}-{self.control.attempt}.arrow"
         )
         file, written = write_segment(self.root, name, rows)

@@ -12,12 +12,16 @@ import zlib
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from millstream.errors import CheckpointError
+
+
+_LONGEST_NAME = 120
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -107,8 +111,11 @@ def verify_named(path: Path) -> None:
 
 
 def safe_name(name: str) -> str:
-    """A step's name as part of a path; no two names give the same, as none may have a '+'."""
-    return name.replace(" ", "+")
+    """A name as one part of a path; no two names give the same, whatever characters they have."""
+    quoted = quote(name, safe=" ").replace(" ", "+").replace(".", "%2E")
+    if len(quoted) <= _LONGEST_NAME:
+        return quoted
+    return f"{quoted[: _LONGEST_NAME - 20]}-{zlib.crc32(name.encode()):08x}"
 
 
 def write_durably(path: Path, data: pa.Buffer | bytes) -> None:

@@ -29,6 +29,7 @@ from millstream.plan.planner import make_plan
 from millstream.run.batch import AnySplit, SpoolSplit
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
+from millstream.run.program import known_units
 from millstream.run.runner import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
@@ -121,7 +122,7 @@ class Driver:
         formats = {
             node.name: _pushed_format(node.spec) for node in nodes if isinstance(node, graph.Source)
         }
-        self._plan = make_plan(flow.name, nodes, formats)
+        self._plan = make_plan(flow.name, nodes, formats, known_units(self._path))
         self._open()
 
     def _open(self) -> None:
@@ -138,7 +139,11 @@ class Driver:
             ),
         )
         self._executor = InProcess(self._plan, self._settings.parallelism or 1)
-        self.engine.open(self._executor.cores)
+        try:
+            self.engine.open(self._executor.cores)
+        except BaseException:
+            checkpoint.close()
+            raise
 
     # -- input ----------------------------------------------------------------------------------
 
@@ -242,7 +247,7 @@ def run_in_process(
 ) -> dict[str, dict[str, int]]:
     """Run a flow on bounded input to its end without Spark; gives the ledger."""
     settings = Settings.from_options({"parallelism": parallelism, **options})
-    plan = plan_flow(flow)
+    plan = plan_flow(flow, Path(checkpoint))
     place = Checkpoint(checkpoint)
     place.lock()
     engine = Engine(plan, place, settings)

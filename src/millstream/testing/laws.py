@@ -9,7 +9,6 @@ An aggregate that breaks one of these laws gives answers that depend on how the 
 from __future__ import annotations
 
 import copy
-import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,10 +21,14 @@ from millstream.api.aggregates import Aggregate, Builtin
 from millstream.api.mapreduce import MapReduce
 from millstream.errors import ConfigError
 from millstream.ops.codec import decode, encode
+from millstream.ops.comparing import alike, magnitude, plain
 from millstream.ops.grid import find_runs
+from millstream.ops.holding import ObjectKernel
 from millstream.ops.jobs import Window
 from millstream.ops.kernels import Kernel, Rows, State
 from millstream.ops.spans import Span
+
+__all__ = ["LawError", "alike", "check_aggregate"]
 
 Values = Callable[[random.Random], Any] | Sequence[Any]
 Method = Callable[[Any, Any], Any]
@@ -71,6 +74,11 @@ def _drawing(
         if not samples:
             raise ConfigError("check_aggregate(values=): the list of samples is empty")
         return lambda chance: chance.choice(samples)
+    if isinstance(agg, Builtin) and agg.by is not None:
+        raise ConfigError(
+            f"check_aggregate({agg}): its values are records with {agg.column!r} and {agg.by!r}; "
+            "give values="
+        )
     if isinstance(agg, Aggregate) and agg.column is None:
         raise ConfigError(
             f"check_aggregate({agg}): it has no column, so its values are records; give values="
@@ -116,6 +124,10 @@ class _Subject:
 
 def _subject(agg: Builtin | Aggregate | MapReduce) -> _Subject:
     if isinstance(agg, Builtin):
+        if agg.objects is not None:
+            return _Columns(agg, agg.objects)
+        if agg.lists is not None:
+            return _Lists(agg, agg.lists)
         return _Kernels(str(agg), agg.kernel) if agg.kernel is not None else _Subject(str(agg))
     if isinstance(agg, Aggregate):
         return _Methods(agg)
@@ -148,6 +160,46 @@ class _Methods(_Subject):
 
     def stored(self, state: Any) -> Any:
         return decode(encode(state)) if self.combine is not None else state
+
+
+class _Columns(_Subject):
+    """A built-in whose states are made from whole columns, and are Python values."""
+
+    def __init__(self, agg: Builtin, kernel: ObjectKernel) -> None:
+        super().__init__(str(agg))
+        self.agg, self.kernel = agg, kernel
+        self.zero, self.combine, self.uncombine = kernel.zero, kernel.combine, kernel.inverse
+
+    def lift(self, values: list[Any]) -> Any:
+        columns = [pa.array(values)]
+        if self.agg.by is not None:  # a value is a record
+            columns = [pa.array([row[name] for row in values]) for name in self.agg.columns]
+        assert self.kernel.bulk is not None
+        return decode(self.kernel.bulk(columns, np.zeros(len(values), np.int64), 1)[0].as_py())
+
+    def result(self, state: Any) -> Any:
+        assert self.kernel.typed is not None
+        return self.kernel.typed([state]).to_pylist()[0]
+
+    def stored(self, state: Any) -> Any:
+        return decode(encode(state))
+
+    def slid(self, states: list[Any]) -> Any:
+        """The same as one window over panes, by two stacks."""
+        packed = pa.array([encode(state) for state in states], pa.binary())
+        low, high = np.array([0, 0]), np.array([1, len(states)])
+        return self.result(self.kernel.slide(packed, low, high)[-1])
+
+
+class _Lists(_Subject):
+    """A built-in over kept values."""
+
+    def __init__(self, agg: Builtin, answer: Callable[[pa.Array], pa.Array]) -> None:
+        super().__init__(str(agg))
+        self.answer = answer
+
+    def result(self, state: Any) -> Any:
+        return self.answer(pa.array([state])).to_pylist()[0]
 
 
 class _Job(_Subject):
@@ -308,7 +360,7 @@ class _Example:
         a, b = (self._lift(law, part) for part in self.parts[:2])
         keep = copy.deepcopy
         left = self._do(law, lambda: uncombine(combine(keep(a), keep(b)), keep(b)))
-        scale = max(_magnitude(a), _magnitude(b))
+        scale = max(magnitude(a), magnitude(b))
         shown = "a against uncombine(combine(a, b), b)"
         self._same(law, shown, self.parts[:2], self._result(law, a), self._result(law, left), scale)
 
@@ -369,60 +421,14 @@ class _Example:
     def _same(
         self, law: str, shown: str, on: list[list[Any]], one: Any, other: Any, scale: float = 0.0
     ) -> None:
-        scale = max(scale, _magnitude(one), _magnitude(other), _magnitude(on))
+        scale = max(scale, magnitude(one), magnitude(other), magnitude(on))
         if not alike(one, other, self.tolerance, scale):
             raise LawError(
                 f"{self.subject.name}: broken law: {law}\n  {shown}\n  on {self._shown(on)}\n"
-                f"  one gives   {_plain(one)!r}\n  other gives {_plain(other)!r}"
+                f"  one gives   {plain(one)!r}\n  other gives {plain(other)!r}"
             )
 
     def _shown(self, parts: list[list[Any]]) -> str:
         return ", ".join(f"{name} = {part!r}" for name, part in zip("abc", parts, strict=False)) + (
             "" if len(parts) <= 3 else ", ..."
         )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    return value.to_pylist() if isinstance(value, pa.Array) else value
-
-
-def _magnitude(value: Any) -> float:
-    """The largest finite number in a value."""
-    value = _plain(value)
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple | set | frozenset):
-        return max(map(_magnitude, value), default=0.0)
-    if isinstance(value, int | float) and math.isfinite(value):
-        return abs(float(value))
-    return 0.0
-
-
-def alike(one: Any, other: Any, tolerance: float = 1e-9, scale: float = 0.0) -> bool:
-    """Whether two results are the same, floats nearly so and tuples like lists.
-
-    Floats may differ by `tolerance` relative to themselves or to `scale`.
-    """
-    one, other = _plain(one), _plain(other)
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(
-            alike(value, other[name], tolerance, scale) for name, value in one.items()
-        )
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(
-            alike(a, b, tolerance, scale) for a, b in zip(one, other, strict=True)
-        )
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, float) or isinstance(other, float):
-        if not (isinstance(one, int | float) and isinstance(other, int | float)):
-            return False
-        if math.isnan(one) or math.isnan(other):
-            return math.isnan(one) and math.isnan(other)
-        return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance * scale)
-    try:
-        return bool(one == other)
-    except Exception:  # a user's type may refuse to be compared
-        return False

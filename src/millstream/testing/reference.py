@@ -437,7 +437,47 @@ def aggregate(agg: Builtin | Aggregate, rows: list[Row]) -> Any:
             return _divided(_total(there), len(there)) if there else None
         case "var" | "std":
             return _spread(there, root=agg.kind == "std")
+        case "top_k":
+            return _top(rows, agg.column, agg.by, dict(agg.options)["k"])
+        case "distinct":
+            return len({_identity(value, exact=False) for value in there})
+        case "quantile":
+            q = dict(agg.options)["q"]
+            ordered: list[float] = sorted(there, key=_nan_last)  # type: ignore[arg-type]
+            if not ordered:
+                return None
+            if isinstance(q, tuple):
+                return [_quantile(ordered, one) for one in q]
+            return _quantile(ordered, q)
     raise ConfigError(f"reference() does not know the aggregate {agg}")
+
+
+def _top(rows: list[Row], column: str | None, by: str | None, k: int) -> list[Row]:
+    """The values that occur most often, or have the largest totals."""
+    found: dict[Any, list[Any]] = {}
+    values: dict[Any, Any] = {}
+    for row in rows:
+        value, size = row.get(column or ""), 1 if by is None else row.get(by)
+        if value is not None and size is not None:
+            identity = _identity(value, exact=False)
+            values.setdefault(identity, value)
+            found.setdefault(identity, []).append(size)
+    totals = {identity: _total(sizes) for identity, sizes in found.items()}
+    order = sorted(totals, key=lambda one: (_descending(totals[one]), one))
+    name = "count" if by is None else "total"
+    return [{"value": values[one], name: totals[one]} for one in order[:k]]
+
+
+def _descending(total: Any) -> tuple[bool, Any]:
+    return (False, 0) if total != total else (True, -total)
+
+
+def _quantile(ordered: list[float], q: float) -> float:
+    """Between the two values nearest in rank."""
+    rank = (len(ordered) - 1) * q
+    low, high = ordered[math.floor(rank)], ordered[math.ceil(rank)]
+    share = rank - math.floor(rank)
+    return low if low == high or not share else low * (1 - share) + high * share
 
 
 def _nan_last(value: Any) -> tuple[bool, Any]:

@@ -16,23 +16,28 @@ FINER = 60  # likewise if sharing makes its panes so many times finer
 
 def share_panes(plan: Plan) -> Plan:
     """Group jobs into families; every job counts time in the panes of its family."""
-    groups: dict[tuple[object, ...], list[list[WindowJob]]] = {}
+    groups: dict[tuple[object, ...], list[tuple[str, list[WindowJob]]]] = {}
     for node in plan.windowed():
         job = plan.jobs[node.name]
         families = groups.setdefault(_shared_by(node), [])
-        for family in families:
-            if _fit([*family, job]):
-                family.append(job)
+        for name, members in families:
+            if _fit([*members, job], plan.units.get(name)):
+                members.append(job)
                 break
         else:
-            families.append([job])
+            name = _name(plan, job, len(families))
+            while not _fit([job], plan.units.get(name)):  # stored panes it cannot count in
+                families.append((name, []))
+                name = _name(plan, job, len(families))
+            families.append((name, [job]))
     made: dict[str, Family] = {}
-    for members in groups.values():
-        for number, family in enumerate(members):
-            name = _name(plan, family[0], number)
+    for grouped in groups.values():
+        for name, members in grouped:
+            if not members:
+                continue
             jobs = tuple(
                 replace(job, kept=job.span.step) if can_run(job) else job
-                for job in _in_units(family)
+                for job in _in_units(members, plan.units.get(name))
             )
             extra = (PRESENCE,) if any(map(can_run, jobs)) else ()
             made[name] = Family(name, jobs, extra)
@@ -52,17 +57,24 @@ def unit_of(jobs: list[WindowJob]) -> int:
     return math.gcd(*(n for job in jobs for n in (job.span.size, job.span.slide)))
 
 
-def _fit(jobs: list[WindowJob]) -> bool:
+def _fit(jobs: list[WindowJob], known: int | None) -> bool:
+    """Whether these windows can share panes (of a width that may be given)."""
+    if jobs[0].span.whole or jobs[0].kind != "time":
+        return True
     unit = unit_of(jobs)
-    return all(
+    if known is not None:
+        if unit % known:
+            return False
+        unit = known
+    return len(jobs) == 1 or all(
         job.span.size // unit <= MOST_PANES and job.span.pane // unit <= FINER for job in jobs
     )
 
 
-def _in_units(jobs: list[WindowJob]) -> list[WindowJob]:
+def _in_units(jobs: list[WindowJob], known: int | None) -> list[WindowJob]:
     if jobs[0].span.whole or jobs[0].kind != "time":
         return jobs
-    unit = unit_of(jobs)
+    unit = known or unit_of(jobs)
     return [replace(job, span=replace(job.span, unit=unit)) for job in jobs]
 
 
