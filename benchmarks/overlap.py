@@ -88,7 +88,9 @@ def _size(
             f"select epoch_us(window_start) st, symbol, s, n from '{out}/*.parquet'"
         )
         ours["steady"] = steady(ours["batches"])
-        ours["microseconds_per_row"] = round(sum(ours["batches"]) / rows * 1e6, 3)
+        # The first batch waits for Spark's workers to start: its time and results are left out.
+        warm, results = sum(ours["batches"][1:]), rows - ours["results"][0]
+        ours["microseconds_per_row"] = round(warm / results * 1e6, 3)
         ours["whole_microseconds_per_row"] = round(ours["seconds"] / rows * 1e6, 3)
     else:
         ours["agree"] = False
@@ -159,7 +161,7 @@ def _goals(figures: dict[str, Any]) -> list[Any]:
         return [goal("millstream in time", f"{LIMIT:.0f} s", None, False)]
     goals = []
     for name, what in (
-        ("microseconds_per_row", "time in batches"),
+        ("microseconds_per_row", "time in batches after the first"),
         ("whole_microseconds_per_row", "time of the whole run"),
     ):
         grown = round(most["millstream"][name] / least["millstream"][name], 3)
@@ -225,11 +227,11 @@ def _seconds(peer: dict[str, Any]) -> str | None:
     return f"~ {peer['scaled']:,.0f}" if sampled else f"{peer['seconds']:,.2f}"
 
 
-def millstream_side(data: Path, out: Path, size: int) -> list[float]:
-    """The flow under test, one file a batch; gives the seconds of every batch."""
+def millstream_side(data: Path, out: Path, size: int) -> dict[str, Any]:
+    """The flow under test, one file a batch; seconds of every batch, results after every batch."""
     import millstream as ms
 
-    batches: dict[int, float] = {}
+    batches: dict[int, tuple[float, int]] = {}
     flow = ms.Flow("overlap")
     source = ms.Files(data, time="ts", lateness="1s", max_files_per_batch=1)
     (
@@ -241,15 +243,17 @@ def millstream_side(data: Path, out: Path, size: int) -> list[float]:
     )
     flow.run(
         checkpoint=Path(f"{out}-checkpoint"),
-        on_progress=lambda p: batches.update({p.batch: p.batch_seconds}),
+        on_progress=lambda p: batches.update({p.batch: (p.batch_seconds, p.windows)}),
     )
-    return list(batches.values())
+    seconds, results = zip(*batches.values(), strict=True)
+    return {"batches": [round(s, 4) for s in seconds], "results": results}
 
 
 if __name__ == "__main__":
     name, given, place, wide = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
     if name == "millstream":
-        times = millstream_side(given, place, wide)
+        said = millstream_side(given, place, wide)
     else:
         times = windows.pyspark_query(given, place, wide, SLIDE)
-    print(json.dumps({"batches": [round(t, 4) for t in times]}))
+        said = {"batches": [round(t, 4) for t in times]}
+    print(json.dumps(said))

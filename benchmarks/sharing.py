@@ -44,7 +44,7 @@ def run(quick: bool = False) -> dict[str, Any]:
     with workspace("sharing") as work:
         sizes = (50_000, 300, 2) if quick else (500_000, 1200, 4)
         data = trades.make(work / "windows", *sizes, symbols=SYMBOLS)
-        amount = (100_000, 1200, 5) if quick else (2_000_000, 3600, 12)
+        amount = (100_000, 1200, 5) if quick else (2_000_000, 3600, 8)
         averages = trades.make(work / "macd", *amount, seed=1)
         given = json.dumps({"counts": counts, "rounds": 1 if quick else 3})
         measured = side(module("sharing", data, averages, work, given), LIMIT)
@@ -160,6 +160,7 @@ def _count(clock: Clock, count: int, data: Path, work: Path) -> dict[str, Any]:
 
 def _macd(clock: Clock, data: Path, work: Path, rounds: int) -> dict[str, Any]:
     seen: dict[str, list[tuple[float, float]]] = {"shared": [], "two_flows": [], "defeated": []}
+    clock.run(_averages_flow("warmer", data, work / "warmer", MACD, True))
     for number in range(rounds):
         for way in seen:
             out = work / "averages" / way / str(number)

@@ -22,6 +22,12 @@ BUILTINS = [
     ms.first("x"),
     ms.last("x"),
     ms.collect("x"),
+    ms.top_k("x", 3),
+    ms.distinct("x"),
+    ms.distinct("x", approx=True),
+    ms.quantile("x", 0.3),
+    ms.quantile("x", [0, 0.5, 1]),
+    ms.quantile("x", 0.3, approx=True),
 ]
 
 
@@ -88,9 +94,22 @@ def test_builtins_obey_the_laws(agg: Any) -> None:
     check_aggregate(agg, examples=30)
 
 
-@pytest.mark.parametrize("agg", [ms.min("x"), ms.max("x"), ms.first("x"), ms.last("x")], ids=str)
+TEXTS = [ms.min("x"), ms.max("x"), ms.first("x"), ms.last("x"), ms.top_k("x", 2), ms.distinct("x")]
+
+
+@pytest.mark.parametrize("agg", TEXTS, ids=str)
 def test_builtins_obey_the_laws_on_texts_and_nulls(agg: Any) -> None:
     check_aggregate(agg, ["", "a", "ä", None], examples=30)
+
+
+def test_totals_obey_the_laws() -> None:
+    def record(chance: random.Random) -> dict[str, Any]:
+        sizes = [1.5, 0.1, 1e300, -2.0, None, float("inf"), chance.uniform(-1, 1)]
+        return {"x": chance.choice(["a", "b", None]), "y": chance.choice(sizes)}
+
+    check_aggregate(ms.top_k("x", 2, by="y"), record, tolerance=0)
+    with pytest.raises(ms.ConfigError, match="give values="):
+        check_aggregate(ms.top_k("x", 2, by="y"))
 
 
 @pytest.mark.long

@@ -116,7 +116,9 @@ class ApproximateQuantile:
                 found.append(None)
                 continue
             sketch = datasketches.kll_doubles_sketch.deserialize(state)
-            values = sketch.get_quantiles(ranks, True)
+            ends = {0.0: sketch.get_min_value(), 1.0: sketch.get_max_value()}  # known exactly
+            inner = sketch.get_quantiles(ranks, True)
+            values = [ends.get(rank, value) for rank, value in zip(ranks, inner, strict=True)]
             found.append(values if several else values[0])
         return pa.array(found, pa.list_(pa.float64()) if several else pa.float64())
 

@@ -149,15 +149,18 @@ def _moved(one: Entry, other: Entry, sign: int) -> Entry:
 
 def _entry(records: int, exponent: int, mantissa: int) -> Entry:
     if not mantissa:
-        return [records, 0, b""]
+        return [records, 0, 0]
     zeros = (mantissa & -mantissa).bit_length() - 1
     mantissa >>= zeros
-    size = mantissa.bit_length() // 8 + 1
-    return [records, exponent + zeros, mantissa.to_bytes(size, "big", signed=True)]
+    size = mantissa.bit_length()
+    if size < 64:
+        return [records, exponent + zeros, mantissa]
+    return [records, exponent + zeros, mantissa.to_bytes(size // 8 + 1, "big", signed=True)]
 
 
 def _mantissa(entry: Entry) -> int:
-    return int.from_bytes(entry[2], "big", signed=True)
+    mantissa = entry[2]  # as bytes where MessagePack has no such number
+    return mantissa if isinstance(mantissa, int) else int.from_bytes(mantissa, "big", signed=True)
 
 
 def _odd(entry: Entry) -> list[int]:

@@ -90,7 +90,8 @@ class Figures:
         found = []
         for table, shards in self.now.segments.get(family.name, {}).items():
             segments = [segment for several in shards.values() for segment in several]
-            found.append(Stored(table, sum(s.rows for s in segments), len(segments)))
+            if segments:
+                found.append(Stored(table, sum(s.rows for s in segments), len(segments)))
         return found
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from millstream.api.sinks import FileSink
 from millstream.errors import CheckpointError
 from millstream.io.writers import check_owner
+from millstream.ops.running import can_run
 from millstream.ops.jobs import Family, WindowJob, timestamp
 from millstream.plan.stages import Plan
 from millstream.state.checkpoint import Checkpoint
@@ -27,7 +28,7 @@ _LEAST_SHARDS = 8
 
 def describe_program(plan: Plan) -> dict[str, Any]:
     """What a checkpoint remembers of a plan."""
-    operators = {}
+    operators: dict[str, dict[str, Any]] = {}
     for node in plan.windowed():
         operators[node.name] = {
             "keys": list(node.keys),
@@ -37,6 +38,8 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             "kind": "map_reduce" if node.job else "reduce" if node.reducer else "agg",
             "combine": bool(node.job and node.job.can("combine")),
         }
+        if can_run(plan.jobs[node.name]):  # its panes count records, so that keys can go
+            operators[node.name]["inverse"] = True
     sources = {
         node.name: {
             "kind": type(node.spec).__name__,

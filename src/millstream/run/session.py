@@ -91,9 +91,15 @@ def open_session(flow: str, settings: Settings) -> tuple[SparkContext, bool]:
     return context, True
 
 
+def _parting(record: logging.LogRecord) -> bool:
+    """Py4j's own threads may find their connection closed; it logs that through the root logger."""
+    return "while sending command" not in record.getMessage()
+
+
 def close_session(context: SparkContext) -> None:
     """Stop a context that was started here; how its workers part with it is nobody's concern."""
     _said.shown = False
+    logging.getLogger().addFilter(_parting)
     context.stop()
 
 

@@ -125,6 +125,7 @@ class Bag(_Store):
 
     def rows_in(self, *ranges: tuple[int, int]) -> pa.Table | None:
         """New and stored rows whose pane lies in one of some ranges [low, high), merged."""
+        ranges = _apart(ranges)
         tables = [] if self.new is None else [_between(self.new, ranges, ordered=False)]
         for segments in self.stored.values():
             for one in segments:
@@ -227,6 +228,17 @@ class Emitted(_Store):
     def replace(self, rows: pa.Table | None) -> None:
         """Remember this and nothing else."""
         self._report({}, self._write(rows))
+
+
+def _apart(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """The same ranges with none overlapping: a batch may slide by more than a window."""
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if joined and low <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
+        else:
+            joined.append((low, high))
+    return tuple(joined)
 
 
 def _between(rows: pa.Table, ranges: tuple[tuple[int, int], ...], ordered: bool) -> pa.Table:

@@ -50,7 +50,7 @@ class Manifest(msgspec.Struct):
     at: float = 0.0
     format: int = FORMAT
     sources: dict[str, SourceState] = {}
-    closed: dict[str, int] = {}  # operator -> last window end that has left, in panes
+    closed: dict[str, int] = {}  # operator -> last window end that has left, in microseconds
     segments: dict[str, dict[str, dict[str, list[Segment]]]] = {}  # operator, table, shard
     files: dict[str, SegmentFile] = {}
     ledger: dict[str, dict[str, int]] = {}

@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from millstream.errors import CheckpointError
 
-
 _LONGEST_NAME = 120
 
 
