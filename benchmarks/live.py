@@ -52,7 +52,7 @@ def run(quick: bool = False) -> dict[str, Any]:
             print(
                 f"  {count:5} panes, {way}: median {found['median'] * 1e3:7.1f} ms, mean "
                 f"{found['mean'] * 1e3:7.1f} ms, p95 {found['p95'] * 1e3:7.1f} ms of "
-                f"{found['batches']} batches; answers agree: {found['agree']}",
+                f"{found['batches']} batches, {found['strategy']}; answers agree: {found['agree']}",
                 flush=True,
             )
     figures["goals"] = _goals(figures)
@@ -180,12 +180,14 @@ def measure(way: str, panes: int, batches: int, warm: int) -> dict[str, Any]:
             memory.tables.clear()
             if time.perf_counter() - begun > BUDGET and len(times) >= 5:
                 break
+        strategy = " ".join(driver.engine.manifest.strategies.values())
     return {
         "median": round(statistics.median(times), 5),
         "mean": round(statistics.fmean(times), 5),
         "p95": round(float(np.percentile(times, 95)), 5),
         "batches": len(times),
         "batches_checked": checked,
+        "strategy": strategy,
         "agree": agree and checked > 0,
     }
 

@@ -3,7 +3,8 @@
 The same trades in windows of 10 to 600 s that slide by 1 s: millstream, PySpark's `window()` and
 Flink SQL's `HOP`, each in a process of its own, start-up included, on all cores. PySpark writes
 every trade out once per window, so at the large sizes it gets the first files only, and the time of
-its batches (not of its start) is scaled to all of them.
+its batches is scaled to all of them: its start and its first batch (not warm) are counted once. Its
+state is still growing by then, so this flatters it.
 
 All answers are compared with DuckDB before any time is looked at. PySpark leaves the last windows
 open; the rows it gave must be right.
@@ -24,14 +25,15 @@ from benchmarks.common import Truth, cell, goal, markdown, module, plot, side, s
 SLIDE = 1
 SIZES = (10, 60, 300, 600)
 TRADES, SECONDS, FILES = 2_000_000, 1200, 8
-SAMPLE = {300: 2, 600: 1}  # files PySpark gets
-LIMIT = 300.0  # seconds a run may take, of any side
+SAMPLE = {300: 3, 600: 2}  # files PySpark gets
+LIMIT = 400.0  # seconds a run may take, of any side
 
 
 def run(quick: bool = False) -> dict[str, Any]:
     """Measure all sides at all sizes."""
     sizes = (10, 60) if quick else SIZES
     count, seconds, files = (200_000, 120, 4) if quick else (TRADES, SECONDS, FILES)
+    sample = {60: 2} if quick else SAMPLE
     figures: dict[str, Any] = {
         "trades": count,
         "slide": SLIDE,
@@ -52,7 +54,7 @@ def run(quick: bool = False) -> dict[str, Any]:
             print(f"  without Flink: {why}", flush=True)
         truth = Truth(data, SLIDE)
         for size in sizes:
-            found = _size(size, data, work, truth, python, 1 if quick else SAMPLE.get(size, files))
+            found = _size(size, data, work, truth, python, sample.get(size, files))
             figures["sizes"][str(size)] = found
             figures["agree"] &= all(
                 found[s].get("agree", True) for s in ("millstream", "pyspark", "flink")
@@ -103,8 +105,10 @@ def _size(
             f"select epoch_us(st) st, symbol, s, n from '{out}/*.parquet'", whole=False
         )
         spark["steady"] = steady(spark["batches"])
-        busy = sum(spark["batches"])
-        spark["scaled"] = round(spark["seconds"] - busy + busy / spark["sample"], 2)
+        if sample < len(files):  # batches beyond these have no data
+            warm = sum(spark["batches"][1:sample])
+            more = warm * (len(files) - sample) / (sample - 1)
+            spark["scaled"] = round(spark["seconds"] + more, 2)
 
     peer: dict[str, Any] = {"missing": True}
     if python:
@@ -144,7 +148,7 @@ def _print(
 def _times_slower(peer: dict[str, Any], ours: dict[str, Any]) -> tuple[float | None, str]:
     """How many times our time a peer needs, and how that was found."""
     if "timed_out" in peer:
-        at_least = peer["timed_out"] / peer.get("sample", 1) / ours["seconds"]
+        at_least = peer["timed_out"] / ours["seconds"]
         return round(at_least, 2), "at least: it was stopped"
     seconds = peer.get("scaled", peer.get("seconds"))
     if seconds is None:
@@ -171,6 +175,8 @@ def _goals(figures: dict[str, Any]) -> list[Any]:
         times, note = _times_slower(most[name], most["millstream"])
         what = f"{'PySpark' if name == 'pyspark' else 'Flink'} beside millstream at {large} s"
         met = None if times is None else times >= wanted
+        if "timed_out" in most[name] and not met:
+            met = None
         goals.append(goal(what, f"at least {wanted} times", times, met, note))
     return goals
 
@@ -220,7 +226,7 @@ def table(figures: dict[str, Any]) -> str:
 
 def _seconds(peer: dict[str, Any]) -> str | None:
     if "timed_out" in peer:
-        return f"> {peer['timed_out'] / peer.get('sample', 1):,.0f}"
+        return f"> {peer['timed_out']:,.0f}"
     if "seconds" not in peer:
         return None
     sampled = peer.get("sample", 1) < 1

@@ -16,7 +16,6 @@ import numpy as np
 from millstream.api.sinks import FileSink
 from millstream.errors import CheckpointError
 from millstream.io.writers import check_owner
-from millstream.ops.running import can_run
 from millstream.ops.jobs import Family, WindowJob, timestamp
 from millstream.plan.stages import Plan
 from millstream.state.checkpoint import Checkpoint
@@ -38,8 +37,6 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             "kind": "map_reduce" if node.job else "reduce" if node.reducer else "agg",
             "combine": bool(node.job and node.job.can("combine")),
         }
-        if can_run(plan.jobs[node.name]):  # its panes count records, so that keys can go
-            operators[node.name]["inverse"] = True
     sources = {
         node.name: {
             "kind": type(node.spec).__name__,

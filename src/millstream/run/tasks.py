@@ -12,30 +12,26 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.api.mapreduce import pack_pairs
 from millstream.api.sinks import FileSink
-from millstream.errors import RunError
 from millstream.graph import nodes
 from millstream.graph.durations import micros
 from millstream.io.writers import stage_file
 from millstream.ops.chunks import Chunk, concat, encode_block, flat
-from millstream.ops.codec import as_key, decode
 from millstream.ops.emission import drop_replaced
-from millstream.ops.expressions import Expression, ExpressionError
-from millstream.ops.jobs import Family, timestamp
+from millstream.ops.jobs import Family
 from millstream.ops.preparing import merge_panes, prepare
 from millstream.ops.progress import BEGIN, merge_latest
-from millstream.ops.records import DeadLetter, apply, as_json, dead_row, describe, to_table
+from millstream.ops.records import DeadLetter
 from millstream.plan.stages import Plan
 from millstream.run.batch import AnySplit, Batch, Control, Item, Seen
 from millstream.run.keyed import Clocks, Work, run_keyed
 from millstream.run.reading import read
+from millstream.run.steps import stateless, unpacked
 from millstream.run.stores import BAGS
 from millstream.state.manifests import Output
 
@@ -142,7 +138,7 @@ class Task:
                 self._count(node, len(chunk), 0)
                 self.push(node, chunk)
             case _:
-                result, dead = _stateless(node, chunk)
+                result, dead = stateless(node, chunk)
                 self.control.dead.extend(dead)
                 self._count(node, len(chunk), len(dead))
                 self.push(node, result)
@@ -173,7 +169,7 @@ class Task:
             if isinstance(node, nodes.Late) and node.of.name == operator and len(late):
                 self._count(node, len(late), 0)
                 packed = self.plan.jobs[operator].packed
-                self.push(node, _unpacked(late) if packed else late)
+                self.push(node, unpacked(late) if packed else late)
 
     def _hold(self, held: list[pa.Table], table: pa.Table, family: Family) -> None:
         held.append(table)
@@ -275,153 +271,3 @@ class Task:
 
 def _raise_to(latest: dict[str, int], who: str, at: int) -> None:
     latest[who] = max(at, latest.get(who, at))
-
-
-def _stateless(node: nodes.Node, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
-    match node:
-        case nodes.Where():
-            return _where(node, chunk)
-        case nodes.Select():
-            return _select(node, chunk)
-        case nodes.Map():
-            return apply(chunk, node.fn, node.name, node.schema)
-        case nodes.Pairs():
-            return _pairs(node, chunk)
-        case nodes.MapBatches():
-            return _map_batches(node, chunk)
-        case _:
-            raise RunError(f"{node.name}: unknown step {node.kind}")
-
-
-def _where(node: nodes.Where, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
-    try:
-        mask = node.condition.evaluate(chunk.table)
-    except ExpressionError:
-        chunk, dead = _computable(node, (node.condition,), chunk)
-        mask = node.condition.evaluate(chunk.table)
-    else:
-        dead = []
-    return chunk.take(np.asarray(mask.fill_null(False)).astype(np.bool_)), dead
-
-
-def _select(node: nodes.Select, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
-    computed = tuple(item for item in node.items if item.name != "*")
-    dead: list[DeadLetter] = []
-    try:
-        columns = _projected(node, chunk.table)
-    except ExpressionError:
-        chunk, dead = _computable(node, computed, chunk)
-        columns = _projected(node, chunk.table)
-    return chunk.with_table(pa.table(columns)), dead
-
-
-def _projected(node: nodes.Select, table: pa.Table) -> dict[str, pa.Array]:
-    columns: dict[str, pa.Array] = {}
-    for item in node.items:
-        if item.name == "*":
-            columns.update({name: table.column(name) for name in table.column_names})
-        else:
-            columns[item.name] = item.evaluate(table)
-    return columns
-
-
-def _computable(
-    node: nodes.Node, items: tuple[Expression, ...], chunk: Chunk
-) -> tuple[Chunk, list[DeadLetter]]:
-    """Set aside the records on which an expression fails, found by halving."""
-    bad: dict[int, str] = {}
-
-    def search(start: int, stop: int) -> None:
-        piece = chunk.table.slice(start, stop - start)
-        try:
-            for item in items:
-                item.evaluate(piece)
-        except ExpressionError as error:
-            if stop - start == 1:
-                bad[start] = str(error)
-                return
-            middle = (start + stop) // 2
-            search(start, middle)
-            search(middle, stop)
-
-    search(0, len(chunk))
-    dead = [dead_row(node.name, chunk, index, why) for index, why in bad.items()]
-    keep = np.ones(len(chunk), np.bool_)
-    keep[list(bad)] = False
-    return chunk.take(keep), dead
-
-
-def _pairs(node: nodes.Pairs, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
-    """A job's `map`: what its key and value are follows from where the records come from."""
-    names = set(chunk.table.column_names)
-    schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
-    out: list[dict[str, bytes]] = []
-    origin: list[int] = []
-    dead: list[DeadLetter] = []
-    for index, row in enumerate(chunk.table.to_pylist()):
-        ts = timestamp(int(chunk.ts[index]))
-        if node.keys:
-            keys = [row.get(name) for name in node.keys]
-            if None in keys and node.null_keys == "dead":
-                why = f"key column {node.keys[keys.index(None)]!r} is null"
-                dead.append(dead_row(node.name, chunk, index, why))
-                continue
-            key, value = as_key(keys[0] if len(keys) == 1 else tuple(keys)), row
-        elif names >= {"key", "value"} and names <= {"key", "value", "window_start", "window_end"}:
-            key, value = as_key(row["key"]), row["value"]
-        elif names == {"value"}:
-            key, value = int(chunk.pos[index]), row["value"]
-        else:
-            key, value = None, row
-        try:
-            rows = pack_pairs(node.job.map(key, value, ts))
-        except Exception as error:  # a user's function may raise anything
-            dead.append(dead_row(node.name, chunk, index, describe(error)))
-            continue
-        out.extend(rows)
-        origin.extend([index] * len(rows))
-    table, _ = to_table(out, schema)
-    at = np.array(origin, np.int64)
-    return chunk.at(table, at), dead
-
-
-def _unpacked(chunk: Chunk) -> Chunk:
-    """Pairs of a MapReduce job as people read them: in JSON, as they may be of many types."""
-    columns = {
-        name: pa.array([as_json(decode(data)) for data in chunk.column(name).to_pylist()])
-        for name in ("key", "value")
-    }
-    return chunk.with_table(pa.table(columns))
-
-
-def _map_batches(node: nodes.MapBatches, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
-    """Rows keep their time when the function keeps their number; a column `__row` tells otherwise.
-
-    The function gets `__row`, the number of each row, and may keep, drop or repeat rows with it.
-    """
-    numbered = chunk.table.append_column("__row", pa.array(np.arange(len(chunk))))
-    try:
-        result: Any = node.fn(numbered)
-    except Exception as error:
-        why = describe(error)
-        dead = [dead_row(node.name, chunk, index, why) for index in range(len(chunk))]
-        return chunk.take(np.zeros(0, np.int64)), dead
-    if isinstance(result, pa.RecordBatch):
-        result = pa.Table.from_batches([result])
-    if not isinstance(result, pa.Table):
-        raise RunError(
-            f"{node.name}: map_batches must give an Arrow table, got {type(result).__name__}"
-        )
-    if "__row" in result.column_names:
-        rows = np.asarray(flat(result.column("__row"))).astype(np.int64)
-        result = result.drop_columns(["__row"])
-    elif len(result) == len(chunk):
-        rows = np.arange(len(chunk))
-    else:
-        raise RunError(
-            f"{node.name}: map_batches got {len(chunk)} rows and gave {len(result)}; keep the "
-            "column '__row' so that each row keeps its time, or keep the number of rows"
-        )
-    if len(rows) and (rows.min() < 0 or rows.max() >= len(chunk)):
-        raise RunError(f"{node.name}: map_batches gave '__row' numbers it did not get")
-    return chunk.at(result, rows), []

@@ -1,0 +1,168 @@
+"""Stateless steps inside a task: a chunk in, a chunk out, and the records that could not go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.api.mapreduce import pack_pairs
+from millstream.errors import RunError
+from millstream.graph import nodes
+from millstream.ops.chunks import Chunk, flat
+from millstream.ops.codec import as_key, decode
+from millstream.ops.expressions import Expression, ExpressionError
+from millstream.ops.jobs import timestamp
+from millstream.ops.records import DeadLetter, apply, as_json, dead_row, describe, to_table
+
+
+def stateless(node: nodes.Node, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
+    """What a step makes of a chunk, and its dead letters."""
+    match node:
+        case nodes.Where():
+            return _where(node, chunk)
+        case nodes.Select():
+            return _select(node, chunk)
+        case nodes.Map():
+            return apply(chunk, node.fn, node.name, node.schema)
+        case nodes.Pairs():
+            return _pairs(node, chunk)
+        case nodes.MapBatches():
+            return _map_batches(node, chunk)
+        case _:
+            raise RunError(f"{node.name}: unknown step {node.kind}")
+
+
+def _where(node: nodes.Where, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
+    try:
+        mask = node.condition.evaluate(chunk.table)
+    except ExpressionError:
+        chunk, dead = _computable(node, (node.condition,), chunk)
+        mask = node.condition.evaluate(chunk.table)
+    else:
+        dead = []
+    return chunk.take(np.asarray(mask.fill_null(False)).astype(np.bool_)), dead
+
+
+def _select(node: nodes.Select, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
+    computed = tuple(item for item in node.items if item.name != "*")
+    dead: list[DeadLetter] = []
+    try:
+        columns = _projected(node, chunk.table)
+    except ExpressionError:
+        chunk, dead = _computable(node, computed, chunk)
+        columns = _projected(node, chunk.table)
+    return chunk.with_table(pa.table(columns)), dead
+
+
+def _projected(node: nodes.Select, table: pa.Table) -> dict[str, pa.Array]:
+    columns: dict[str, pa.Array] = {}
+    for item in node.items:
+        if item.name == "*":
+            columns.update({name: table.column(name) for name in table.column_names})
+        else:
+            columns[item.name] = item.evaluate(table)
+    return columns
+
+
+def _computable(
+    node: nodes.Node, items: tuple[Expression, ...], chunk: Chunk
+) -> tuple[Chunk, list[DeadLetter]]:
+    """Set aside the records on which an expression fails, found by halving."""
+    bad: dict[int, str] = {}
+
+    def search(start: int, stop: int) -> None:
+        piece = chunk.table.slice(start, stop - start)
+        try:
+            for item in items:
+                item.evaluate(piece)
+        except ExpressionError as error:
+            if stop - start == 1:
+                bad[start] = str(error)
+                return
+            middle = (start + stop) // 2
+            search(start, middle)
+            search(middle, stop)
+
+    search(0, len(chunk))
+    dead = [dead_row(node.name, chunk, index, why) for index, why in bad.items()]
+    keep = np.ones(len(chunk), np.bool_)
+    keep[list(bad)] = False
+    return chunk.take(keep), dead
+
+
+def _pairs(node: nodes.Pairs, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
+    """A job's `map`: what its key and value are follows from where the records come from."""
+    names = set(chunk.table.column_names)
+    schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+    out: list[dict[str, bytes]] = []
+    origin: list[int] = []
+    dead: list[DeadLetter] = []
+    for index, row in enumerate(chunk.table.to_pylist()):
+        ts = timestamp(int(chunk.ts[index]))
+        if node.keys:
+            keys = [row.get(name) for name in node.keys]
+            if None in keys and node.null_keys == "dead":
+                why = f"key column {node.keys[keys.index(None)]!r} is null"
+                dead.append(dead_row(node.name, chunk, index, why))
+                continue
+            key, value = as_key(keys[0] if len(keys) == 1 else tuple(keys)), row
+        elif names >= {"key", "value"} and names <= {"key", "value", "window_start", "window_end"}:
+            key, value = as_key(row["key"]), row["value"]
+        elif names == {"value"}:
+            key, value = int(chunk.pos[index]), row["value"]
+        else:
+            key, value = None, row
+        try:
+            rows = pack_pairs(node.job.map(key, value, ts))
+        except Exception as error:  # a user's function may raise anything
+            dead.append(dead_row(node.name, chunk, index, describe(error)))
+            continue
+        out.extend(rows)
+        origin.extend([index] * len(rows))
+    table, _ = to_table(out, schema)
+    at = np.array(origin, np.int64)
+    return chunk.at(table, at), dead
+
+
+def unpacked(chunk: Chunk) -> Chunk:
+    """Pairs of a MapReduce job as people read them: in JSON, as they may be of many types."""
+    columns = {
+        name: pa.array([as_json(decode(data)) for data in chunk.column(name).to_pylist()])
+        for name in ("key", "value")
+    }
+    return chunk.with_table(pa.table(columns))
+
+
+def _map_batches(node: nodes.MapBatches, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
+    """Rows keep their time when the function keeps their number; a column `__row` tells otherwise.
+
+    The function gets `__row`, the number of each row, and may keep, drop or repeat rows with it.
+    """
+    numbered = chunk.table.append_column("__row", pa.array(np.arange(len(chunk))))
+    try:
+        result: Any = node.fn(numbered)
+    except Exception as error:
+        why = describe(error)
+        dead = [dead_row(node.name, chunk, index, why) for index in range(len(chunk))]
+        return chunk.take(np.zeros(0, np.int64)), dead
+    if isinstance(result, pa.RecordBatch):
+        result = pa.Table.from_batches([result])
+    if not isinstance(result, pa.Table):
+        raise RunError(
+            f"{node.name}: map_batches must give an Arrow table, got {type(result).__name__}"
+        )
+    if "__row" in result.column_names:
+        rows = np.asarray(flat(result.column("__row"))).astype(np.int64)
+        result = result.drop_columns(["__row"])
+    elif len(result) == len(chunk):
+        rows = np.arange(len(chunk))
+    else:
+        raise RunError(
+            f"{node.name}: map_batches got {len(chunk)} rows and gave {len(result)}; keep the "
+            "column '__row' so that each row keeps its time, or keep the number of rows"
+        )
+    if len(rows) and (rows.min() < 0 or rows.max() >= len(chunk)):
+        raise RunError(f"{node.name}: map_batches gave '__row' numbers it did not get")
+    return chunk.at(result, rows), []
