@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -275,6 +276,32 @@ def test_map_reduce_slides_by_uncombine() -> None:
 def test_a_wrong_uncombine_of_a_job_is_found_while_running() -> None:
     with pytest.raises(ms.RunError, match=r"words: words\.combine, key .* recomputed from panes"):
         count_words(WordsWrong(), debug=True)
+
+
+def test_an_uncombine_can_be_added_to_a_checkpoint(tmp_path: Path) -> None:
+    """Panes from before do not say how many records they hold: running values wait for new ones."""
+    later = type("Words", (WordsBack,), {})  # the same job, some versions later
+
+    def run_both(second_job: ms.MapReduce, checkpoint: Path) -> tuple[list[Any], set[str]]:
+        chance, rows, ways = random.Random(5), [], set()
+        for job, seconds in ((Words(), range(50)), (second_job, range(50, 110))):
+            flow = ms.Flow("words")
+            source = ms.Files("x", schema=SCHEMA, time="ts", lateness="1s", follow=True)
+            words = flow.source(source, name="in").map_reduce(job, ms.sliding("30s", "1s"))
+            words.named("words").sink(ms.Memory())
+            with Driver(flow, checkpoint=checkpoint, debug=True) as driver:
+                for second in seconds:
+                    when = BEGIN + timedelta(seconds=second)
+                    driver.push("in", [{"ts": when, "k": "k", "s": chance.choice("abc")}])
+                    driver.step()
+                    ways.add(driver.engine.manifest.strategies.get("words", ""))
+                rows += driver.output()
+        return sorted((row["window_end"], row["key"], row["value"]) for row in rows), ways
+
+    expected, _ = run_both(Words(), tmp_path / "without")
+    found, ways = run_both(later(), tmp_path / "added")
+    assert found == expected
+    assert "running values" in ways
 
 
 # -- debug mode ----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from millstream.ops.kinds import Outcome, close_landmarks, close_numbered, close
 from millstream.ops.preparing import merge_panes
 from millstream.ops.progress import END
 from millstream.ops.records import DeadLetter
-from millstream.ops.running import advance, can_run, disagreement, recompute
+from millstream.ops.running import PRESENCE, advance, can_run, disagreement, recompute
 from millstream.run.batch import Batch, Control
 from millstream.run.stores import BAGS, Bag, Emitted, Running, Table
 
@@ -201,7 +201,7 @@ def _advance(work: Work, job: WindowJob, bag: Bag, store: Running) -> Chunk | No
     refresh = closed // (job.span.step * _REFRESH) != until // (job.span.step * _REFRESH)
     if not 0 < _steps(work, job) <= _MOST_STEPS or refresh or bag.first_new() < closed:
         return None
-    if bag.size() < _GAIN * store.size():
+    if bag.size() < _GAIN * store.size() or not _complete(work, job, closed):
         return None
     running = store.rows(closed)
     if running is None:
@@ -219,6 +219,13 @@ def _advance(work: Work, job: WindowJob, bag: Bag, store: Running) -> Chunk | No
     store.replace(advanced.running)
     work.control.strategies[job.name] = "running values"
     return chunk
+
+
+def _complete(work: Work, job: WindowJob, end: int) -> bool:
+    """Whether all panes of a window have the states running values need: some may be new."""
+    since = work.batch.since.get(work.family.name, {})
+    begun = [since[m.state] for m in (*job.measures, PRESENCE) if m.state in since]
+    return all(at <= (end - job.span.panes) * job.span.pane for at in begun)
 
 
 def _compare(work: Work, job: WindowJob, bag: Bag, found: Chunk) -> None:
@@ -240,6 +247,8 @@ def _recompute(
     steps, until = _steps(work, job), work.closing(job)
     if steps == 0 and bag.first_new() >= until:
         store.keep()  # nothing left, and nothing came for panes the values already hold
+    elif not _complete(work, job, until):
+        store.replace(None)
     elif 0 < steps <= _MOST_STEPS and panes is not None and len(panes):
         store.replace(recompute(job, panes, until))
     else:

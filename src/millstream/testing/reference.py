@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -27,7 +27,8 @@ from millstream.ops.jobs import Window
 Row = dict[str, Any]
 Batches = list[dict[str, list[Row]]]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_KINDS = ("tumbling", "sliding", "hopping", "whole")
+_PLAIN = ("tumbling", "sliding", "hopping")
+_KINDS = (*_PLAIN, "whole", "session", "landmark", "count", "bytes")
 _MICROS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 0}
 
 
@@ -43,13 +44,20 @@ def reference(
     list of such dicts) the watermark moves after every batch, so that records can be late: each
     source has come to its latest time less its lateness.
 
-    Not modelled: windows other than tumbling, sliding, hopping and over the whole input; results
-    before a window is final; idle sources, participants, times of arrival, and times far ahead of
-    the clock. Results at the same time of different keys of one job have no order of their own;
-    here they are in the order of keys.
+    Of windows with emit="early" or "delta" there is the final answer only: one row per result with
+    final=True and without `revision`, or without `op`. That is what the last revision of each key
+    and window must come to. Steps that name these columns, and windows over early results, are
+    refused; functions further down simply do not see them.
+
+    Not modelled: idle sources, participants, times of arrival, and times far ahead of the clock.
+    Results at the same time of different keys of one job have no order of their own; here they are
+    in the order of keys. The same holds for results of one key over rows or bytes that end at the
+    same time; here they are in the order of their windows.
     """
     if (inputs is None) == (batches is None):
         raise ConfigError("reference(): give either inputs or batches")
+    for node in flow.nodes:
+        _check(node)
     run = _Run(flow.nodes, can_be_late=batches is not None)
     for batch in batches if batches is not None else [dict(inputs or {})]:
         run.batch(batch)
@@ -176,8 +184,6 @@ class _Run:
                 )
 
     def _arrive(self, node: nodes.Windowed, records: list[_Record]) -> None:
-        if node.window.kind not in _KINDS:
-            raise ConfigError(f"{node.name}: reference() does not know {node.window.kind} windows")
         if not node.window.span.whole and any(
             source.spec.time is None for source in _sources_of(node)
         ):
@@ -199,7 +205,7 @@ class _Run:
     # -- windows ----------------------------------------------------------------------------------
 
     def _results(self, node: nodes.Windowed) -> list[_Record]:
-        groups: dict[tuple[float, float, Any], list[_Record]] = {}
+        mine: dict[Any, list[_Record]] = {}
         keys: dict[Any, list[Any]] = {}
         for record in sorted(self.arrived[node], key=_place):
             key = [record.row.get(name) for name in node.keys]
@@ -207,24 +213,54 @@ class _Run:
                 continue
             identity = _identity(key, exact=node.job is not None)
             keys.setdefault(identity, key)
-            for start, end in _windows_of(node.window, record.ts):
-                if end <= record.left:
-                    continue  # it came in time for others
-                groups.setdefault((end, start, identity), []).append(record)
-        order = sorted(groups, key=lambda at: (at[0], at[2]))
+            mine.setdefault(identity, []).append(record)
+        found = [
+            (identity, cut) for identity, records in mine.items() for cut in _cut(node, records)
+        ]
+        found.sort(key=lambda one: (one[1].end, one[0]))
         number, out = self.origins.index(node), []
-        for position, (end, start, identity) in enumerate(order):
-            records = groups[end, start, identity]
-            whole = node.window.span.whole
-            window = Window(None, None) if whole else Window(_moment(start), _moment(end))
-            ts = 0 if whole else int(end) - 1
-            for row in _reduced(node, keys[identity], records, window):
+        for position, (identity, cut) in enumerate(found):
+            ts = 0 if math.isinf(cut.end) else int(cut.end) - 1
+            for row in _reduced(node, keys[identity], cut.records, cut.window()):
                 out.append(_Record(ts, number, position, row))
         filled = _filled([one.row for one in out])
         return [
             _Record(one.ts, one.source, one.position, row)
             for one, row in zip(out, filled, strict=True)
         ]
+
+
+def _check(node: nodes.Node) -> None:
+    """Refuse what is not modelled."""
+    if isinstance(node, nodes.Windowed):
+        kind = node.window.kind
+        if kind not in _KINDS:
+            raise ConfigError(f"{node.name}: reference() does not know {kind} windows")
+        if kind == "bytes" and node.job is not None:
+            raise ConfigError(
+                f"{node.name}: reference() does not know how many bytes a pair of a MapReduce job "
+                "has; use agg() or reduce()"
+            )
+        if any(early for one in node.inputs for early in _marks(one) if early == "revision"):
+            raise ConfigError(
+                f"{node.name}: reference() does not know what comes of windows over early results"
+            )
+    expressions: tuple[Expression, ...] = ()
+    if isinstance(node, nodes.Where):
+        expressions = (node.condition,)
+    elif isinstance(node, nodes.Select):
+        expressions = node.items
+    for expression in expressions:
+        named = sorted(_marks(node.inputs[0]) & set(expression.columns))
+        if named:
+            raise ConfigError(f"{node.name}: reference() does not know the column {named[0]!r}")
+
+
+def _marks(node: nodes.Node) -> set[str]:
+    """The columns that mark results before they are final, of windows right before this step."""
+    if isinstance(node, nodes.Windowed):
+        return {"early": {"revision"}, "delta": {"op"}}.get(node.emission.mode, set())
+    return {mark for one in node.inputs for mark in _marks(one)}
 
 
 def _sources_of(node: nodes.Node) -> list[nodes.Source]:
@@ -258,11 +294,102 @@ def _moment(micros: float) -> datetime:
     return _EPOCH + timedelta(microseconds=int(micros))
 
 
+@dataclass(frozen=True)
+class _Cut:
+    """One window of one key: its bounds, and its records in order."""
+
+    start: float
+    end: float
+    records: list[_Record]
+
+    def window(self) -> Window:
+        """As users see it: what has no bound has None."""
+        start, end = (None if math.isinf(at) else _moment(at) for at in (self.start, self.end))
+        return Window(start, end)
+
+
+def _cut(node: nodes.Windowed, records: list[_Record]) -> list[_Cut]:
+    """The windows of one key, with its records in order."""
+    spec = node.window
+    match spec.kind:
+        case "session":
+            return _sessions(records, spec.span.size)
+        case "landmark":
+            ends = sorted({end for one in records for _, end in _windows_of(spec, one.ts)})
+            return [_Cut(-math.inf, end, [r for r in records if r.ts < end]) for end in ends]
+        case "count":
+            return _numbered(records, [1] * len(records), spec.logical.size, spec.logical.slide)
+        case "bytes":
+            sizes = [_bytes_of(node.name, one.row) for one in records]
+            return _numbered(records, sizes, spec.logical.size, spec.logical.slide)
+    held: dict[tuple[float, float], list[_Record]] = {}
+    for record in records:
+        for bounds in _windows_of(spec, record.ts):
+            if bounds[1] > record.left:  # else it came in time for others
+                held.setdefault(bounds, []).append(record)
+    return [_Cut(start, end, several) for (start, end), several in held.items()]
+
+
+def _sessions(records: list[_Record], gap: int) -> list[_Cut]:
+    """Records less than the gap apart; a session that had left is not there for later records."""
+    out: list[_Cut] = []
+    pending: list[_Record] = []
+    for left in sorted({one.left for one in records}):
+        over = [one for one in _joined(pending, gap) if one.end <= left]
+        out += over
+        gone = [record for one in over for record in one.records]
+        pending = [one for one in pending if one not in gone]
+        pending += [one for one in records if one.left == left]
+    return out + _joined(pending, gap)
+
+
+def _joined(records: list[_Record], gap: int) -> list[_Cut]:
+    runs: list[list[_Record]] = []
+    for record in sorted(records, key=_place):
+        if runs and record.ts - runs[-1][-1].ts < gap:
+            runs[-1].append(record)
+        else:
+            runs.append([record])
+    return [_Cut(run[0].ts, run[-1].ts + gap, run) for run in runs]
+
+
+def _numbered(records: list[_Record], sizes: list[int], size: int, slide: int) -> list[_Cut]:
+    """Windows of `size`, every `slide`, over what came before each record; unfilled ones too."""
+    places = [sum(sizes[:index]) for index in range(len(sizes))]
+    out = []
+    for start in range(0, sum(sizes), slide):
+        inside = [start <= place < start + size for place in places]
+        held = [one for one, there in zip(records, inside, strict=True) if there]
+        if held:
+            out.append(_Cut(held[0].ts, held[-1].ts + 1, held))
+    return out
+
+
+def _bytes_of(name: str, row: Row) -> int:
+    """Texts have their UTF-8 length, numbers and times 8, booleans 1, nulls 0; together 1 or more."""
+    total = 0
+    for column, value in row.items():
+        if isinstance(value, str):
+            total += len(value.encode())
+        elif isinstance(value, bool):
+            total += 1
+        elif isinstance(value, int | float | date):
+            total += 8
+        elif value is not None:
+            raise ConfigError(
+                f"{name}: reference() does not know how many bytes column {column!r} has, "
+                f"with values like {value!r}"
+            )
+    return max(total, 1)
+
+
 def _windows_of(window: WindowSpec, ts: int) -> list[tuple[float, float]]:
-    """Every window [start, end) that holds a time."""
+    """Every window [start, end) that holds a time; of other kinds, how long a record can matter."""
     size, slide = window.span.size, window.span.slide
     if window.span.whole:
         return [(-math.inf, math.inf)]
+    if window.kind not in (*_PLAIN, "landmark"):
+        return [(ts, ts + size)]
     starts = []
     start = ts // slide * slide
     while start > ts - size:
@@ -391,22 +518,25 @@ def _reduced(
 ) -> list[Row]:
     """The rows of one window and key."""
     head: Row = dict(zip(node.keys, key, strict=True))
-    bounds = {} if window.end is None else {"window_start": window.start, "window_end": window.end}
+    bounds: Row = {}
+    if window.end is not None:
+        bounds = {"window_start": window.start, "window_end": window.end}
+    final = {"final": True} if node.emission.mode == "early" else {}
     shown = _as_key(key[0] if len(key) == 1 else key)
     try:
         if node.job is not None:
             values = [one.row["value"] for one in records]
             pairs = node.job.reduce(shown, values, window) or ()
-            return [{"key": _as_key(k), "value": v, **bounds} for k, v in pairs]
+            return [{"key": _as_key(k), "value": v, **bounds, **final} for k, v in pairs]
         if node.reducer is not None:
             result = node.reducer(shown, [dict(one.row) for one in records], window)
             if not isinstance(result, Mapping | list | tuple) and not hasattr(result, "__next__"):
                 result = None if result is None else {"value": result}
-            return [{**head, **bounds, **row} for row in _several(result)]
+            return [{**head, **bounds, **row, **final} for row in _several(result)]
     except Exception:  # a user's function may raise anything: this one result is lost
         return []
     rows = [one.row for one in records]
-    return [{**head, **bounds, **{name: aggregate(agg, rows) for name, agg in node.aggs}}]
+    return [{**head, **bounds, **{name: aggregate(agg, rows) for name, agg in node.aggs}, **final}]
 
 
 def aggregate(agg: Builtin | Aggregate, rows: list[Row]) -> Any:
