@@ -15,7 +15,7 @@ import typer
 import millstream
 from millstream import testing
 from millstream.cli.commands import app
-from millstream.ops import expressions
+from millstream.ops.sql import vocabulary
 from millstream.run import session
 from millstream.settings import Settings
 
@@ -193,7 +193,7 @@ def test_public_methods_are_documented(cls: type) -> None:
         assert re.search(rf"`{name}\b", page), f"api.md does not mention {cls.__name__}.{name}"
 
 
-@pytest.mark.parametrize("name", expressions._SUPPORTED)
+@pytest.mark.parametrize("name", vocabulary.SUPPORTED)
 def test_sql_functions_are_documented(name: str) -> None:
     page = (REFERENCE / "sql-expressions.md").read_text()
     assert re.search(rf"\b{name}\b", page, re.IGNORECASE), f"sql-expressions.md lacks {name}"

@@ -126,7 +126,7 @@ def check_running(seed: int) -> None:
         again, _, _ = close(job, panes, None, at, until, 0)
         if advanced.sure:
             moved, _ = results(job, 0, advanced.found, advanced.outputs)
-            assert disagreement(job, moved, again) is None
+            assert disagreement(job, moved, again, panes) is None
             running = advanced.running
         else:
             running = recompute(job, panes, until)

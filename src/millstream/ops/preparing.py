@@ -209,13 +209,21 @@ def _held_columns(family: Family, chunk: Chunk) -> list[str]:
     return list(dict.fromkeys(name for m in held for name in m.columns))
 
 
+_TEXTS = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+)
+
+
 def record_sizes(chunk: Chunk) -> Int64:
     """The bytes of every record: the UTF-8 length of strings, 8 for a number or time, 1 a bool."""
     sizes = np.zeros(len(chunk), np.int64)
     for name in chunk.table.column_names:
         column = chunk.column(name)
         valid = np.asarray(pc.is_valid(column))
-        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        if any(is_text(column.type) for is_text in _TEXTS):
             sizes += np.asarray(pc.binary_length(column).fill_null(0))
         else:
             sizes += valid * (1 if pa.types.is_boolean(column.type) else 8)

@@ -104,10 +104,12 @@ def advance(
     return Advanced(found, outputs, _kept(job, owners, totals, closing), sure)
 
 
-def disagreement(job: WindowJob, running: Chunk, recomputed: Chunk) -> str | None:
+def disagreement(
+    job: WindowJob, running: Chunk, recomputed: Chunk, panes: pa.Table | None
+) -> str | None:
     """Where results from running values differ from those computed from panes, in words.
 
-    Both are in the order of windows and keys. Rounding may differ; an `uncombine` that is not the
+    Both are in the order of windows and keys; `panes` tell how large the numbers behind them are. Rounding may differ; an `uncombine` that is not the
     inverse of `combine` shows.
     """
     if len(running) != len(recomputed):
@@ -116,8 +118,10 @@ def disagreement(job: WindowJob, running: Chunk, recomputed: Chunk) -> str | Non
             f"recomputing gives {len(recomputed)}"
         )
     mine, others = running.table.to_pylist(), recomputed.table.to_pylist()
-    names = [m.name for m in job.measures]
-    scale = {n: magnitude([row.get(n) for row in (*mine, *others)]) for n in names}
+    scale: dict[str, float] = {}
+    for measure in job.measures:
+        shown = magnitude([row.get(measure.name) for row in (*mine, *others)])
+        scale[measure.name] = max(shown, 0.0 if panes is None else _largest(measure, panes))
     for one, other in zip(mine, others, strict=True):
         for measure in job.measures:
             name = measure.name
@@ -131,6 +135,28 @@ def disagreement(job: WindowJob, running: Chunk, recomputed: Chunk) -> str | Non
                     "millstream.testing.check_aggregate can tell"
                 )
     return None
+
+
+def _largest(measure: Measure, panes: pa.Table) -> float:
+    """The largest float behind some results, as what rounding is relative to."""
+    state = state_of(panes, measure)
+    if measure.objects is not None:
+        return max((_floats(one) for one in measure.objects.decoded(state["state"])), default=0.0)
+    found = 0.0
+    for name, column in state.items():
+        if pa.types.is_floating(column.type):
+            values = np.abs(np.asarray(column))
+            most = float(values[np.isfinite(values)].max(initial=0.0))
+            found = max(found, most, most * most if name == "mean" else 0.0)
+    return found
+
+
+def _floats(state: Any) -> float:
+    if isinstance(state, dict):
+        state = list(state.values())
+    if isinstance(state, list):
+        return max(map(_floats, state), default=0.0)
+    return magnitude(state) if isinstance(state, float) else 0.0
 
 
 def _joined(parts: list[pa.Array]) -> pa.Array:

@@ -235,7 +235,7 @@ def _compare(work: Work, job: WindowJob, bag: Bag, found: Chunk) -> None:
         panes = merge_panes(work.family, panes)
     number = work.numbers[job.name]
     again, _, _ = close(job, panes, None, work.closed(job), work.closing(job), number)
-    wrong = disagreement(job, found, again)
+    wrong = disagreement(job, found, again, panes)
     if wrong is not None:
         raise RunError(wrong)
 

@@ -337,8 +337,8 @@ def _sessions(records: list[_Record], gap: int) -> list[_Cut]:
     for left in sorted({one.left for one in records}):
         over = [one for one in _joined(pending, gap) if one.end <= left]
         out += over
-        gone = [record for one in over for record in one.records]
-        pending = [one for one in pending if one not in gone]
+        gone = {id(record) for one in over for record in one.records}
+        pending = [one for one in pending if id(one) not in gone]
         pending += [one for one in records if one.left == left]
     return out + _joined(pending, gap)
 
@@ -366,7 +366,7 @@ def _numbered(records: list[_Record], sizes: list[int], size: int, slide: int) -
 
 
 def _bytes_of(name: str, row: Row) -> int:
-    """Texts have their UTF-8 length, numbers and times 8, booleans 1, nulls 0; together 1 or more."""
+    """Texts have their UTF-8 length, numbers and times 8, booleans 1, nulls 0; at least 1."""
     total = 0
     for column, value in row.items():
         if isinstance(value, str):

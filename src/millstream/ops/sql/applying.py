@@ -1,0 +1,116 @@
+"""What a SQL function is, how it is applied to a batch and to a row, and ways to build its kernel.
+
+Every function is written twice: `vector` on Arrow arrays, which is what runs, and `scalar` on plain
+Python values, which is the oracle. The two share only the type rules (`coerce`), so that a slip in
+one shows as a difference. The rules are Spark's in ANSI mode. Two kinds of function are computed
+per value on both sides: those on regular expressions, because Python's `re` is closer to Java's
+than RE2 is, and those that read or write numbers and times as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.ops.sql.casts import cast_datum
+from millstream.ops.sql.coercion import Coerce
+from millstream.ops.sql.conversions import cast_value, to_float32
+from millstream.ops.sql.types import (
+    INTEGERS,
+    DataType,
+    Datum,
+    ExpressionError,
+    Types,
+    as_array,
+    bounds,
+)
+
+
+@dataclass(frozen=True)
+class Function:
+    """One SQL function: its type rule, its kernel, and its meaning on one row.
+
+    `vector(args, *params)` gets at least one array, `scalar(*values, *params)` only non-null
+    values unless not `strict`; both get what `coerce` asks for.
+    """
+
+    coerce: Coerce
+    vector: Callable[..., Datum]
+    scalar: Callable[..., Any]
+    strict: bool = True
+
+
+def apply_vector(function: Function, args: Sequence[Datum], params: tuple[object, ...]) -> Datum:
+    wanted, result = function.coerce(tuple(arg.type for arg in args))
+    args = [cast_datum(arg, to) for arg, to in zip(args, wanted, strict=True)]
+    constant = all(isinstance(arg, pa.Scalar) for arg in args)
+    if constant:
+        args = [as_array(arg, 1) for arg in args]
+    try:
+        out = function.vector(args, *params)
+    except pa.ArrowInvalid as error:
+        raise ExpressionError(str(error)) from None
+    if out.type != result:
+        out = out.cast(result)
+    return out[0] if constant else out
+
+
+def apply_scalar(
+    function: Function, types: Types, values: Sequence[Any], params: tuple[object, ...]
+) -> Any:
+    wanted, result = function.coerce(types)
+    values = [cast_value(*each) for each in zip(values, types, wanted, strict=True)]
+    if function.strict and any(value is None for value in values):
+        return None
+    out = function.scalar(*values, *params)
+    if out is not None and result in INTEGERS:
+        low, high = bounds(result)
+        if not low <= out <= high:
+            raise ExpressionError("overflow")
+    return to_float32(out) if out is not None and result == pa.float32() else out
+
+
+def elementwise(scalar: Callable[..., Any], result: DataType) -> Callable[..., Datum]:
+    """A kernel that calls `scalar` for every row without a null."""
+
+    def vector(args: Sequence[Datum], *params: object) -> Datum:
+        columns = [
+            repeat(arg.as_py()) if isinstance(arg, pa.Scalar) else arg.to_pylist() for arg in args
+        ]
+        rows = zip(*columns, strict=False)  # a constant repeats for ever
+        return pa.array(
+            (None if any(v is None for v in row) else scalar(*row, *params) for row in rows),
+            result,
+        )
+
+    return vector
+
+
+def constants(args: Sequence[Datum]) -> list[Any] | None:
+    """The values of `args` if all are constant and not null, which kernels with options need."""
+    if all(isinstance(arg, pa.Scalar) and arg.is_valid for arg in args):
+        return [arg.as_py() for arg in args]
+    return None
+
+
+def with_options(
+    kernel: Callable[..., Datum | None], scalar: Callable[..., Any], result: DataType
+) -> Callable[..., Datum]:
+    """`kernel(array, *constants)` where it can do it (does not give None), else row by row."""
+    slow = elementwise(scalar, result)
+
+    def vector(args: Sequence[Datum], *params: object) -> Datum:
+        options = None if isinstance(args[0], pa.Scalar) else constants(args[1:])
+        fast = None if options is None else kernel(args[0], *options, *params)
+        return slow(args, *params) if fast is None else fast
+
+    return vector
+
+
+def kernel(name: str) -> Callable[..., Datum]:
+    return lambda args: pc.call_function(name, list(args))

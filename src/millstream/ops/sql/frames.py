@@ -1,0 +1,122 @@
+"""What an expression is evaluated on: the columns of a batch, or the values of one row."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.errors import ConfigError
+from millstream.ops.sql.types import (
+    TIMESTAMP,
+    DataType,
+    Datum,
+    ExpressionError,
+    as_array,
+    logical_type,
+)
+
+
+def find_name(wanted: str, names: Sequence[str], what: str = "column") -> str:
+    """The name that `wanted` means: the exact one, else the only one that differs by case."""
+    if wanted in names:
+        return wanted
+    alike = [name for name in names if name.lower() == wanted.lower()]
+    if len(alike) == 1:
+        return alike[0]
+    if alike:
+        raise ConfigError(f"{what} {wanted!r} is ambiguous: {', '.join(map(repr, alike))}")
+    raise ConfigError(
+        f"unknown {what} {wanted!r}; there are {', '.join(map(repr, names)) or 'none'}"
+        + suggestion(wanted, names)
+    )
+
+
+def suggestion(wanted: str, names: Iterable[str]) -> str:
+    by_lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(wanted.lower(), by_lower, n=3)
+    return f"; did you mean {' or '.join(by_lower[c] for c in close)}?" if close else ""
+
+
+class Frame:
+    """A batch: its columns as plain arrays of Spark's types, converted once."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self._columns: dict[str, Datum] = {}
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def stored(self, name: str) -> Datum:
+        chunks = self.table.column(find_name(name, self.table.column_names))
+        return chunks.chunk(0) if chunks.num_chunks == 1 else _combined(chunks)
+
+    def column(self, name: str) -> Datum:
+        if name not in self._columns:
+            self._columns[name] = to_logical(self.stored(name))
+        return self._columns[name]
+
+    def filter(self, mask: Datum) -> Frame:
+        return Frame(self.table.filter(as_array(mask, len(self))))
+
+
+def _combined(chunks: Any) -> Datum:
+    combined = chunks.combine_chunks()
+    return pa.concat_arrays(combined.chunks) if hasattr(combined, "chunks") else combined
+
+
+def to_logical(stored: Datum) -> Datum:
+    wanted = logical_type(stored.type)
+    if stored.type == wanted:
+        return stored
+    try:
+        # Nanoseconds are cut to Spark's microseconds; everything else must fit.
+        return stored.cast(wanted, safe=wanted != TIMESTAMP)
+    except pa.ArrowInvalid as error:
+        raise ExpressionError(str(error)) from None
+
+
+class Row:
+    """One row of plain Python values, typed by a schema or by the values themselves."""
+
+    def __init__(self, values: Mapping[str, object], schema: pa.Schema | None) -> None:
+        self.values = values
+        self.schema = schema
+
+    def type_of(self, name: str) -> DataType:
+        if self.schema is not None:
+            return schema_types(self.schema)(name)
+        return _type_of_value(self.values[find_name(name, list(self.values))])
+
+    def value(self, name: str) -> Any:
+        value = self.values[find_name(name, list(self.values))]
+        return to_row_value(value, self.type_of(name))
+
+
+TypeOf = Callable[[str], DataType]
+
+
+def schema_types(schema: pa.Schema) -> TypeOf:
+    return lambda name: logical_type(schema.field(find_name(name, schema.names)).type)
+
+
+def _type_of_value(value: object) -> DataType:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return pa.int64()
+    if isinstance(value, datetime):
+        return TIMESTAMP
+    return logical_type(pa.scalar(value).type)
+
+
+def to_row_value(value: Any, of: DataType) -> Any:
+    if value is None:
+        return None
+    if of == TIMESTAMP:
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    if pa.types.is_floating(of):
+        return float(value)
+    return dict(value) if pa.types.is_map(of) else value

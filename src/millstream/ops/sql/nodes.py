@@ -1,0 +1,141 @@
+"""The tree of an expression: columns, fields, constants, function calls and casts.
+
+Nodes are small, frozen and pickled to the Python workers. `branches.py` has those that evaluate
+some of their parts only for some rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.ops.sql.applying import apply_scalar, apply_vector
+from millstream.ops.sql.casts import cast_datum
+from millstream.ops.sql.conversions import cast_value, require_castable
+from millstream.ops.sql.frames import Frame, Row, TypeOf, find_name, to_logical, to_row_value
+from millstream.ops.sql.functions import FUNCTIONS
+from millstream.ops.sql.types import (
+    DataType,
+    Datum,
+    ExpressionError,
+    TypeMismatch,
+    logical_type,
+    type_name,
+)
+
+
+class Node(Protocol):
+    """A node of an expression: its type, its values over a batch, its value for one row."""
+
+    def infer(self, type_of: TypeOf) -> DataType: ...
+    def vector(self, frame: Frame) -> Datum: ...
+    def row(self, row: Row) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+
+    def infer(self, type_of: TypeOf) -> DataType:
+        return type_of(self.name)
+
+    def vector(self, frame: Frame) -> Datum:
+        return frame.column(self.name)
+
+    def row(self, row: Row) -> Any:
+        return row.value(self.name)
+
+
+@dataclass(frozen=True)
+class Field:
+    """`of.name`, a field of a struct."""
+
+    of: Node
+    name: str
+
+    def infer(self, type_of: TypeOf) -> DataType:
+        struct = self.of.infer(type_of)
+        return logical_type(struct.field(_field_name(struct, self.name)).type)
+
+    def vector(self, frame: Frame) -> Datum:
+        struct = self.of.vector(frame)
+        return to_logical(pc.struct_field(struct, _field_name(struct.type, self.name)))
+
+    def row(self, row: Row) -> Any:
+        struct = self.of.infer(row.type_of)
+        value = self.of.row(row)
+        if value is None:
+            return None
+        return to_row_value(value[_field_name(struct, self.name)], self.infer(row.type_of))
+
+
+def _field_name(struct: DataType, wanted: str) -> str:
+    if not pa.types.is_struct(struct):
+        raise TypeMismatch(f".{wanted} needs a struct, not {type_name(struct)}")
+    return find_name(wanted, [field.name for field in struct], "field")
+
+
+@dataclass(frozen=True)
+class Literal:
+    value: Any
+    type: DataType
+
+    def infer(self, type_of: TypeOf) -> DataType:
+        return self.type
+
+    def vector(self, frame: Frame) -> Datum:
+        # Without rows there is nothing to compute, so a constant that fails must not fail.
+        if not len(frame):
+            return pa.array([], self.type)
+        return pa.scalar(self.value, self.type)
+
+    def row(self, row: Row) -> Any:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of `functions.FUNCTIONS`; `params` are its arguments that must be constants."""
+
+    function: str
+    args: tuple[Node, ...]
+    params: tuple[object, ...] = ()
+
+    def infer(self, type_of: TypeOf) -> DataType:
+        types = tuple(arg.infer(type_of) for arg in self.args)
+        return FUNCTIONS[self.function].coerce(types)[1]
+
+    def vector(self, frame: Frame) -> Datum:
+        args = [arg.vector(frame) for arg in self.args]
+        return apply_vector(FUNCTIONS[self.function], args, self.params)
+
+    def row(self, row: Row) -> Any:
+        types = tuple(arg.infer(row.type_of) for arg in self.args)
+        values = [arg.row(row) for arg in self.args]
+        return apply_scalar(FUNCTIONS[self.function], types, values, self.params)
+
+
+@dataclass(frozen=True)
+class Cast:
+    of: Node
+    to: DataType
+    lenient: bool = False
+
+    def infer(self, type_of: TypeOf) -> DataType:
+        require_castable(self.of.infer(type_of), self.to)
+        return self.to
+
+    def vector(self, frame: Frame) -> Datum:
+        return cast_datum(self.of.vector(frame), self.to, self.lenient)
+
+    def row(self, row: Row) -> Any:
+        value, source = self.of.row(row), self.of.infer(row.type_of)
+        try:
+            return cast_value(value, source, self.to)
+        except ExpressionError:
+            if self.lenient:
+                return None
+            raise
