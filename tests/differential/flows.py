@@ -39,6 +39,12 @@ def without_negative(table: pa.Table) -> pa.Table:
     return table.filter(pc.fill_null(pc.greater_equal(values, 0), True))
 
 
+def with_large_texts(table: pa.Table) -> pa.Table:
+    """The same texts in another layout, as other libraries hand them out."""
+    at = table.schema.get_field_index("s")
+    return table.set_column(at, "s", table.column("s").cast(pa.large_string()))
+
+
 STEPS: dict[str, Callable[[ms.Stream], ms.Stream]] = {
     "where v > 0": lambda s: s.where("v > 0"),
     "where 10 / v > 1": lambda s: s.where("10 / v > 1"),  # an error for 0
@@ -50,6 +56,7 @@ STEPS: dict[str, Callable[[ms.Stream], ms.Stream]] = {
     "map picky": lambda s: s.map(picky),
     "flat_map repeated": lambda s: s.flat_map(repeated),
     "map_batches": lambda s: s.map_batches(without_negative),
+    "large texts": lambda s: s.map_batches(with_large_texts),
     "fork": lambda s: s.where("v >= 1").union(s.map(doubled)),
     "fork backwards": lambda s: _backwards(s),
 }

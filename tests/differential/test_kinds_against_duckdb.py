@@ -43,8 +43,10 @@ WITH placed AS (
            max(s) AS hi
     FROM placed GROUP BY k, "end"
 )
-SELECT k, NULL AS start, "end", sum(n) OVER w AS n, sum(nx) OVER w AS nx, sum(total) OVER w AS total,
-       sum(sx) OVER w / nullif(sum(nx) OVER w, 0) AS mean, min(lo) OVER w AS lo, max(hi) OVER w AS hi
+SELECT k, NULL AS start, "end",
+       sum(n) OVER w AS n, sum(nx) OVER w AS nx, sum(total) OVER w AS total,
+       sum(sx) OVER w / nullif(sum(nx) OVER w, 0) AS mean,
+       min(lo) OVER w AS lo, max(hi) OVER w AS hi
 FROM slides WINDOW w AS (PARTITION BY k ORDER BY "end")
 """
 COUNTS = f"""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
@@ -178,6 +178,7 @@ def test_any_split_and_any_order(seed: int) -> None:
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(seeds)
+@example(1330610608)  # equal values: all that is left of the deviation is rounding
 def test_running_values_are_what_recomputing_gives(seed: int) -> None:
     check_running(seed)
 

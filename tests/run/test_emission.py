@@ -146,3 +146,46 @@ def test_what_cannot_be_taken_back_is_refused_over_changes() -> None:
     delta.key_by().window(ms.tumbling("5m")).agg(most=ms.max("n")).sink(ms.Memory())
     with pytest.raises(ConfigError, match=r"most=max\(n\) cannot take back"):
         Driver(flow)
+
+
+def test_a_result_that_is_no_more_is_taken_back() -> None:
+    flow = ms.Flow("gone")
+    files = ms.Files("x", schema="ts bigint, day date", time="ts", lateness="30s", follow=True)
+    keyed = flow.source(files, name="in").key_by("day")
+    few = keyed.window(ms.tumbling("10s"), emit="delta").reduce(
+        lambda key, rows, window: {"n": len(rows)} if len(rows) < 2 else None
+    )
+    few.sink(ms.Memory(), name="changes")
+    few.key_by().window(ms.tumbling("1m")).agg(n=ms.sum("n"), windows=ms.count()).sink(
+        ms.Memory(), name="minute"
+    )
+    day = datetime(2024, 1, 1, tzinfo=UTC).date()
+    with Driver(flow) as driver:
+        for second in (1, 12, 2, 90):
+            driver.push("in", [{"ts": second, "day": day}]).step()
+            driver.restart()
+        driver.end()
+        changes = [(row["op"], row["n"]) for row in driver.output("changes")]
+        minutes = [(row["n"], row["windows"]) for row in driver.output("minute")]
+    assert changes == [("+", 1), ("-", 1), ("+", 1), ("+", 1)]
+    assert minutes == [(1, 1), (1, 1)]
+
+
+def test_updates_of_keys_that_are_stored_as_text() -> None:
+    flow = ms.Flow("dates")
+    files = ms.Files("x", schema="ts bigint, day date", time="ts", lateness="30s", follow=True)
+    counted = (
+        flow.source(files, name="in")
+        .key_by("day")
+        .window(ms.tumbling("10s"), emit="delta")
+        .agg(n=ms.count())
+    )
+    counted.sink(ms.Memory(), name="changes")
+    counted.key_by().window(ms.tumbling("1m")).agg(n=ms.sum("n")).sink(ms.Memory(), name="minute")
+    day = datetime(2024, 1, 1, tzinfo=UTC).date()
+    with Driver(flow) as driver:
+        for second in (1, 12, 2, 90):
+            driver.push("in", [{"ts": second, "day": day}]).step()
+        driver.end()
+        assert [row["op"] for row in driver.output("changes")] == ["+", "u", "+", "+"]
+        assert [row["n"] for row in driver.output("minute")] == [3, 1]

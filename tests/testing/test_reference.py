@@ -99,6 +99,146 @@ def test_batches_make_records_late_or_late_for_some_windows() -> None:
     assert ends == {15: 2, 20: 1}  # the window to 10 had left when 6 came
 
 
+def seconds(row: dict[str, Any], bound: str) -> float | None:
+    return None if row[bound] is None else (row[bound] - START).total_seconds()
+
+
+def cut(window: Any, rows: list[dict[str, Any]], *keys: str) -> list[tuple[Any, ...]]:
+    """Start, end and the values of every window."""
+
+    def build(stream: ms.Stream) -> None:
+        keyed = stream.key_by(*keys).window(window)
+        keyed.agg(all=ms.collect("v")).sink(ms.Memory(), name="out")
+
+    found = reference(flow_of(build), {"in": rows})["out"]
+    return [(seconds(row, "window_start"), seconds(row, "window_end"), row["all"]) for row in found]
+
+
+def test_a_session_ends_where_the_next_record_is_a_gap_away() -> None:
+    rows = [at(9, k="a", v=4), at(0, k="a", v=1), at(3.9, k="a", v=2), at(7.9, k="a", v=3)]
+    rows.append(at(5, k="b", v=5))
+    assert cut(ms.session("4s"), rows, "k") == [
+        (0, 7.9, [1, 2]),
+        (5, 9, [5]),
+        (7.9, 13, [3, 4]),
+    ]
+    assert cut(ms.session("4s"), rows) == [(0, 13, [1, 2, 5, 3, 4])]
+
+
+def test_a_session_that_has_left_is_not_joined() -> None:
+    def build(stream: ms.Stream) -> None:
+        result = stream.key_by().window(ms.session("10s")).agg(all=ms.collect("v"))
+        result.sink(ms.Memory(), name="out")
+        result.late().sink(ms.Memory(), name="late")
+
+    batches = [{"in": [at(0, v=1)]}, {"in": [at(12, v=2)]}, {"in": [at(3, v=3), at(2, v=4)]}]
+    found = reference(flow_of(build, lateness="0s"), batches=batches)
+    assert [row["v"] for row in found["late"]] == [4]  # it would have been over at 12
+    assert [row["all"] for row in found["out"]] == [[1], [3, 2]]
+
+
+def test_a_landmark_grows_where_a_key_got_records() -> None:
+    rows = [at(1, k="a", v=1), at(2, k="b", v=2), at(25, k="a", v=3), at(11, k="b", v=4)]
+    assert cut(ms.landmark("10s"), rows, "k") == [
+        (None, 10, [1]),
+        (None, 10, [2]),
+        (None, 20, [2, 4]),
+        (None, 30, [1, 3]),
+    ]
+
+
+def test_rows_are_counted_in_order_and_the_last_windows_are_unfilled() -> None:
+    rows = [at(second, k="a", v=second) for second in (2, 0, 1, 4, 3)] + [at(9, k="b", v=9)]
+    micro = 0.000001
+    assert cut(ms.count_window(3, 2), rows, "k") == [
+        (0, 2 + micro, [0, 1, 2]),
+        (2, 4 + micro, [2, 3, 4]),
+        (4, 4 + micro, [4]),
+        (9, 9 + micro, [9]),
+    ]
+    assert [values for _, _, values in cut(ms.count_window(1, 4), rows)] == [[0], [4]]
+
+
+def test_a_record_is_in_the_window_of_bytes_in_which_it_begins() -> None:
+    rows = [at(0, v="é"), at(1, v=""), at(2, v=None), at(3, v="xx")]  # begin at 0, 10, 18 and 26
+    found = [values for _, _, values in cut(ms.bytes_window(10), rows)]
+    assert found == [["é"], ["", None], ["xx"]]
+    assert [values for _, _, values in cut(ms.bytes_window(1, 18), rows)] == [["é"], [None]]
+
+
+def test_other_windows_chain_and_take_jobs_and_functions() -> None:
+    class Total(ms.MapReduce):
+        def map(self, key: Any, value: Any, ts: Any) -> Iterator[tuple[Any, Any]]:
+            yield value["k"], value["v"]
+
+        def reduce(self, key: Any, values: list[Any], window: Any) -> Iterator[tuple[Any, Any]]:
+            yield key, (sum(values), window.start is None)
+
+    def build(stream: ms.Stream) -> None:
+        stream.map_reduce(Total(), ms.landmark("10s")).sink(ms.Memory(), name="job")
+        pairs = stream.key_by("k").window(ms.count_window(2)).reduce(lambda k, rows, w: len(rows))
+        sessions = pairs.key_by().window(ms.session("5s"))
+        sessions.agg(n=ms.sum("value")).sink(ms.Memory(), name="chained")
+
+    rows = [at(second, k="a", v=second) for second in (0, 1, 5, 30)]
+    found = reference(flow_of(build), {"in": rows})
+    assert [row["value"] for row in found["job"]] == [(6, True), (36, True)]
+    ends = [(seconds(row, "window_start"), seconds(row, "window_end")) for row in found["chained"]]
+    assert ends == [(1, 6), (30, 35)]
+
+
+def test_early_results_and_changes_are_given_as_they_end() -> None:
+    def build(stream: ms.Stream) -> None:
+        keyed = stream.key_by()
+        early = keyed.window(ms.tumbling("10s"), emit="early", every_rows=1).agg(n=ms.count())
+        early.where("final").sink(ms.Memory(), name="early")
+        delta = keyed.window(ms.tumbling("10s"), emit="delta").agg(n=ms.count())
+        delta.sink(ms.Memory(), name="delta")
+        further = delta.key_by().window(ms.tumbling("1m")).agg(t=ms.sum("n"))
+        further.sink(ms.Memory(), name="further")
+
+    found = reference(flow_of(build), {"in": [at(1), at(12), at(2)]})
+    assert [(row["n"], row["final"]) for row in found["early"]] == [(2, True), (1, True)]
+    assert all("revision" not in row for row in found["early"])
+    assert [row["n"] for row in found["delta"]] == [2, 1]
+    assert all("op" not in row for row in found["delta"])
+    assert [row["t"] for row in found["further"]] == [3]
+
+
+def refused(build: Any, says: str) -> None:
+    with pytest.raises(ms.ConfigError, match=says):
+        reference(flow_of(build), {"in": [at(0, k="a", v=[1])]})
+
+
+def test_other_windows_it_cannot_tell_are_refused() -> None:
+    class Job(ms.MapReduce):
+        def map(self, key: Any, value: Any, ts: Any) -> Iterator[tuple[Any, Any]]:
+            yield 1, 1
+
+        def reduce(self, key: Any, values: list[Any], window: Any) -> Iterator[tuple[Any, Any]]:
+            yield 1, 1
+
+    def early(stream: ms.Stream) -> ms.Stream:
+        keyed = stream.key_by().window(ms.tumbling("1s"), emit="early", every_rows=1)
+        return keyed.agg(n=ms.count())
+
+    def changes(stream: ms.Stream) -> ms.Stream:
+        return stream.key_by().window(ms.tumbling("1s"), emit="delta").agg(n=ms.count())
+
+    second = {"n": ms.sum("n")}
+    refused(lambda s: s.map_reduce(Job(), ms.bytes_window(9)).sink(ms.Memory()), "bytes a pair")
+    refused(
+        lambda s: s.key_by().window(ms.bytes_window(9)).agg(n=ms.count()).sink(ms.Memory()),
+        "bytes column 'v' has",
+    )
+    refused(lambda s: early(s).where("revision = 0").sink(ms.Memory()), "column 'revision'")
+    refused(lambda s: changes(s).select("n", "op").sink(ms.Memory()), "column 'op'")
+    refused(
+        lambda s: early(s).where("n > 1").key_by().window(ms.tumbling("1m")).agg(**second),
+        "windows over early results",
+    )
+
+
 def test_what_it_cannot_tell_is_refused() -> None:
     def build(stream: ms.Stream) -> None:
         stream.key_by().window(ms.tumbling("1s")).agg(n=ms.count()).sink(ms.Memory())

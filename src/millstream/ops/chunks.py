@@ -30,7 +30,7 @@ class Chunk:
     ts: Int64
     pos: Int64
     src: int
-    sign: Int64 | None = None  # -1 for rows that take away what an update replaces
+    sign: Int64 | None = None  # negative for rows that take away what was emitted before
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -53,7 +53,7 @@ class Chunk:
         return Chunk(table, self.ts[index], self.pos[index], self.src, sign)
 
     def signs(self) -> Int64:
-        """1 or -1 for every record."""
+        """Whether every record adds (1) or takes away (negative)."""
         return np.ones(len(self), np.int8) if self.sign is None else self.sign
 
     def column(self, name: str) -> pa.Array:

@@ -20,6 +20,7 @@ from millstream.ops.codec import decode, encode
 from millstream.ops.records import to_table
 
 Memory = dict[tuple[int, int], tuple[int, bytes]]  # (key, time) -> revision, rows
+REMOVED, REPLACED = -1, -2  # signs of rows that take away: without, or with a new row instead
 _DIGITS = 12  # results that agree in so many digits count as the same
 
 
@@ -58,17 +59,23 @@ def fires(how: Emission, last: Firing, now: int, event: int, rows: int) -> bool:
     )
 
 
-def refine(
-    how: Emission, final: Chunk, open_now: Chunk | None, known: pa.Table | None, shards: int
-) -> tuple[Chunk, pa.Table | None]:
-    """What of these results is new or changed, marked; and what is remembered of open windows.
+@dataclass(frozen=True)
+class Looked:
+    """Results of windows that leave, and of open ones that were looked at, with their bounds."""
 
-    `final` are windows that leave now, `open_now` results of windows that may still change (None:
-    not looked at, all is remembered as it was).
-    """
+    final: Chunk
+    final_end: int  # windows that end by here have left
+    open_now: Chunk | None = None  # None: open windows were not looked at
+    open_end: int = 0  # those that end by here were
+
+
+def refine(
+    how: Emission, looked: Looked, known: pa.Table | None, shards: int
+) -> tuple[Chunk, pa.Table | None]:
+    """What of these results is new or changed, marked; and what is remembered of open windows."""
     before = _remembered(known)
     emit = _early if how.mode == "early" else _changes
-    chunk, memory = emit(final, open_now, before)
+    chunk, memory = emit(looked, before)
     return chunk, _memory(memory, shards)
 
 
@@ -109,11 +116,12 @@ def _rounded(value: Any) -> Any:
     return value
 
 
-def _early(final: Chunk, open_now: Chunk | None, before: Memory) -> tuple[Chunk, Memory]:
+def _early(looked: Looked, before: Memory) -> tuple[Chunk, Memory]:
+    final, open_now = looked.final, looked.open_now
     leaving = _names(final)
     revisions = [before[name][0] + 1 if name in before else 0 for name in leaving]
     out = [_marked(final, np.arange(len(final)), revisions, True)]
-    memory = {name: kept for name, kept in before.items() if name not in set(leaving)}
+    memory = {name: kept for name, kept in before.items() if name[1] >= looked.final_end}
     if open_now is not None:
         rows = open_now.table.to_pylist()
         taken: list[int] = []
@@ -137,28 +145,32 @@ def _marked(chunk: Chunk, index: Any, revisions: list[int], final: bool) -> Chun
     return taken.with_table(table)
 
 
-def _changes(final: Chunk, open_now: Chunk | None, before: Memory) -> tuple[Chunk, Memory]:
-    """Inserts and updates; an update comes with the row it replaces, as a row that takes away."""
+def _changes(looked: Looked, before: Memory) -> tuple[Chunk, Memory]:
+    """Inserts, updates and removals; an update comes with the row it replaces."""
     memory = dict(before)
-    parts: list[Chunk] = []
-    for chunk, stays in ((final, False), (open_now, True)):
+    parts = [_signed(looked.final, [], "+")]
+    for chunk, stays in ((looked.final, False), (looked.open_now, True)):
         if chunk is None:
             continue
         rows = chunk.table.to_pylist()
-        for name, indices in _grouped(chunk).items():
+        groups = _grouped(chunk)
+        for name, indices in groups.items():
             packed = _packed(rows, indices)
             old = memory.get(name)
             if old is None:
                 parts.append(_signed(chunk, indices, "+"))
             elif not _same(old[1], packed):
-                parts.append(_old_rows(chunk, name, old[1]))
+                parts.append(_old_rows(chunk, name, old[1], REPLACED))
                 parts.append(_signed(chunk, indices, "u"))
-            if stays:
-                memory[name] = (0, packed)
-            else:
-                memory.pop(name, None)
-    empty = _signed(final, [], "+")
-    return _joined([empty, *parts]), memory
+            memory[name] = (0, packed)
+        end = looked.open_end if stays else looked.final_end
+        for name in [name for name in memory if name[1] < end and name not in groups]:
+            _, packed = memory.pop(name)  # its reduce gives nothing any more, or it had left
+            if name in before:
+                parts.append(_old_rows(chunk, name, packed, REMOVED))
+        if not stays:
+            memory = {name: kept for name, kept in memory.items() if name[1] >= end}
+    return _joined(parts), memory
 
 
 def _signed(chunk: Chunk, indices: list[int], op: str) -> Chunk:
@@ -167,12 +179,17 @@ def _signed(chunk: Chunk, indices: list[int], op: str) -> Chunk:
     return taken.with_table(taken.table.append_column("op", ops))
 
 
-def _old_rows(chunk: Chunk, name: tuple[int, int], packed: bytes) -> Chunk:
-    """The rows that an update replaces: they take away, and no sink sees them."""
+def _old_rows(chunk: Chunk, name: tuple[int, int], packed: bytes, sign: int) -> Chunk:
+    """Rows that were emitted and are so no more: they take away further down."""
     table, _ = to_table([row | {"op": "-"} for row in _restored(decode(packed))], None)
+    for number, field in enumerate(table.schema):  # some types come back from storage as text
+        known = chunk.table.schema.get_field_index(field.name)
+        if known >= 0 and chunk.table.schema.field(known).type != field.type:
+            kind = chunk.table.schema.field(known).type
+            table = table.set_column(number, field.name, table.column(number).cast(kind))
     count = len(table)
     place = np.full(count, name[0], np.int64), np.full(count, name[1], np.int64)
-    return Chunk(table, place[1], place[0], chunk.src, np.full(count, -1, np.int8))
+    return Chunk(table, place[1], place[0], chunk.src, np.full(count, sign, np.int8))
 
 
 def _restored(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -220,4 +237,4 @@ def drop_replaced(chunk: Chunk) -> Chunk:
     """A chunk as sinks see it: without rows that only take away what an update replaces."""
     if chunk.sign is None:
         return chunk
-    return chunk.take(chunk.sign > 0)
+    return chunk.take(chunk.sign != REPLACED)

@@ -97,7 +97,7 @@ def _reduce_signed(
         return _reduce(family, chunk, shards)
     tables = []
     for sign in (1, -1):
-        part = np.flatnonzero(chunk.sign == sign)
+        part = np.flatnonzero(np.sign(chunk.sign) == sign)
         states, _, failed = _reduce(family, chunk.take(part), shards)
         if failed:
             return None, None, {int(part[index]): why for index, why in failed.items()}

@@ -109,8 +109,8 @@ def disagreement(
 ) -> str | None:
     """Where results from running values differ from those computed from panes, in words.
 
-    Both are in the order of windows and keys; `panes` tell how large the numbers behind them are. Rounding may differ; an `uncombine` that is not the
-    inverse of `combine` shows.
+    Both are in the order of windows and keys; `panes` tell how large the numbers behind them are.
+    Rounding may differ; an `uncombine` that is not the inverse of `combine` shows.
     """
     if len(running) != len(recomputed):
         return (

@@ -8,7 +8,7 @@ them leave, or when segments are merged by size. Other kinds add tables with one
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,7 @@ from millstream.errors import RunError
 from millstream.ops.chunks import Chunk
 from millstream.ops.closing import close
 from millstream.ops.closing import results as results_of
-from millstream.ops.emission import Firing, fires, refine
+from millstream.ops.emission import Firing, Looked, fires, refine
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.kinds import Outcome, close_landmarks, close_numbered, close_sessions
 from millstream.ops.preparing import merge_panes
@@ -181,12 +181,13 @@ def _emit(
     if job.emission.mode == "final":
         return final
     store = Emitted(work.family, job.name, work.batch, work.control)
-    open_now = None
+    looked = Looked(final, work.closing(job) * job.span.pane)
     if until is not None:
         number = work.numbers[job.name]
         open_now, _, dead = close(job, *rows, work.closing(job), until, number)
         work.control.dead.extend(dead)
-    chunk, memory = refine(job.emission, final, open_now, store.rows(), work.batch.shards)
+        looked = replace(looked, open_now=open_now, open_end=until * job.span.pane)
+    chunk, memory = refine(job.emission, looked, store.rows(), work.batch.shards)
     store.replace(memory)
     return chunk
 
