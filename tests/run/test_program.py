@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.testing import run_in_process
+from millstream.testing import Driver, run_in_process
 
 
 class Mean(ms.Aggregate):
@@ -89,7 +89,6 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
         {"finish": lambda w: w.reduce(lambda key, rows, window: None)},
         "operator 'step': aggregates was .* is none; operator 'step': kind was agg, is reduce",
     ),
-    "operator": ({"more": True}, "operator 'extra' is new"),
 }
 
 
@@ -102,6 +101,31 @@ def test_a_change_that_matters_is_refused(data: Path, change: str) -> None:
     assert "the program has changed since batch 0 of checkpoint" in str(caught.value)
     assert "Either undo the change, or start afresh with another checkpoint=" in str(caught.value)
     run_in_process(flow(data), data / "ck")  # undone, and the lock was given back
+
+
+def test_an_operator_that_is_new_is_adopted(data: Path) -> None:
+    run_in_process(flow(data), data / "ck")
+    run_in_process(flow(data, more=True), data / "ck")
+    with pytest.raises(ms.CheckpointError, match="operator 'extra' is gone"):
+        run_in_process(flow(data), data / "ck")
+
+
+def test_state_stays_when_stateless_steps_before_it_change(tmp_path: Path) -> None:
+    def of(*, mapped: bool) -> ms.Flow:
+        made = ms.Flow("steps")
+        files = ms.Files("x", schema="ts bigint, k string", time="ts", lateness="0s", follow=True)
+        rows = made.source(files, name="in")
+        if mapped:
+            rows = rows.map(lambda row: row)
+        counted = rows.key_by("k").window(ms.tumbling("10s")).agg(n=ms.count())
+        counted.named("counted").sink(ms.Memory())
+        return made
+
+    with Driver(of(mapped=False), checkpoint=tmp_path) as driver:
+        driver.push("in", [{"ts": 1, "k": "a"}, {"ts": 2, "k": "a"}]).step()
+    with Driver(of(mapped=True), checkpoint=tmp_path) as driver:
+        driver.push("in", [{"ts": 3, "k": "a"}]).end()
+        assert [row["n"] for row in driver.output()] == [3]
 
 
 def test_an_operator_that_is_gone(data: Path) -> None:

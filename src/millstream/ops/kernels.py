@@ -8,7 +8,7 @@ A state is a few Arrow columns; all kernels ignore nulls in the way of SQL.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -193,6 +193,9 @@ class Variance:
     root: bool = False
     ddof: int = 1
     fields: tuple[str, ...] = ("n", "mean", "m2")
+    # Running values: a jump of the mean leaves rounding of its own size behind, so that squared
+    # deviations are to be recomputed sooner than sums.
+    trust: ClassVar[float] = 1e-2
 
     def lift(self, values: pa.Array | None, rows: Rows) -> State:
         assert values is not None

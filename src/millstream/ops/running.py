@@ -284,7 +284,8 @@ class _Total:
             return True
         magnitude = self.kernel.magnitude(self.columns)
         present = self.columns["n"] > 0
-        doubtful = present & ((magnitude < TRUST * self.peak) | ~np.isfinite(magnitude))
+        least = getattr(self.kernel, "trust", TRUST) * self.peak
+        doubtful = present & ((magnitude < least) | ~np.isfinite(magnitude))
         return not bool(doubtful.any())
 
 

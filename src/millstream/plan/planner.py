@@ -43,12 +43,14 @@ def make_plan(
     graph: tuple[nodes.Node, ...],
     formats: dict[str, Format],
     units: dict[str, int] | None = None,
+    homes: dict[str, str] | None = None,
 ) -> Plan:
     """The plan of a flow whose sources have been looked at.
 
-    `units` are the pane widths of families that a checkpoint already holds: they stay.
+    `units` are the pane widths of families that a checkpoint already holds, `homes` the families of
+    its operators: both stay, whatever comes before them now.
     """
-    plan = Plan(flow, graph, formats, units=units or {})
+    plan = Plan(flow, graph, formats, units=units or {}, homes=homes or {})
     for rule in RULES:
         plan = rule(plan)
     return plan

@@ -30,6 +30,7 @@ class Plan:
     jobs: dict[str, WindowJob] = field(default_factory=dict)
     families: dict[str, Family] = field(default_factory=dict)  # by name
     units: dict[str, int] = field(default_factory=dict)  # pane widths a checkpoint already has
+    homes: dict[str, str] = field(default_factory=dict)  # and the families of its operators
 
     @property
     def depth(self) -> int:

@@ -30,6 +30,7 @@ def describe_program(plan: Plan) -> dict[str, Any]:
     operators: dict[str, dict[str, Any]] = {}
     for node in plan.windowed():
         operators[node.name] = {
+            "family": plan.family_of(node.name).name,
             "keys": list(node.keys),
             "window": str(node.window),
             "emit": node.emission.mode,
@@ -61,12 +62,13 @@ def describe_program(plan: Plan) -> dict[str, Any]:
     }
 
 
-def known_units(path: Path) -> dict[str, int]:
-    """The pane widths a checkpoint already has, so that a plan keeps to them."""
-    if not (path / "flow.json").exists():
-        return {}
+def known_panes(path: Path | None) -> tuple[dict[str, int], dict[str, str]]:
+    """Pane widths and families of operators that a checkpoint has, so that a plan keeps to them."""
+    if path is None or not (path / "flow.json").exists():
+        return {}, {}
     program = Checkpoint(path, create=False).read_program() or {}
-    return {name: family["unit"] for name, family in program.get("families", {}).items()}
+    units = {name: family["unit"] for name, family in program.get("families", {}).items()}
+    return units, {name: known["family"] for name, known in program.get("operators", {}).items()}
 
 
 def check_program(

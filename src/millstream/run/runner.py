@@ -13,7 +13,7 @@ from millstream.graph import nodes as graph
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
 from millstream.run.engine import Engine
-from millstream.run.program import check_owners, check_program, known_units
+from millstream.run.program import check_owners, check_program, known_panes
 from millstream.run.session import check_surroundings, close_session, open_session
 from millstream.run.sources import resolve_format
 from millstream.run.spark import OnSpark
@@ -160,8 +160,7 @@ def plan_flow(flow: Flow, checkpoint: Path | None = None) -> Plan:
         for node in flow.nodes
         if isinstance(node, graph.Source)
     }
-    units = known_units(checkpoint) if checkpoint is not None else None
-    return make_plan(flow.name, flow.nodes, formats, units)
+    return make_plan(flow.name, flow.nodes, formats, *known_panes(checkpoint))
 
 
 def start(flow: Flow, checkpoint: Path, settings: Settings) -> Handle:

@@ -29,7 +29,7 @@ from millstream.plan.planner import make_plan
 from millstream.run.batch import AnySplit, SpoolSplit
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
-from millstream.run.program import known_units
+from millstream.run.program import known_panes
 from millstream.run.runner import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
@@ -122,7 +122,7 @@ class Driver:
         formats = {
             node.name: _pushed_format(node.spec) for node in nodes if isinstance(node, graph.Source)
         }
-        self._plan = make_plan(flow.name, nodes, formats, known_units(self._path))
+        self._plan = make_plan(flow.name, nodes, formats, *known_panes(self._path))
         self._open()
 
     def _open(self) -> None:

@@ -20,12 +20,14 @@ def share_panes(plan: Plan) -> Plan:
     for node in plan.windowed():
         job = plan.jobs[node.name]
         families = groups.setdefault(_shared_by(node), [])
+        home = plan.homes.get(job.name)
         for name, members in families:
-            if _fit([*members, job], plan.units.get(name)):
+            at_home = home is None or home == name
+            if at_home and _fit([*members, job], plan.units.get(name)):
                 members.append(job)
                 break
         else:
-            name = _name(plan, job, len(families))
+            name = home or _name(plan, job, len(families))
             while not _fit([job], plan.units.get(name)):  # stored panes it cannot count in
                 families.append((name, []))
                 name = _name(plan, job, len(families))
