@@ -10,6 +10,7 @@ import pytest
 
 import millstream as ms
 from millstream.testing import LawError, check_aggregate
+from tests.laws.aggregates import Average
 
 BUILTINS = [
     ms.sum("x"),
@@ -29,25 +30,6 @@ BUILTINS = [
     ms.quantile("x", [0, 0.5, 1]),
     ms.quantile("x", 0.3, approx=True),
 ]
-
-
-class Average(ms.Aggregate):
-    """Sound, with all methods."""
-
-    def zero(self) -> Any:
-        return (0, 0.0)
-
-    def add(self, state: Any, value: Any) -> Any:
-        return (state[0] + 1, state[1] + value)
-
-    def combine(self, left: Any, right: Any) -> Any:
-        return (left[0] + right[0], left[1] + right[1])
-
-    def uncombine(self, total: Any, expired: Any) -> Any:
-        return (total[0] - expired[0], total[1] - expired[1])
-
-    def result(self, state: Any) -> Any:
-        return state[1] / state[0] if state[0] else None
 
 
 class Histogram(ms.Aggregate):

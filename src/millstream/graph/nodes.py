@@ -6,7 +6,7 @@ sources, sinks, windows and aggregates are held as they are; the planner turns t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,8 +105,3 @@ class Sink(Node):
     """Results leave here."""
 
     spec: Any
-
-
-def topological(nodes: tuple[Node, ...]) -> Iterator[Node]:
-    """The nodes in the order they were built, which is inputs first."""
-    yield from nodes
