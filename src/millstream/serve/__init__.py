@@ -1,0 +1,1 @@
+"""Looking at a flow: slates, status and changes, read from what is committed."""
