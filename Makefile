@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 WITH_JAVA = home=$$(sh scripts/java.sh) && JAVA_HOME="$$home"
 
-.PHONY: help setup java demo test test-long check bench clean
+.PHONY: help setup java extras demo test test-long check bench clean
 
 help:
 	@echo "make demo       set up, then run the demonstration"
@@ -22,6 +22,11 @@ setup: java $(INSTALLED)
 java:
 	@sh scripts/java.sh >/dev/null
 
+# Programs that only some tests need; those are skipped without them.
+extras:
+	@sh scripts/chromium.sh
+	@sh scripts/redis.sh
+
 # Only a changed pyproject.toml installs again; the package itself is editable.
 $(INSTALLED): pyproject.toml
 	@sh scripts/venv.sh "$(PYTHON)"
@@ -31,10 +36,10 @@ $(INSTALLED): pyproject.toml
 demo: setup
 	@$(WITH_JAVA) $(BIN)/millstream demo $(ARGS)
 
-test: setup
+test: setup extras
 	@$(WITH_JAVA) $(BIN)/python -m pytest -q -ra $(ARGS)
 
-test-long: setup
+test-long: setup extras
 	@$(WITH_JAVA) $(BIN)/python -m pytest -q -ra -m long --timeout=0 $(ARGS)
 
 check: $(INSTALLED)
