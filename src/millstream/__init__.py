@@ -32,7 +32,7 @@ from millstream.api.flow import Flow
 from millstream.api.mapreduce import MapReduce
 from millstream.api.sinks import Call, Console, Jsonl, Memory, Parquet
 from millstream.api.sources import Files, Generator, Rate, Socket, Stdin
-from millstream.api.stream import KeyedStream, Stream, WindowedStream
+from millstream.api.stream import KeyedStream, KeyedStreams, Stream, WindowedStream
 from millstream.api.windows import (
     bytes_window,
     count_window,
@@ -44,6 +44,7 @@ from millstream.api.windows import (
 )
 from millstream.errors import CheckpointError, ConfigError, MillstreamError, RunError
 from millstream.ops.jobs import Window
+from millstream.ops.updates import Context, Event
 from millstream.settings import Settings
 
 __version__ = "0.1.0"
@@ -52,6 +53,7 @@ __all__ = [
     "Flow",
     "Stream",
     "KeyedStream",
+    "KeyedStreams",
     "WindowedStream",
     "Settings",
     "Files",
@@ -87,6 +89,8 @@ __all__ = [
     "distinct",
     "quantile",
     "MapReduce",
+    "Event",
+    "Context",
     "MillstreamError",
     "ConfigError",
     "RunError",

@@ -42,6 +42,14 @@ class Flow:
         stem = type(source).__name__.lower()
         return Stream(self, self.add(graph.Source, stem, (), name=name, spec=source))
 
+    def stream(self, name: str) -> Stream:
+        """A stream that updaters publish to with `ctx.publish(name, key, value)`.
+
+        Its records have the columns `key` and `value`. It may lead to an updater that publishes to
+        it: a cycle.
+        """
+        return Stream(self, self.add(graph.Published, "stream", (), name=name))
+
     def explain(self, checkpoint: str | Path | None = None) -> str:
         """The plan as text: stages, operators, and which strategy each window got and why.
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
-from millstream.graph.durations import Duration, micros
 
 _FORMATS = ("csv", "json", "parquet", "text")
 _UNITS = ("s", "ms", "us", "ns")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from millstream.durations import Duration, micros, text
 from millstream.errors import ConfigError
-from millstream.graph.durations import Duration, micros, text
 from millstream.ops.spans import Span
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from millstream.ops.emission import FINAL, Emission
 from millstream.ops.expressions import Expression
+from millstream.ops.updates import UpdateJob
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -94,10 +95,25 @@ class Windowed(Node):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Late(Node):
-    """Records that came after every window they belong to had left."""
+class Update(Node):
+    """A keyed operator with one slate per key, changed by a function per event."""
 
-    of: Windowed
+    keys: tuple[tuple[str, ...], ...]  # per input
+    null_keys: tuple[str, ...]  # likewise
+    job: UpdateJob
+    publishes: tuple[str, ...] | None = None  # None: found by looking at the code
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Published(Node):
+    """A stream that updaters publish to."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Late(Node):
+    """Records that came too late for a keyed operator."""
+
+    of: Windowed | Update
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

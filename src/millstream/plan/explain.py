@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from millstream.durations import text
 from millstream.graph import nodes
-from millstream.graph.durations import text
 from millstream.ops.jobs import Family, Measure, WindowJob
 from millstream.ops.kernels import Running
 from millstream.ops.running import LEAST_PANES, can_run

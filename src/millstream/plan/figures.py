@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from millstream.durations import micros
 from millstream.errors import CheckpointError
 from millstream.graph import nodes
-from millstream.graph.durations import micros
 from millstream.ops.jobs import Family, timestamp
 from millstream.ops.progress import BEGIN, END, SourceProgress
 from millstream.plan.stages import Plan

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from millstream.durations import text as duration
 from millstream.errors import ConfigError
 from millstream.graph import nodes
-from millstream.graph.durations import text as duration
 from millstream.plan.explain import (
     choose,
     keys_of,

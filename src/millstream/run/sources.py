@@ -18,9 +18,9 @@ import msgspec
 import pyarrow as pa
 
 from millstream.api.sources import Files, Generator, Lines, Rate, SourceSpec
+from millstream.durations import micros
 from millstream.errors import ConfigError, RunError
 from millstream.graph import nodes
-from millstream.graph.durations import micros
 from millstream.io.formats import Format, infer_format, parse_schema
 from millstream.io.readers import Split, available_end, is_gzip, plan_splits
 from millstream.ops.progress import SourceProgress

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.api.sinks import FileSink
+from millstream.durations import micros
 from millstream.graph import nodes
-from millstream.graph.durations import micros
 from millstream.io.writers import stage_file
 from millstream.ops.chunks import Chunk, concat, encode_block, flat
 from millstream.ops.emission import drop_replaced

@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from millstream.api.flow import Flow
 from millstream.api.sinks import Memory
+from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 from millstream.graph import nodes as graph
-from millstream.graph.durations import Duration, micros
 from millstream.io.formats import Format, parse_schema
 from millstream.ops.records import to_table
 from millstream.plan.planner import make_plan
