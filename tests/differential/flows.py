@@ -468,10 +468,6 @@ def recipes_of_kinds(draw: Any, *, sources: int) -> Recipe:
             then = ("session", 4)
         if kind_of(then) == "bytes" and job.what != ("just_count",):
             then = ("count", *then[1:])
-        if kind_of(first) in NUMBERED:
-            # Unfilled windows leave at the end with the time of their last record, which is too
-            # late for a second window that has left by then: here nothing leaves before.
-            lateness = (1000.0,) * sources
     job = replace(job, window=first)
     return Recipe(lateness, steps, job, then, draw(st.booleans()), draw(st.booleans()))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.testing import Driver
+from millstream.testing import Driver, reference
 
 BEGIN = datetime(1969, 12, 31, 23, 58, tzinfo=UTC)  # across the epoch
 MICRO = timedelta(microseconds=1)
@@ -174,3 +174,40 @@ def test_against_brute_force(kind: str, parallelism: int, cut: int) -> None:
     for account in ledger.values():
         ways = ("aggregated", "dead", "late", "diverted", "dropped")
         assert account["offered"] == sum(account[way] for way in ways)
+
+
+@pytest.mark.parametrize("window", [ms.count_window(4), ms.count_window(5, 2), ms.bytes_window(90)])
+@pytest.mark.parametrize("before", [None, ms.tumbling("10s"), ms.session("4s")])
+def test_unfilled_windows_at_the_end_are_late_for_nobody(window: Any, before: Any) -> None:
+    """However much of the input came in the last batch: a window further down has them all."""
+    rows = records(5)
+    for row in rows[30:]:  # some keys get nothing for long, while time goes on
+        row["k"] = "c"
+
+    def build() -> ms.Flow:
+        flow = ms.Flow("unfilled")
+        source = ms.Generator(list, time="ts", lateness="2s")
+        stream = flow.source(source, name="in")
+        if before is not None:
+            stream = stream.key_by("k").window(before).agg(v=ms.sum("v"))
+        counted = stream.where("v <> 3").key_by("k").window(window).agg(total=ms.sum("v"))
+        minute = counted.key_by("k").window(ms.tumbling("10s"))
+        minute.agg(n=ms.count(), total=ms.sum("total")).sink(ms.Memory(), name="out")
+        counted.key_by("k").window(ms.session("3s")).agg(n=ms.count()).sink(
+            ms.Memory(), name="visits"
+        )
+        return flow
+
+    expected = reference(build(), {"in": rows})
+    for cut in (240, 50, 7, 1):
+        with Driver(build(), parallelism=1 + cut % 3) as driver:
+            for start in range(0, len(rows), cut):
+                driver.push("in", rows[start : start + cut]).step()
+            driver.end()
+            for sink in ("out", "visits"):
+                assert in_order_of_rows(driver.output(sink)) == in_order_of_rows(expected[sink])
+            assert not any(account.get("late", 0) for account in driver.ledger.values())
+
+
+def in_order_of_rows(rows: list[Row]) -> list[str]:
+    return sorted(" ".join(f"{name}={row[name]}" for name in sorted(row)) for row in rows)

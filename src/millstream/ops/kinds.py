@@ -6,6 +6,7 @@ window. All functions are pure: stored rows come in, results and rows to be stor
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -195,12 +196,14 @@ def _grow(
 
 
 def close_numbered(
-    family: Family, ready: pa.Table | None, known: pa.Table | None, ended: bool, src: int
+    family: Family, ready: pa.Table | None, known: pa.Table | None, ended: int | None, src: int
 ) -> tuple[Outcome, pa.Table | None]:
     """Windows over rows or bytes that are full, or all that have begun if the input has ended.
 
     `ready` are rows whose order is settled, `known` one row per key: how far it has been counted,
     and as lists the rows its open windows hold. Gives the results and the new rows per key.
+    `ended` is the time at which the input ended: that of windows which are not full, so that it
+    does not matter how much of the input came in the last batch.
     """
     job = family.jobs[0]
     span = job.logical
@@ -232,10 +235,12 @@ def close_numbered(
     none_yet = span.panes - span.step  # the first window begins with the first row
     closed = np.maximum(span.align_down(before // span.pane), none_yet)
     closing = np.maximum(span.align_down(after // span.pane), none_yet)
-    if ended:
+    full = closing
+    if ended is not None:
         closing = np.full(keys, _ALL_BEGUN)
-    outcome = _close_rows(family, rows, row_codes, uniques, closed, closing, src)
-    if ended:  # every window has left: what may come later is counted anew
+    slices = _Slices(uniques, closed, closing, full, ended)
+    outcome = _close_rows(family, rows, row_codes, slices, src)
+    if ended is not None:  # every window has left: what may come later is counted anew
         return outcome, None
     owners = owners.append_column("count", pa.array(after))
     number = np.asarray(flat(rows.column("number")))
@@ -293,32 +298,41 @@ def _packed(owners: pa.Table, rows: pa.Table, codes: Int64) -> pa.Table:
     return owners
 
 
+@dataclass(frozen=True)
+class _Slices:
+    """Which windows of numbered rows leave: those that end in (closed, closing], per key."""
+
+    uniques: list[pa.Array]
+    closed: Int64
+    closing: Int64
+    full: Int64  # windows that end by here are full
+    ended: int | None  # the time of those that are not
+
+
 def _close_rows(
-    family: Family,
-    rows: pa.Table,
-    codes: Int64,
-    uniques: list[pa.Array],
-    closed: Int64,
-    closing: Int64,
-    src: int,
+    family: Family, rows: pa.Table, codes: Int64, leaving: _Slices, src: int
 ) -> Outcome:
-    """The windows of numbered rows that end in (closed, closing], bounds per key."""
+    """The results of windows over numbered rows."""
     job = family.jobs[0]
     span = job.logical
     assert span is not None
     pane = np.asarray(flat(rows.column("number"))) // span.pane
-    key, _, low, high = find_runs(span, codes, pane, closed, closing).slices(pane)
+    bounds = leaving.closed, leaving.closing
+    key, last, low, high = find_runs(span, codes, pane, *bounds).slices(pane)
     outputs: dict[str, Any] = {}
     if any(not m.held for m in job.measures):
         states, state_pane, state_codes = _lift_rows(family, rows, codes, pane)
-        runs = find_runs(span, state_codes, state_pane, closed, closing)
+        runs = find_runs(span, state_codes, state_pane, *bounds)
         _, _, state_low, state_high = runs.slices(state_pane)
         outputs.update(slide(job, states, runs, state_pane, state_low, state_high))
     if not job.measures or any(m.held for m in job.measures):
         held_outputs(job, rows, low, high, outputs)
     ts = np.asarray(flat(rows.column("ts")))
     start, end = ts[low], ts[high - 1] + 1
-    found = Found(key, uniques, start, end, end - 1)
+    time = end - 1
+    if leaving.ended is not None:
+        time = np.where(last > leaving.full[key], np.maximum(time, leaving.ended), time)
+    found = Found(key, leaving.uniques, start, end, time)
     chunk, dead = results(job, src, found, outputs | _missing(job, outputs))
     return chunk, 0, dead
 

@@ -42,6 +42,11 @@ class SourceProgress:
             return self.watermark()
         return replace(self, lateness=0).watermark()
 
+    def furthest(self) -> int:
+        """The latest time of all: no watermark before the end of the source is beyond it."""
+        clock = BEGIN if self.clock is None else self.clock
+        return max([*self.latest.values(), clock])
+
     def seen(self, latest: dict[str, int]) -> SourceProgress:
         """This progress after a batch in which participants got so far."""
         merged = dict(self.latest)

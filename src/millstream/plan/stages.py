@@ -92,6 +92,23 @@ class Plan:
             out[node] = lowest
         return at_input
 
+    def furthest(self, latest: dict[str, int]) -> dict[str, int]:
+        """A time at the input of every keyed operator that no watermark passed before the end.
+
+        It follows from the latest times of the sources, not from how their input was cut.
+        """
+        out: dict[graph.Node, int] = {}
+        at_input: dict[str, int] = {}
+        for node in self.nodes:
+            if isinstance(node, graph.Source):
+                out[node] = latest.get(node.name, BEGIN)
+                continue
+            out[node] = max((out[one] for one in node.inputs), default=BEGIN)
+            if isinstance(node, graph.Windowed):
+                at_input[node.name] = out[node]
+                out[node] = node.window.span.output_watermark(out[node])
+        return at_input
+
 
 def upstream_sources(plan: Plan, node: graph.Node) -> list[graph.Source]:
     """All sources whose records can reach a node."""

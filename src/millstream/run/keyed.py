@@ -39,6 +39,7 @@ class Clocks:
     watermarks: dict[str, int]
     on_time: dict[str, int]
     latest: int  # the latest event time of all
+    furthest: dict[str, int]  # per operator a time that no watermark of its input has passed
 
 
 @dataclass
@@ -304,6 +305,7 @@ def _landmarks(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Outcome:
 def _numbered(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Outcome:
     """Rows whose order is settled get their numbers; windows that are full leave."""
     family, bag, watermark = work.family, bags["values"], work.closing(job)
+    number = work.numbers[job.name]
     ended = work.clocks.watermarks[job.name] >= END
     tails = Table(family, "tails", work.batch, work.control)
     ready = None
@@ -315,7 +317,9 @@ def _numbered(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Outcome:
         ready = rows.filter(settled)
         bag.replace(rows.filter(pc.invert(settled)))
     known = tails.every_row() if ended else tails.rows_of(family.keys, ready)
-    (chunk, _, dead), held = close_numbered(family, ready, known, ended, work.numbers[job.name])
+    (chunk, _, dead), held = close_numbered(
+        family, ready, known, work.clocks.furthest[job.name] if ended else None, number
+    )
     if ended:
         tails.clear()
     elif held is not None and ready is not None:

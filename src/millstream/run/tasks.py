@@ -104,6 +104,7 @@ class Task:
             self.plan.watermarks({name: p.watermark() for name, p in progress.items()}),
             self.plan.watermarks({name: p.on_time() for name, p in progress.items()}),
             max((at for p in progress.values() for at in p.latest.values()), default=BEGIN),
+            self.plan.furthest({name: p.furthest() for name, p in progress.items()}),
         )
         for family in self.plan.families.values():
             if self.plan.family_level(family) == level:

@@ -152,6 +152,15 @@ class _Run:
         start = (int(watermark) - size) // slide * slide  # the last window that has closed
         return start + slide + size - 1
 
+    def _furthest(self, node: nodes.Node) -> float:
+        """What the watermark after a step comes to if nothing is out of order and none holds it."""
+        if isinstance(node, nodes.Source):
+            return self.latest.get(node, -math.inf)
+        furthest = max(self._furthest(one) for one in node.inputs)
+        if isinstance(node, nodes.Windowed):
+            return self._next_result(node.window, furthest)
+        return furthest
+
     # -- steps ------------------------------------------------------------------------------------
 
     def push(self, node: nodes.Node, records: list[_Record]) -> None:
@@ -219,8 +228,11 @@ class _Run:
         ]
         found.sort(key=lambda one: (one[1].end, one[0]))
         number, out = self.origins.index(node), []
+        ended = self._furthest(node.inputs[0])
         for position, (identity, cut) in enumerate(found):
             ts = 0 if math.isinf(cut.end) else int(cut.end) - 1
+            if not cut.full and not math.isinf(ended):
+                ts = max(ts, int(ended))
             for row in _reduced(node, keys[identity], cut.records, cut.window()):
                 out.append(_Record(ts, number, position, row))
         filled = _filled([one.row for one in out])
@@ -301,6 +313,7 @@ class _Cut:
     start: float
     end: float
     records: list[_Record]
+    full: bool = True  # else it leaves because the input has ended
 
     def window(self) -> Window:
         """As users see it: what has no bound has None."""
@@ -361,7 +374,8 @@ def _numbered(records: list[_Record], sizes: list[int], size: int, slide: int) -
         inside = [start <= place < start + size for place in places]
         held = [one for one, there in zip(records, inside, strict=True) if there]
         if held:
-            out.append(_Cut(held[0].ts, held[-1].ts + 1, held))
+            full = start + size <= sum(sizes)
+            out.append(_Cut(held[0].ts, held[-1].ts + 1, held, full))
     return out
 
 
