@@ -1,0 +1,75 @@
+"""Steps without state: what each makes of one record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.errors import ConfigError
+from millstream.graph import nodes
+from millstream.ops.expressions import Expression, ExpressionError
+from millstream.testing.reference.records import Record, Row, as_key, as_value, moment, several
+
+
+def rows_of(node: nodes.Node, record: Record, names: set[str]) -> list[Row]:
+    """What a step makes of one record; nothing if it fails on it."""
+    try:
+        match node:
+            case nodes.Where():
+                keep = node.condition.evaluate_row(record.row)
+                return [record.row] if keep is True else []
+            case nodes.Select():
+                return [_selected(node.items, record.row)]
+            case nodes.Map():
+                return several(node.fn(dict(record.row)))
+            case nodes.Pairs():
+                return _pairs(node, record, names)
+    except ExpressionError:
+        return []
+    except ConfigError:
+        raise
+    except Exception:  # a user's function may raise anything: the record is a dead letter
+        return []
+    raise ConfigError(f"{node.name}: reference() does not know the step {node.kind}")
+
+
+def _selected(items: tuple[Expression, ...], row: Row) -> Row:
+    out: Row = {}
+    for item in items:
+        if item.name == "*":
+            out.update(row)
+        else:
+            out[item.name] = item.evaluate_row(row)
+    return out
+
+
+def _pairs(node: nodes.Pairs, record: Record, names: set[str]) -> list[Row]:
+    row = record.row
+    key: Any = None
+    value: Any = dict(row)
+    if node.keys:
+        keys = [row.get(name) for name in node.keys]
+        if None in keys and node.null_keys == "dead":
+            return []
+        key = as_key(keys[0] if len(keys) == 1 else keys)
+    elif {"key", "value"} <= names <= {"key", "value", "window_start", "window_end"}:
+        key, value = as_key(row["key"]), row["value"]
+    elif names == {"value"}:
+        key, value = record.position, row["value"]
+    pairs = node.job.map(key, value, moment(record.ts)) or ()
+    return [{"key": as_key(k), "value": as_value(v)} for k, v in pairs]
+
+
+def mapped_batch(node: nodes.MapBatches, records: list[Record]) -> list[Record]:
+    table = pa.Table.from_pylist([one.row for one in records])
+    table = table.append_column("__row", pa.array(range(len(records)), pa.int64()))
+    try:
+        result = node.fn(table)
+    except Exception:  # a user's function may raise anything
+        return []
+    out = []
+    for index, row in enumerate(result.to_pylist()):
+        at = records[row.pop("__row", index)]
+        out.append(Record(at.ts, at.source, at.position, row))
+    return out
