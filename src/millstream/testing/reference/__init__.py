@@ -8,6 +8,7 @@ computed from the list of its values.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from millstream.api.flow import Flow
 from millstream.errors import ConfigError
@@ -15,10 +16,23 @@ from millstream.graph import nodes
 from millstream.testing.reference.aggregates import aggregate
 from millstream.testing.reference.graph import Run, check
 from millstream.testing.reference.records import Row, place
+from millstream.testing.reference.updates import Discovered
 
-__all__ = ["aggregate", "reference"]
+__all__ = ["Answer", "aggregate", "reference"]
 
 Batches = list[dict[str, list[Row]]]
+
+
+class Answer(dict[str, list[Row]]):
+    """Per sink its rows; beside them the slates of updaters, and where their events went.
+
+    `slates` has them by updater and key. `counts` has per updater how many events were `offered`,
+    and how many of these were `dead`, `diverted`, or `late` but applied; `failed` are timers whose
+    function raised.
+    """
+
+    slates: dict[str, dict[Any, Any]]
+    counts: dict[str, dict[str, int]]
 
 
 def reference(
@@ -26,19 +40,27 @@ def reference(
     inputs: Mapping[str, list[Row]] | None = None,
     *,
     batches: Batches | None = None,
-) -> dict[str, list[Row]]:
+) -> Answer:
     """The complete answer of a flow: per sink its rows, once all input was read.
 
     `inputs` gives the records of every source, in order; nothing is late. With `batches` instead (a
     list of such dicts) the watermark moves after every batch, so that records can be late: each
     source has come to its latest time less its lateness.
 
+    The answer is a dict with two attributes: `slates` (updater -> key -> slate) and `counts`.
+
     Of windows with emit="early" or "delta" there is the final answer only: one row per result with
     final=True and without `revision`, or without `op`. That is what the last revision of each key
     and window must come to. Steps that name these columns, and windows over early results, are
     refused; functions further down simply do not see them.
 
-    Not modelled: idle sources, participants, times of arrival, and times far ahead of the clock.
+    Updaters are called in the order of time, then of place. The place of a record is where it
+    stands in its batch, as if every batch were pushed to a `Driver` source by source; the place of
+    what a call emits follows from it. Which streams an updater publishes to is what `publishes=`
+    says, or what it does; to find that out the flow may be run several times.
+
+    Not modelled: idle sources, participants, times of arrival, times far ahead of the clock, and
+    updaters that go by the wall clock.
     Results at the same time of different keys of one job have no order of their own; here they are
     in the order of keys. The same holds for results of one key over rows or bytes that end at the
     same time; here they are in the order of their windows.
@@ -47,12 +69,29 @@ def reference(
         raise ConfigError("reference(): give either inputs or batches")
     for node in flow.nodes:
         check(node)
-    run = Run(flow.nodes, can_be_late=batches is not None)
-    for batch in batches if batches is not None else [dict(inputs or {})]:
-        run.batch(batch)
-    run.finish()
-    return {
-        node.name: [one.row for one in sorted(run.arrived[node], key=place)]
-        for node in flow.nodes
-        if isinstance(node, nodes.Sink)
+    targets: dict[nodes.Update, set[str]] = {
+        node: set(node.publishes or ()) for node in flow.nodes if isinstance(node, nodes.Update)
     }
+    while True:
+        run = Run(flow.nodes, batches is not None, targets)
+        try:
+            for batch in batches if batches is not None else [dict(inputs or {})]:
+                run.batch(batch)
+            run.finish()
+        except Discovered as found:
+            targets[found.updater].add(found.stream)
+            continue
+        return _answer(run)
+
+
+def _answer(run: Run) -> Answer:
+    answer = Answer(
+        {
+            node.name: [one.row for one in sorted(run.arrived[node], key=place)]
+            for node in run.graph
+            if isinstance(node, nodes.Sink)
+        }
+    )
+    answer.slates = run.slates()
+    answer.counts = {node.name: dict(one.counts) for node, one in run.updaters.states.items()}
+    return answer

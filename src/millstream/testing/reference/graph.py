@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from millstream.api.windows import WindowSpec
 from millstream.errors import ConfigError
 from millstream.graph import nodes
+from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.expressions import Expression
-from millstream.testing.reference.records import (
-    Record,
-    Row,
-    event_time,
-    filled,
-)
+from millstream.testing.reference.records import Record, Row, event_time, filled
 from millstream.testing.reference.steps import mapped_batch, rows_of
-from millstream.testing.reference.windows import KINDS, results, windows_of
+from millstream.testing.reference.updates import Times, Updaters, check_update
+from millstream.testing.reference.windows import KINDS, PLAIN, results, windows_of
 
 
 @dataclass
@@ -26,60 +24,104 @@ class Run:
 
     graph: tuple[nodes.Node, ...]
     can_be_late: bool
+    targets: dict[nodes.Update, set[str]] = field(default_factory=dict)  # who publishes where
     arrived: dict[nodes.Node, list[Record]] = field(default_factory=dict)
     watermark: dict[nodes.Node, float] = field(default_factory=dict)  # at the start of the batch
     latest: dict[nodes.Node, int] = field(default_factory=dict)
-    read: dict[nodes.Node, int] = field(default_factory=dict)
+    pieces: dict[nodes.Node, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for node in self.graph:
             self.arrived[node] = []
             self.watermark[node] = -math.inf
-        self.origins = [n for n in self.graph if isinstance(n, nodes.Source | nodes.Windowed)]
+        kinds = nodes.Source | nodes.Windowed | nodes.Update | nodes.Published
+        self.origins: list[nodes.Node] = [n for n in self.graph if isinstance(n, kinds)]
+        streams = {n.name: n for n in self.graph if isinstance(n, nodes.Published)}
+        self.updaters = Updaters(self.origins, streams, self.targets, self.push, self._push_late)
+        self.order = _in_order(self.graph, self._feeding)
 
     def batch(self, given: Mapping[str, list[Row]]) -> None:
-        """Take in some records of some sources, then move the watermarks."""
+        """Take in some records of some sources, then move the watermarks.
+
+        If nothing is to be late, all waits for the end.
+        """
         sources = {n.name: n for n in self.graph if isinstance(n, nodes.Source)}
         for name in given:
             if name not in sources:
                 raise ConfigError(f"there is no source {name!r}; this flow has: {list(sources)}")
         for name, source in sources.items():
             self.push(source, self._records(source, given.get(name, [])))
-        for node in self.graph:
-            self.watermark[node] = self._watermark(node)
+        if self.can_be_late:
+            self._move(self._watermarks(), ended=False)
 
     def finish(self) -> None:
         """The end of all input: every window leaves, those that feed others first."""
         self.can_be_late = False  # a result is never late: what waits for it waits for its window
-        for node in self.graph:
-            if isinstance(node, nodes.Windowed):
-                number, ended = self.origins.index(node), self._furthest(node.inputs[0])
-                self.push(node, results(node, self.arrived[node], number, ended))
+        self._move(dict.fromkeys(self.graph, math.inf), ended=True)
+
+    def slates(self) -> dict[str, dict[Any, Any]]:
+        """Per updater and key the slates that are there once all input was read."""
+        reached = dict.fromkeys(self.origins, max(self.latest.values(), default=-math.inf))
+        return self.updaters.slates(reached)
+
+    def _move(self, until: dict[nodes.Node, float], *, ended: bool) -> None:
+        """Let event time come to the watermarks after a batch, at each step after its inputs."""
+        latest = max(self.latest.values(), default=-math.inf) if ended else math.inf
+        for together in self.order:
+            group = [node for node in together if isinstance(node, nodes.Update)]
+            if group:
+                times = Times(self.watermark[group[0]], until[group[0]], latest)
+                self.updaters.run(group, times)
+            for node in together:
+                if isinstance(node, nodes.Windowed) and (ended or self._leaves_early(node)):
+                    self._close(node, until[node.inputs[0]])
+        self.watermark = until
+
+    def _leaves_early(self, node: nodes.Windowed) -> bool:
+        """Whether it matters to anything when results leave: to updaters it does."""
+        return bool(self.targets) and node.window.kind in PLAIN
+
+    def _close(self, node: nodes.Windowed, until: float) -> None:
+        number, ended = self.origins.index(node), self._furthest(node.inputs[0])
+        found = results(node, self.arrived[node], number, ended, hashed=bool(self.targets))
+        before = self.watermark[node.inputs[0]] if self._leaves_early(node) else -math.inf
+        self.push(node, [one.record for one in found if before < one.end <= until])
 
     # -- sources and watermarks -------------------------------------------------------------------
 
     def _records(self, node: nodes.Source, rows: list[Row]) -> list[Record]:
         spec, out = node.spec, []
-        for row in filled(rows):
-            position = self.read.get(node, 0)
-            self.read[node] = position + 1
+        piece = self.pieces.get(node, 0)
+        self.pieces[node] = piece + bool(rows)
+        for index, row in enumerate(filled(rows)):
+            position = (piece << OFFSET_BITS) + index
             ts = event_time(row.get(spec.time), spec.time_unit, spec.zone) if spec.time else 0
             if ts is not None:
                 self.latest[node] = max(ts, self.latest.get(node, ts))
                 out.append(Record(ts, self.origins.index(node), position, row))
         return out
 
-    def _watermark(self, node: nodes.Node) -> float:
-        """The time before which nothing more comes out of a step."""
-        if isinstance(node, nodes.Source):
-            lateness: int | None = node.spec.lateness_micros()
-            if lateness is None or node not in self.latest:
-                return -math.inf
-            return self.latest[node] - lateness
-        lowest = min(self.watermark[one] for one in node.inputs)
-        if isinstance(node, nodes.Windowed):
-            return self._next_result(node.window, lowest)
-        return lowest
+    def _feeding(self, node: nodes.Node) -> list[nodes.Node]:
+        """The steps whose records a step gets."""
+        if isinstance(node, nodes.Published):
+            return [one for one, streams in self.targets.items() if node.name in streams]
+        return list(node.inputs)
+
+    def _watermarks(self) -> dict[nodes.Node, float]:
+        """The time before which nothing more comes out of each step; a cycle has one in all."""
+        out: dict[nodes.Node, float] = {}
+        for together in self.order:
+            feeding = [one for node in together for one in self._feeding(node)]
+            lowest = min((out[one] for one in feeding if one not in together), default=math.inf)
+            for node in together:
+                out[node] = lowest
+                if isinstance(node, nodes.Source):
+                    lateness: int | None = node.spec.lateness_micros()
+                    known = lateness is not None and node in self.latest
+                    out[node] = self.latest[node] - (lateness or 0) if known else -math.inf
+                elif isinstance(node, nodes.Windowed):
+                    out[node] = self._next_result(node.window, lowest)
+        return out
 
     def _next_result(self, window: WindowSpec, watermark: float) -> float:
         """The time of the earliest result that is still to come."""
@@ -89,11 +131,12 @@ class Run:
         start = (int(watermark) - size) // slide * slide  # the last window that has closed
         return start + slide + size - 1
 
-    def _furthest(self, node: nodes.Node) -> float:
+    def _furthest(self, node: nodes.Node, above: tuple[nodes.Node, ...] = ()) -> float:
         """What the watermark after a step comes to if nothing is out of order and none holds it."""
         if isinstance(node, nodes.Source):
             return self.latest.get(node, -math.inf)
-        furthest = max(self._furthest(one) for one in node.inputs)
+        feeding = [one for one in self._feeding(node) if one not in above]
+        furthest = max((self._furthest(one, (*above, node)) for one in feeding), default=-math.inf)
         if isinstance(node, nodes.Windowed):
             return self._next_result(node.window, furthest)
         return furthest
@@ -103,7 +146,13 @@ class Run:
     def push(self, node: nodes.Node, records: list[Record]) -> None:
         """Give records to every step after this one."""
         for consumer in self.graph:
-            if node in consumer.inputs and not isinstance(consumer, nodes.Late) and records:
+            if node not in consumer.inputs or isinstance(consumer, nodes.Late) or not records:
+                continue
+            if isinstance(consumer, nodes.Update):
+                for number, one in enumerate(consumer.inputs):
+                    if one is node:
+                        self.updaters.arrive(consumer, number, records)
+            else:
                 self._step(consumer, records)
 
     def _step(self, node: nodes.Node, records: list[Record]) -> None:
@@ -144,13 +193,48 @@ class Run:
                 self.arrived[node].append(replace(record, left=closed))
             else:
                 self.arrived[node].append(record)
+        self._push_late(node, late)
+
+    def _push_late(self, node: nodes.Node, late: list[Record]) -> None:
         for other in self.graph:
             if isinstance(other, nodes.Late) and other.of is node and late:
                 self.push(other, late)
 
 
+def _in_order(
+    graph: tuple[nodes.Node, ...], feeding: Callable[[nodes.Node], list[nodes.Node]]
+) -> list[list[nodes.Node]]:
+    """The steps, each after those that feed it, the steps of a cycle together."""
+    before: dict[nodes.Node, set[nodes.Node]] = {}
+    for node in graph:
+        found: set[nodes.Node] = set()
+        waiting = [node]
+        while waiting:
+            one = waiting.pop()
+            more = feeding(one) + ([one.of] if isinstance(one, nodes.Late) else [])
+            waiting += [other for other in more if other not in found]
+            found.update(more)
+        before[node] = found
+    out: list[list[nodes.Node]] = []
+    done: set[nodes.Node] = set()
+    while len(done) < len(graph):
+        node = next(n for n in graph if n not in done and before[n] - done <= _cycle(n, before))
+        out.append([n for n in graph if n in _cycle(node, before)])
+        done.update(out[-1])
+    return out
+
+
+def _cycle(node: nodes.Node, before: dict[nodes.Node, set[nodes.Node]]) -> set[nodes.Node]:
+    """The steps of the cycle a step is in, or just itself."""
+    return {node} | {one for one in before[node] if node in before[one]}
+
+
 def check(node: nodes.Node) -> None:
     """Refuse what is not modelled."""
+    if isinstance(node, nodes.Update):
+        check_update(node)
+        if any(source.spec.time is None for source in sources_of(node)):
+            raise ConfigError(f"{node.name}: reference() needs a source with a time column")
     if isinstance(node, nodes.Windowed):
         kind = node.window.kind
         if kind not in KINDS:

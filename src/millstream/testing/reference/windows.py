@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any
+from typing import Any, NamedTuple
 
 from millstream.api.windows import WindowSpec
 from millstream.errors import ConfigError
 from millstream.graph import nodes
+from millstream.ops.codec import encode
 from millstream.ops.jobs import Window
+from millstream.ops.updates import hashes_of_values
 from millstream.testing.reference.aggregates import aggregate
 from millstream.testing.reference.records import (
     Record,
@@ -43,10 +45,21 @@ class _Cut:
         return Window(start, end)
 
 
-def results(node: nodes.Windowed, records: list[Record], number: int, ended: float) -> list[Record]:
+class Result(NamedTuple):
+    """A result, and the end of its window."""
+
+    end: float
+    record: Record
+
+
+def results(
+    node: nodes.Windowed, records: list[Record], number: int, ended: float, *, hashed: bool = False
+) -> list[Result]:
     """All results over these records, in the order of windows, then of keys.
 
     number: what stands for the step in the places of its results. ended: when the input did.
+    hashed: places at the same time follow from the hashes of keys, so that what an updater makes
+    of results has an order too.
     """
     mine: dict[Any, list[Record]] = {}
     keys: dict[Any, list[Any]] = {}
@@ -59,17 +72,24 @@ def results(node: nodes.Windowed, records: list[Record], number: int, ended: flo
         mine.setdefault(name, []).append(record)
     found = [(name, one) for name, held in mine.items() for one in _cut(node, held)]
     found.sort(key=lambda one: (one[1].end, one[0]))
-    out = []
+    out: list[Result] = []
     for position, (name, one) in enumerate(found):
         ts = 0 if math.isinf(one.end) else int(one.end) - 1
         if not one.full and not math.isinf(ended):
             ts = max(ts, int(ended))
+        if hashed:
+            position = _hashed(node, keys[name])
         for row in _reduced(node, keys[name], one.records, one.window()):
-            out.append(Record(ts, number, position, row))
-    full = filled([one.row for one in out])
+            out.append(Result(one.end, Record(ts, number, position, row)))
+    full = filled([one.record.row for one in out])
     return [
-        Record(one.ts, one.source, one.position, row) for one, row in zip(out, full, strict=True)
+        Result(one.end, replace(one.record, row=row)) for one, row in zip(out, full, strict=True)
     ]
+
+
+def _hashed(node: nodes.Windowed, key: list[Any]) -> int:
+    one: Any = tuple(key) if node.job is None else encode(key[0])
+    return int(hashes_of_values([one])[0][0]) >> 1
 
 
 def _cut(node: nodes.Windowed, records: list[Record]) -> list[_Cut]:
