@@ -206,7 +206,10 @@ def test_commands_and_their_options_are_documented() -> None:
     group: Any = typer.main.get_command(app)
     assert set(sections) == {name for name, command in group.commands.items() if not command.hidden}
     for name, section in sections.items():
-        for param in group.commands[name].params:
+        command = group.commands[name]
+        below = getattr(command, "commands", {})
+        assert all(f"`{one}`" in section or f"{name} {one}" in section for one in below)
+        for param in [*command.params, *(p for one in below.values() for p in one.params)]:
             shown = [opt for opt in param.opts if opt.startswith("--")] or [str(param.metavar)]
             for option in shown:
                 assert f"`{option}" in section, f"cli.md: {name} lacks {option}"

@@ -45,6 +45,7 @@ from millstream.api.windows import (
 from millstream.errors import CheckpointError, ConfigError, MillstreamError, RunError
 from millstream.ops.jobs import Window
 from millstream.ops.updates import Context, Event
+from millstream.serve.bulk import Slates, slates
 from millstream.settings import Settings
 
 __version__ = "0.1.0"
@@ -91,6 +92,8 @@ __all__ = [
     "MapReduce",
     "Event",
     "Context",
+    "slates",
+    "Slates",
     "MillstreamError",
     "ConfigError",
     "RunError",

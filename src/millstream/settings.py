@@ -26,6 +26,7 @@ class Settings:
     disk_full_wait: seconds to wait for room when the disk is full.
     stop_timeout: seconds `stop()` waits for the current batch.
     debug: show Spark's log, and compare running values with recomputation at every slide.
+    serve: serve slates and status over HTTP while the flow runs: a port, or "host:port".
     spark: further Spark properties.
     on_progress: called after every batch.
     """
@@ -44,6 +45,7 @@ class Settings:
     stop_timeout: float = 60.0
     ui: bool = False
     debug: bool = False
+    serve: int | str | None = None
     spark: dict[str, str] = field(default_factory=dict)
     on_progress: Callable[[Any], None] | None = None
 

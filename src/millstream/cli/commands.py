@@ -9,6 +9,8 @@ import typer
 
 import millstream
 from millstream.cli.loading import load_flow
+from millstream.cli.serving import DEFAULT_HOST, DEFAULT_PORT, OptionalPort
+from millstream.cli.slates import slates
 
 app = typer.Typer(
     name="millstream",
@@ -20,6 +22,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(slates, name="slates")
 
 AppFile = Annotated[
     Path,
@@ -58,7 +62,8 @@ def options(
 
 
 @app.command(
-    epilog="Example: [bold]millstream run app.py --checkpoint ck/prices --parallelism 4[/bold]"
+    cls=OptionalPort,
+    epilog="Example: [bold]millstream run app.py --checkpoint ck/prices --parallelism 4[/bold]",
 )
 def run(
     file: AppFile,
@@ -98,6 +103,15 @@ def run(
             metavar="F", min=0, max=1, help="Stop when more than this share are dead letters."
         ),
     ] = millstream.Settings.dead_letter_limit,
+    serve: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[PORT]",
+            help="Serve slates, status and a page while the flow runs: a port or host:port; "
+            f"{DEFAULT_PORT} if none is given.",
+            show_default=False,
+        ),
+    ] = None,
     ui: Annotated[bool, typer.Option("--ui", help="Serve Spark's web interface.")] = False,
     debug: Debug = False,
     quiet: Annotated[
@@ -123,6 +137,7 @@ def run(
             "shards": shards,
             "batch_rows": batch_rows,
             "dead_letter_limit": dead_letter_limit,
+            "serve": serve,
             "ui": ui,
             "debug": debug,
         },
@@ -180,6 +195,41 @@ def doctor(
     lines, sound = examine(checkpoint)
     typer.echo("\n".join(lines))
     raise typer.Exit(0 if sound else 1)
+
+
+@app.command(epilog="Example: [bold]millstream serve .millstream/prices --port 8400[/bold]")
+def serve(
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="A directory given as --checkpoint.")
+    ],
+    host: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Where to listen. Anything but this machine's own address needs a token.",
+        ),
+    ] = DEFAULT_HOST,
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port.")] = (
+        DEFAULT_PORT
+    ),
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file with the token that requests must carry.  "
+            "[dim]\\[default: the variable MILLSTREAM_TOKEN][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Serve a checkpoint over HTTP: slates, changes, status, metrics and a page.
+
+    The flow may be running or ended; its state is only read. Ctrl-C stops the server.
+    """
+    from millstream.cli.serving import serve_checkpoint
+
+    serve_checkpoint(checkpoint, host, port, token_file)
 
 
 @app.command(epilog="Example: [bold]millstream demo --trades 2000000 --seed 7[/bold]")

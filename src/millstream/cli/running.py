@@ -62,6 +62,8 @@ def run_flow(flow: Flow, checkpoint: Path, options: dict[str, Any], *, quiet: bo
     )
     with Stopping(handle.request_stop) as stopping:
         try:
+            if handle.url is not None:
+                display.note(f"slates and status at {handle.url}")
             watch(handle, display, stopping)
         finally:
             display.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,13 +16,19 @@ from millstream.plan.stages import Plan
 from millstream.run.engine import Engine
 from millstream.run.program import check_owners, check_program, known_panes
 from millstream.run.session import check_surroundings, close_session, open_session
-from millstream.run.sources import resolve_format
+from millstream.run.sources import progress_of, resolve_format
 from millstream.run.spark import OnSpark
+from millstream.serve.following import Follower
+from millstream.serve.status import Live, View
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
+from millstream.state.manifests import SourceState
 
 if TYPE_CHECKING:
     from millstream.api.flow import Flow
+    from millstream.serve.server import Server
+
+_HISTORY = 300  # batches
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,12 @@ class Handle:
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._started = time.monotonic()
-        self._total = 0
+        self._server: Server | None = None
+        self._live: Live | None = None
+        self._history: deque[dict[str, float]] = deque(maxlen=_HISTORY)
+        if settings.serve is not None:
+            self._server = _open_server(engine.checkpoint.path, settings.serve, self)
+            self._server.start()
         engine.on_pause = self._report
         self._thread = threading.Thread(target=self._main, name=f"millstream-{flow}", daemon=True)
         self._thread.start()
@@ -65,6 +77,11 @@ class Handle:
     def running(self) -> bool:
         """Whether it still works."""
         return self._thread.is_alive()
+
+    @property
+    def url(self) -> str | None:
+        """Where it serves slates and status; None if it does not."""
+        return self._server.url if self._server is not None else None
 
     def stop(self, timeout: float | None = None) -> Progress:
         """Commit the current batch and stop; raises what went wrong, if something did."""
@@ -103,6 +120,8 @@ class Handle:
         except BaseException as error:
             self._error = error
         finally:
+            if self._server is not None:
+                self._server.stop()
             self._engine.close()
             if executor is not None and not ours:
                 executor.close()
@@ -149,8 +168,53 @@ class Handle:
             elapsed=time.monotonic() - self._started,
             notes=tuple(engine.notes),
         )
+        if self._server is not None:
+            self._live = self._look()
         if self._settings.on_progress is not None:
             self._settings.on_progress(self.progress)
+
+    def _look(self) -> Live:
+        """What the server tells beyond what is committed."""
+        engine, progress = self._engine, self.progress
+        last = self._history[-1]["batch"] if self._history else -1
+        if progress.batch > last and engine.last_seconds:
+            self._history.append(
+                {
+                    "batch": progress.batch,
+                    "at": engine.manifest.at,
+                    "rows_per_second": progress.rows_per_second,
+                    "batch_seconds": progress.batch_seconds,
+                    "rows": engine.last_rows,
+                }
+            )
+        watermarks, held_by = dict(engine.watermarks), {}
+        for node in engine.plan.sources():
+            state = engine.manifest.sources.get(node.name) or SourceState()
+            ended = engine.trackers[node.name].ended
+            known = progress_of(node.spec, state, ended, engine.clock(), engine.started)
+            at, holder = known.watermark(), known.holder()
+            if at is not None:
+                watermarks[node.name] = at
+            if holder is not None:
+                held_by[node.name] = holder
+        return Live(
+            rows_per_second=progress.rows_per_second,
+            batch_seconds=progress.batch_seconds,
+            watermark=progress.watermark,
+            watermarks=watermarks,
+            pending={name: tracker.pending() for name, tracker in engine.trackers.items()},
+            held_by=held_by,
+            paused=progress.paused,
+            history=list(self._history),
+        )
+
+
+def _open_server(checkpoint: Path, address: int | str, handle: Handle) -> Server:
+    from millstream.serve.server import find_token, open_server, parse_address
+
+    host, port = parse_address(address)
+    view = View(Follower(checkpoint, eager=True, new=True), lambda: handle._live or Live())
+    return open_server(view, host, port, find_token(None))
 
 
 def plan_flow(flow: Flow, checkpoint: Path | None = None) -> Plan:
@@ -175,7 +239,7 @@ def start(flow: Flow, checkpoint: Path, settings: Settings) -> Handle:
             check_program(plan, place, settings.shards, 1)
         check_owners(plan, program)
         place.latest()
+        return Handle(Engine(plan, place, settings), settings, flow.name)
     except BaseException:
         place.close()
         raise
-    return Handle(Engine(plan, place, settings), settings, flow.name)

@@ -1,0 +1,67 @@
+"""Keys as text, and back: what a request or the command line names.
+
+A key that is a string is written as it is. Any other key is written as its JSON: 42, 1.5, true,
+null, a moment in quotation marks, and a list for several key columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from millstream.ops.codec import as_key
+from millstream.ops.updates import hashes_of_values
+
+LONGEST_TEXT = 8192  # a key has at most 1 KiB packed; its JSON can be longer
+_REMEMBERED = 4096
+
+
+def meanings(text: str) -> Iterator[Any]:
+    """What a text can stand for, in the order in which it is looked up."""
+    yield text
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        value = text
+    if isinstance(value, str):
+        moment = _moment(value)
+        if moment is not None:
+            yield moment
+    elif not isinstance(value, dict):
+        yield as_key(value)
+
+
+def value_of(text: str, plain: bool) -> Any:
+    """A stored key as a value that JSON can say; several columns are a list."""
+    return text if plain else msgspec.json.decode(text)
+
+
+def hashes_of(value: Any) -> tuple[np.uint64, np.uint64] | None:
+    """The two hashes that name a key; None for what cannot be one."""
+    return _remembered(value) if type(value) is str else _hashed(value)
+
+
+def _hashed(value: Any) -> tuple[np.uint64, np.uint64] | None:
+    try:
+        hashes, checks = hashes_of_values([value])
+    except (TypeError, ValueError, OverflowError):  # Arrow's and Unicode errors are ValueErrors
+        return None
+    return hashes[0], checks[0]
+
+
+_remembered = lru_cache(maxsize=_REMEMBERED)(_hashed)  # of strings only: 1 == True
+
+
+def _moment(text: str) -> datetime | None:
+    if len(text) < len("2026-01-01T00:00") or not text[:4].isdigit():
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is None else moment.astimezone(UTC)

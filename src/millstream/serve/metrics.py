@@ -1,0 +1,62 @@
+"""Figures for Prometheus, made when they are asked for from the same status as the page's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+class _Figures(Collector):
+    def __init__(self, status: dict[str, Any]) -> None:
+        self.status = status
+
+    def collect(self) -> Iterator[Metric]:
+        status, flow = self.status, self.status["flow"]
+
+        def gauge(name: str, help_text: str, value: float | None) -> Iterator[Metric]:
+            if value is not None:
+                metric = GaugeMetricFamily(f"millstream_{name}", help_text, labels=["flow"])
+                metric.add_metric([flow], float(value))
+                yield metric
+
+        yield from gauge("batch", "The last committed batch.", status["batch"])
+        yield from gauge("committed_timestamp_seconds", "When it was committed.", status["at"])
+        yield from gauge("running", "Whether the flow runs.", status["running"])
+        yield from gauge("complete", "Whether all input is read.", status["complete"])
+        yield from gauge("lag_seconds", "Wall clock minus watermark.", status["lag_seconds"])
+        for name, value in status["rates"].items():
+            yield from gauge(name, f"Of the last batch: {name.replace('_', ' ')}.", value)
+        dead = CounterMetricFamily("millstream_dead_letters", "Dead letters.", labels=["flow"])
+        dead.add_metric([flow], status["dead"])
+        yield dead
+        records = CounterMetricFamily(
+            "millstream_records", "Records per step and where they went.", labels=["step", "way"]
+        )
+        for step, account in status["ledger"].items():
+            for way, count in account.items():
+                records.add_metric([step, way], count)
+        yield records
+        for name, help_text, key, kind in (
+            ("source_pending_bytes", "Bytes that wait at a source.", "pending_bytes", "sources"),
+            ("slates", "Stored slates, at most.", "slates", "operators"),
+            ("pending_rows", "Rows that wait for the watermark.", "pending", "operators"),
+            ("carried_events", "Events carried in a cycle.", "carried", "operators"),
+        ):
+            metric = GaugeMetricFamily(f"millstream_{name}", help_text, labels=["step"])
+            for one in status[kind]:
+                if one[key] is not None:
+                    metric.add_metric([one["name"]], one[key])
+            yield metric
+
+
+def exposition(status: dict[str, Any]) -> bytes:
+    """The text of `GET /metrics`."""
+    registry = CollectorRegistry()
+    registry.register(_Figures(status))
+    return generate_latest(registry)

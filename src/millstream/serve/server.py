@@ -1,0 +1,170 @@
+"""The server: uvicorn in a thread of its own, or in the foreground for `millstream serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from millstream.errors import ConfigError
+from millstream.serve.app import make_app
+from millstream.serve.guard import Rules, is_local
+from millstream.serve.status import View
+from millstream.serve.telling import to_json
+
+DEFAULT_PORT = 8321
+TOKEN_VARIABLE = "MILLSTREAM_TOKEN"
+_LEAST_TOKEN = 16
+_CONNECTIONS = 512
+_PATIENCE = 10.0  # seconds for a request to arrive
+_START = 10.0
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1 with a bound on connections, on waiting for a request, and with errors in JSON."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > _CONNECTIONS:
+            transport.close()
+            return
+        self._deadline = self.loop.call_later(_PATIENCE, self._give_up)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        deadline = getattr(self, "_deadline", None)
+        if deadline is not None:
+            deadline.cancel()
+        super().connection_lost(exc)
+
+    def _give_up(self) -> None:
+        if self.cycle is None:  # no request has arrived
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        body = to_json({"error": "this is not a valid HTTP request"})
+        head = (
+            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
+            b"x-content-type-options: nosniff\r\nconnection: close\r\n"
+            b"content-length: %d\r\n\r\n"
+        )
+        self.transport.write(head % len(body) + body)
+        self.transport.close()
+
+
+class Server:
+    """Serves a view from a thread until it is stopped."""
+
+    def __init__(self, view: View, host: str, port: int, rules: Rules) -> None:
+        self._socket = _bind(host, port)
+        self.host, self.port = host, int(self._socket.getsockname()[1])
+        config = uvicorn.Config(
+            make_app(view, rules),
+            http=_Protocol,
+            ws="none",
+            lifespan="on",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=1,
+            loop="asyncio",
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._main, name="millstream-serve", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Where it can be reached."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    def start(self) -> None:
+        """Serve; returns when requests are answered."""
+        self._thread.start()
+        until = time.monotonic() + _START
+        while not self._server.started and self._thread.is_alive() and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """End it: listeners are let go, requests under way have a second."""
+        self._server.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join(5)
+        self._socket.close()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for its end; whether it has ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _main(self) -> None:
+        asyncio.run(self._server.serve([self._socket]))
+
+
+def open_server(view: View, host: str, port: int, token: str | None = None) -> Server:
+    """A server on an address; beyond this machine only with a token."""
+    if not is_local(host) and token is None:
+        raise ConfigError(
+            f"serving on {host} makes slates readable from other machines, which needs a token: "
+            f"set {TOKEN_VARIABLE} or give --token-file, or serve on 127.0.0.1"
+        )
+    return Server(view, host, port, Rules(host=host, token=token))
+
+
+def find_token(file: Path | None) -> str | None:
+    """The token from a file or the environment; a weak one is refused, none is ever shown."""
+    if file is not None:
+        try:
+            token, where = file.read_text().strip(), str(file)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"token file {file} cannot be read ({error})") from None
+    else:
+        token, where = os.environ.get(TOKEN_VARIABLE, "").strip(), TOKEN_VARIABLE
+        if not token:
+            return None
+    if len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(
+            f"the token in {where} must have at least {_LEAST_TOKEN} printable ASCII characters "
+            "without spaces; `python -c 'import secrets; print(secrets.token_urlsafe())'` makes one"
+        )
+    return token
+
+
+def parse_address(address: int | str | bool) -> tuple[str, int]:
+    """Host and port of "host:port", a port, or "port"."""
+    text = str(address)
+    host, colon, port = text.rpartition(":")
+    host = host.strip("[]") if colon else "127.0.0.1"
+    if not port.isdecimal() or not 0 <= int(port) <= 65535 or not host:
+        raise ConfigError(f"serve={address!r}: expected a port or host:port, like {DEFAULT_PORT}")
+    return host, int(port)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    except OSError:
+        raise ConfigError(f"{host} is no address of this machine; serve on 127.0.0.1") from None
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+    except OSError as error:
+        found.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"port {port} on {host} is taken by another program; choose another port"
+            ) from None
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise ConfigError(f"cannot serve on {host}:{port} ({reason})") from None
+    return found

@@ -1,0 +1,139 @@
+"""Shelves: stored slates of one shard in one segment, memory-mapped and searched by hash.
+
+A file is compared with its checksum when it is opened and stays open as long as a snapshot uses
+it. The driver may delete it meanwhile: what is mapped stays readable. A file that is already gone
+was merged away or expired, so a newer manifest does without it.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+import zlib
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import CheckpointError
+from millstream.state.segments import Segment, SegmentFile
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class Vanished(CheckpointError):
+    """A file of an older manifest has been deleted; there is a newer manifest without it."""
+
+
+class Shelf:
+    """The rows of one segment, sorted by hash."""
+
+    def __init__(self, file: OpenFile, rows: pa.RecordBatch) -> None:
+        self.file = file  # keeps it mapped
+        self.rows = rows
+        self.hash: UInt64 = _numbers(rows, "hash")
+        self.check: UInt64 = _numbers(rows, "check")
+        self.pane: Int64 = _numbers(rows, "pane")  # when a slate expires
+        self.key = rows.column("key")
+        self._gone = rows.column("gone")
+        self._plain = rows.column("plain")
+        self._ts: Int64 = _numbers(rows, "ts")
+        self._slate = rows.column("slate")
+
+    @cached_property
+    def gone(self) -> Bools:
+        """Which rows say that there is nothing any more."""
+        return np.asarray(self._gone.to_numpy(zero_copy_only=False), np.bool_)
+
+    @cached_property
+    def batch(self) -> Int64:
+        """The batch that wrote each row."""
+        found: Int64 = _numbers(self.rows, "batch")
+        return found
+
+    def find(self, wanted: np.uint64, check: np.uint64) -> int:
+        """The row of a key, or -1. Both must be NumPy's: a plain int would convert the column."""
+        at = int(self.hash.searchsorted(wanted))
+        while at < len(self.hash) and self.hash[at] == wanted:
+            if self.check[at] == check:
+                return at
+            at += 1  # two keys share their first hash
+        return -1
+
+    def living(self, row: int, now: int) -> bool:
+        """Whether a row is a slate that has not expired."""
+        return int(self.pane[row]) > now and not self._gone[row].as_py()
+
+    def text(self, row: int) -> str:
+        """The key as people write it."""
+        found: str = self.key[row].as_py()
+        return found
+
+    def plain(self, row: int) -> bool:
+        """Whether the key is that text; else it is what the text stands for as JSON."""
+        return bool(self._plain[row].as_py())
+
+    def ts(self, row: int) -> int:
+        """The event time of the last write, in microseconds."""
+        return int(self._ts[row])
+
+    def slate(self, row: int) -> bytes:
+        """The slate as it is stored."""
+        found: bytes = self._slate[row].as_py()
+        return found
+
+
+class OpenFile:
+    """A segment file that was found to be what was written."""
+
+    def __init__(self, path: Path, file: SegmentFile) -> None:
+        try:
+            mapped = pa.memory_map(str(path))
+        except FileNotFoundError:
+            raise Vanished(f"state segment {path.name} is missing") from None
+        except (OSError, pa.ArrowInvalid) as error:
+            raise CheckpointError(f"state segment {path} is unreadable ({error})") from error
+        data = mapped.read_buffer()
+        found = (len(data), zlib.crc32(data))
+        if found != (file.size, file.checksum):
+            raise CheckpointError(
+                f"state segment {path} is damaged: expected {file.size} bytes with checksum "
+                f"{file.checksum:08x}, found {found[0]} with {found[1]:08x}; "
+                "`millstream doctor` names the last good batch"
+            )
+        self._reader = pa.ipc.open_file(data)
+        self._shelves: weakref.WeakValueDictionary[int, Shelf] = weakref.WeakValueDictionary()
+
+    def shelf(self, index: int) -> Shelf:
+        """One record batch of the file."""
+        found = self._shelves.get(index)
+        if found is None:
+            found = self._shelves[index] = Shelf(self, self._reader.get_batch(index))
+        return found
+
+
+class Shelves:
+    """All shelves some snapshot uses; each file is opened and checked once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._files: weakref.WeakValueDictionary[str, OpenFile] = weakref.WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    def open(self, segment: Segment, files: dict[str, SegmentFile]) -> Shelf:
+        """The shelf of a segment."""
+        with self._lock:
+            file = self._files.get(segment.file)
+            if file is None:
+                file = OpenFile(self.root / segment.file, files[segment.file])
+                self._files[segment.file] = file
+            return file.shelf(segment.index)
+
+
+def _numbers(rows: pa.RecordBatch, name: str) -> Any:
+    """A column without nulls as NumPy sees it, without a copy."""
+    return rows.column(name).to_numpy(zero_copy_only=True)

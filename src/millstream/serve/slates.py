@@ -1,0 +1,296 @@
+"""Slates as one committed batch left them.
+
+A snapshot belongs to one manifest and never changes: whatever is asked of it, the answers belong
+together. It reads memory-mapped segments without a lock; a key is searched by its hash from the
+newest segment of its shard to the oldest. `following.py` moves from snapshot to snapshot.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.errors import ConfigError
+from millstream.ops.codec import decode
+from millstream.ops.updates import NEVER
+from millstream.serve.keys import hashes_of, meanings, value_of
+from millstream.serve.shelves import Shelf, Shelves
+from millstream.state.manifests import Manifest
+from millstream.state.segments import Segment
+from millstream.state.tables import newest
+
+NOT_YET = -(2**62)
+_PLAIN_CODEC = "msgpack"
+_LEAST_CANDIDATES = 64
+
+Decoder = Callable[[bytes], Any]
+
+
+@dataclass(frozen=True)
+class Updater:
+    """An updater, as the checkpoint describes it."""
+
+    name: str
+    family: str
+    keys: tuple[Any, ...]
+    ttl: int | None
+    clock: str
+    codec: str
+    cyclic: bool
+
+
+class Slate(msgspec.Struct, frozen=True):
+    """One slate: its key, what it holds, and the event time of its last write."""
+
+    key: Any
+    slate: Any
+    ts: int  # microseconds
+    text: str  # the key as text
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some slates in the order of their keys' texts, and where the next page begins."""
+
+    slates: list[Slate]
+    next: str | None
+
+
+class Unknown(ConfigError):
+    """There is no such updater; the message names what there is."""
+
+
+class Snapshot:
+    """All slates of a flow after one batch."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        program: dict[str, Any],
+        shelves: Shelves,
+        decoders: Mapping[str, Decoder] | None = None,
+    ) -> None:
+        self.manifest = manifest
+        self.program = program
+        self.at = time.time()  # "now" of the wall clock, for telling what has expired since
+        self._shelves = shelves
+        self._decoders = decoders or {}
+        self._open: dict[Segment, Shelf] = {}
+
+    @property
+    def batch(self) -> int:
+        """The batch this reflects; -1 if none was committed."""
+        return self.manifest.batch
+
+    @cached_property
+    def updaters(self) -> dict[str, Updater]:
+        """All updaters of the flow."""
+        return {
+            name: Updater(
+                name,
+                about.get("family", name),
+                tuple(about.get("keys", ())),
+                about.get("ttl"),
+                about.get("clock", "event"),
+                about.get("codec", _PLAIN_CODEC),
+                bool(about.get("cyclic")),
+            )
+            for name, about in self.program.get("operators", {}).items()
+            if about.get("kind") == "update"
+        }
+
+    def updater(self, name: str) -> Updater:
+        """One of them; an unknown one is refused with the nearest known."""
+        found = self.updaters.get(name)
+        if found is None:
+            raise Unknown(_unknown(name, list(self.updaters)))
+        return found
+
+    def stored(self, updater: Updater) -> dict[str, list[Segment]]:
+        """The segments of an updater per shard, the oldest first."""
+        return self.manifest.segments.get(updater.family, {}).get("slates", {})
+
+    def rows(self, updater: Updater) -> int:
+        """How many rows are stored: at least as many as there are slates."""
+        return sum(segment.rows for shard in self.stored(updater).values() for segment in shard)
+
+    def now(self, updater: Updater, wall: float | None = None) -> int:
+        """Slates that expire at or before this are gone; those that never do are not."""
+        if updater.clock == "wall":
+            return int((time.time() if wall is None else wall) * 1e6)
+        return min(self.manifest.closed.get(updater.name, NOT_YET), NEVER - 1)
+
+    def open_all(self) -> None:
+        """Open (and check) every segment, so that later reads find them open."""
+        for updater in self.updaters.values():
+            for segments in self.stored(updater).values():
+                for segment in segments:
+                    self.shelf(segment)
+
+    def shelf(self, segment: Segment) -> Shelf:
+        """An opened segment."""
+        found = self._open.get(segment)
+        if found is None:
+            found = self._open[segment] = self._shelves.open(segment, self.manifest.files)
+        return found
+
+    # -- one slate ------------------------------------------------------------------------------
+
+    def get(self, updater: str, key: Any) -> Slate | None:
+        """The slate of a key given as a Python value; several key columns are a tuple."""
+        about = self.updater(updater)
+        place = self._find(about, key, self.now(about))
+        return None if place is None else self._slate(about, *place)
+
+    def get_text(self, updater: str, text: str) -> Slate | None:
+        """The slate of a key given as text: a string, or else what it stands for as JSON."""
+        about = self.updater(updater)
+        now = self.now(about)
+        for key in meanings(text):
+            place = self._find(about, key, now)
+            if place is not None:
+                return self._slate(about, *place)
+        return None
+
+    def _find(self, updater: Updater, key: Any, now: int) -> tuple[Shelf, int] | None:
+        hashes = hashes_of(key)
+        if hashes is None:
+            return None
+        shard = 0 if updater.cyclic else (int(hashes[0]) >> 1) % self.program["shards"]
+        place = self.search(updater, str(shard), *hashes)
+        return place if place is not None and place[0].living(place[1], now) else None
+
+    def search(
+        self, updater: Updater, shard: str, wanted: np.uint64, check: np.uint64
+    ) -> tuple[Shelf, int] | None:
+        """The newest row of a key, living or not."""
+        for segment in reversed(self.stored(updater).get(shard, [])):
+            shelf = self.shelf(segment)
+            row = shelf.find(wanted, check)
+            if row >= 0:
+                return shelf, row
+        return None
+
+    def _slate(self, updater: Updater, shelf: Shelf, row: int) -> Slate:
+        text = shelf.text(row)
+        return Slate(
+            value_of(text, shelf.plain(row)),
+            self.decode(updater, shelf.slate(row)),
+            shelf.ts(row),
+            text,
+        )
+
+    def decode(self, updater: Updater, data: bytes) -> Any:
+        """What a stored slate holds; that of a codec nobody gave is told as bytes."""
+        decoder = self._decoders.get(updater.name)
+        if decoder is not None:
+            return decoder(data)
+        return decode(data) if updater.codec == _PLAIN_CODEC else data
+
+    # -- many -----------------------------------------------------------------------------------
+
+    def page(
+        self,
+        updater: str,
+        prefix: str = "",
+        after: str | None = None,
+        limit: int = 100,
+        seconds: float | None = None,
+    ) -> Page:
+        """Slates whose keys' texts begin with `prefix` and come after `after`, in that order.
+
+        A string and another key with the same text are never parted, so a page can have one more
+        than `limit`. If time runs out, the page ends early; `next` says where to go on.
+        """
+        about = self.updater(updater)
+        now, begun = self.now(about), time.monotonic()
+        found: list[Slate] = []
+        while True:
+            wanted = max(limit - len(found) + 1, _LEAST_CANDIDATES)
+            places, bound = self._candidates(about, prefix, after, wanted)
+            for text, shard, shelf, row in places:
+                if bound is not None and text > bound:
+                    break
+                place = self.search(about, shard, shelf.hash[row], shelf.check[row])
+                if place != (shelf, row) or not shelf.living(row, now):
+                    continue
+                if len(found) >= limit and text != found[-1].text:
+                    return Page(found, found[-1].text)
+                found.append(self._slate(about, shelf, row))
+            if bound is None:
+                return Page(found, None)
+            after = bound
+            if seconds is not None and time.monotonic() - begun > seconds:
+                return Page(found, bound)
+
+    def _candidates(
+        self, updater: Updater, prefix: str, after: str | None, count: int
+    ) -> tuple[list[tuple[str, str, Shelf, int]], str | None]:
+        """The first rows in key order, and the text up to which none is missing (None: all are)."""
+        places: list[tuple[str, str, Shelf, int]] = []
+        bound: str | None = None
+        for shard, segments in self.stored(updater).items():
+            for segment in segments:
+                shelf = self.shelf(segment)
+                rows, whole = _first_rows(shelf.key, prefix, after, count)
+                texts = shelf.key.take(rows).to_pylist()
+                places.extend(
+                    (text, shard, shelf, row)
+                    for text, row in zip(texts, rows.to_pylist(), strict=True)
+                )
+                if not whole:  # another row may have the last text
+                    last = max(texts)
+                    safe = max(text for text in texts if text != last)
+                    bound = safe if bound is None else min(bound, safe)
+        places.sort(key=lambda place: (place[0], place[2].hash[place[3]]))
+        return places, bound
+
+    def scan(self, updater: str) -> Iterator[pa.Table]:
+        """All living slates, shard by shard: key, plain, ts, batch, slate (as stored)."""
+        about = self.updater(updater)
+        now = self.now(about)
+        for segments in self.stored(about).values():
+            rows = newest([pa.Table.from_batches([self.shelf(one).rows]) for one in segments])
+            if rows is not None:
+                living = pc.and_(
+                    pc.invert(rows.column("gone")), pc.greater(rows.column("pane"), now)
+                )
+                yield rows.filter(living).select(["key", "plain", "ts", "batch", "slate"])
+
+
+def _first_rows(
+    keys: pa.Array, prefix: str, after: str | None, count: int
+) -> tuple[pa.Array, bool]:
+    """The rows of the smallest keys in a range, and whether these are all of them."""
+    mask = None
+    if prefix:
+        mask = pc.starts_with(keys, prefix)
+    if after is not None:
+        later = pc.greater(keys, after)
+        mask = later if mask is None else pc.and_(mask, later)
+    rows = (
+        pa.array(np.arange(len(keys), dtype=np.uint64))
+        if mask is None
+        else pc.indices_nonzero(mask)
+    )
+    if len(rows) <= count:
+        return rows, True
+    inside = keys if mask is None else keys.take(rows)
+    first = pc.select_k_unstable(inside, k=count, sort_keys=[("key", "ascending")])
+    return rows.take(first), False
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    if near:
+        return f"there is no updater {name!r}; did you mean {near[0]!r}?"
+    return f"there is no updater {name!r}; there are: {', '.join(sorted(known)) or 'none'}"

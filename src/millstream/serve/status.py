@@ -1,0 +1,215 @@
+"""What a flow is doing: figures of the last committed batch, and of the run if there is one.
+
+Everything that was committed is read from the checkpoint. A running flow adds what only it knows:
+the speed of its batches, what waits at its sources, and where its watermarks stand.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from millstream.ops.progress import BEGIN, END
+from millstream.serve.following import Follower
+from millstream.serve.slates import Snapshot
+from millstream.serve.telling import iso
+
+_WAYS = ("offered", "aggregated", "dead", "late", "diverted", "dropped")
+_WAITING = ("waiting", "pending", "events")  # tables of rows that wait for the watermark
+
+
+@dataclass(frozen=True)
+class Live:
+    """What only the process that runs a flow knows."""
+
+    rows_per_second: float = 0.0
+    batch_seconds: float = 0.0
+    watermark: int | None = None
+    watermarks: dict[str, int] = field(default_factory=dict)  # sources and operators
+    pending: dict[str, int] = field(default_factory=dict)  # source -> bytes
+    held_by: dict[str, str] = field(default_factory=dict)  # source -> participant
+    paused: str | None = None
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+class View:
+    """What the server shows: the newest snapshot, and what the running flow says of itself."""
+
+    def __init__(self, follower: Follower, live: Callable[[], Live | None] | None = None) -> None:
+        self.follower = follower
+        self._live = live
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest committed state."""
+        return self.follower.current
+
+    def live(self) -> Live | None:
+        """What the flow says of itself; None if it does not run in this process."""
+        return self._live() if self._live is not None else None
+
+    def status(self) -> dict[str, Any]:
+        """All of `GET /status`."""
+        snapshot, live = self.snapshot, self.live()
+        manifest, program = snapshot.manifest, snapshot.program
+        running = live is not None or is_locked(self.follower.place.path)
+        earlier = self.follower.at(snapshot.batch - 1) if live is None else None
+        ledger = manifest.ledger
+        marks = _watermarks(snapshot, live)
+        lowest = live.watermark if live is not None else min(marks.values(), default=None)
+        lag = None
+        if running and lowest is not None and BEGIN < lowest < END // 2:
+            lag = max(0.0, time.time() - lowest / 1e6)
+        return {
+            "flow": str(program.get("flow", "")),
+            "batch": snapshot.batch,
+            "at": manifest.at,
+            "running": running,
+            "complete": manifest.complete,
+            "paused": live.paused if live is not None else None,
+            "problem": self.follower.problem and "the newest batch cannot be read; see the log",
+            "rates": _rates(snapshot, earlier, live),
+            "watermark": _moment(lowest),
+            "lag_seconds": lag,
+            "sources": [
+                {
+                    "name": name,
+                    "rows": ledger.get(name, {}).get("offered", 0),
+                    "pending_bytes": live.pending.get(name) if live is not None else None,
+                    "watermark": _moment(marks.get(name)),
+                    "held_by": live.held_by.get(name) if live is not None else None,
+                }
+                for name in program.get("sources", {})
+            ],
+            "operators": _operators(snapshot, marks),
+            "ledger": ledger,
+            "dead": manifest.dead,
+            "late": sum(account.get("late", 0) for account in ledger.values()),
+            "hot": {name: _hot(about) for name, about in _field(manifest, "hot").items()},
+            "graph": program.get("graph") or {"nodes": [], "edges": []},
+            "history": live.history if live is not None else [],
+        }
+
+
+def _rates(snapshot: Snapshot, earlier: Snapshot | None, live: Live | None) -> dict[str, float]:
+    """Of the last batch: as measured, or between the last two commits."""
+    if live is not None:
+        each, rows = live.batch_seconds, live.rows_per_second
+        return {
+            "rows_per_second": rows,
+            "batch_seconds": each,
+            "batches_per_second": _frequency(live.history) or (1 / each if each else 0.0),
+        }
+    if earlier is None or earlier.batch < 0 or snapshot.manifest.at <= earlier.manifest.at:
+        return {"rows_per_second": 0.0, "batch_seconds": 0.0, "batches_per_second": 0.0}
+    seconds = snapshot.manifest.at - earlier.manifest.at
+    came = _offered(snapshot) - _offered(earlier)
+    return {
+        "rows_per_second": max(0, came) / seconds,
+        "batch_seconds": seconds,
+        "batches_per_second": 1 / seconds,
+    }
+
+
+def _frequency(history: list[dict[str, float]]) -> float:
+    """Batches per second over the last ones."""
+    recent = history[-20:]
+    if len(recent) < 2 or recent[-1]["at"] <= recent[0]["at"]:
+        return 0.0
+    return (len(recent) - 1) / (recent[-1]["at"] - recent[0]["at"])
+
+
+def _offered(snapshot: Snapshot) -> int:
+    names = snapshot.program.get("sources", {})
+    return sum(snapshot.manifest.ledger.get(name, {}).get("offered", 0) for name in names)
+
+
+def _watermarks(snapshot: Snapshot, live: Live | None) -> dict[str, int]:
+    """Event time reached, per source (only known while it runs) and operator."""
+    known = {
+        name: at
+        for name, at in snapshot.manifest.closed.items()
+        if name in snapshot.program.get("operators", {})
+    }
+    return {**known, **live.watermarks} if live is not None else known
+
+
+def _operators(snapshot: Snapshot, marks: dict[str, int]) -> list[dict[str, Any]]:
+    manifest, found = snapshot.manifest, []
+    carried = _field(manifest, "carried")
+    for name, about in snapshot.program.get("operators", {}).items():
+        account = manifest.ledger.get(name, {})
+        tables = manifest.segments.get(about.get("family", name), {})
+        rows = {
+            table: sum(segment.rows for several in shards.values() for segment in several)
+            for table, shards in tables.items()
+        }
+        found.append(
+            {
+                "name": name,
+                "kind": about.get("kind", ""),
+                "watermark": _moment(marks.get(name)),
+                **{way: account.get(way, 0) for way in _WAYS},
+                "pending": sum(rows.get(table, 0) for table in _WAITING),
+                "slates": rows.get("slates", 0) if about.get("kind") == "update" else None,
+                "carried": _count(carried.get(name)),
+                "strategy": manifest.strategies.get(name),
+            }
+        )
+    return found
+
+
+def _hot(about: Any) -> dict[str, Any]:
+    """Which keys had most of the last events."""
+    events = int(about.get("events", 0))
+    return {
+        "events": events,
+        "keys": [
+            {"key": key, "count": count, "share": count / events if events else 0.0}
+            for key, count in about.get("keys", [])
+        ],
+    }
+
+
+def _field(manifest: Any, name: str) -> dict[str, Any]:
+    return getattr(manifest, name, None) or {}
+
+
+def _count(value: Any) -> int:
+    return len(value) if isinstance(value, list | dict) else int(value or 0)
+
+
+def _moment(at: int | None) -> str | None:
+    return iso(at) if at is not None and BEGIN < at < END else None
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a driver holds a checkpoint; the lock is not taken, a driver may be starting."""
+    lock = path / "lock"
+    try:
+        number = os.stat(lock).st_ino
+        with open("/proc/locks", encoding="ascii", errors="replace") as known:
+            return any(_is_flock(line.split(), number) for line in known)
+    except FileNotFoundError:
+        return lock.exists() and not _can_lock(lock)
+    except OSError:
+        return False
+
+
+def _is_flock(words: list[str], inode: int) -> bool:
+    """A line of /proc/locks: `1: FLOCK ADVISORY WRITE 4711 08:01:1835009 0 EOF`."""
+    return len(words) > 5 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode)
+
+
+def _can_lock(lock: Path) -> bool:
+    with open(lock) as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
