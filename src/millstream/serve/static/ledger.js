@@ -1,0 +1,119 @@
+// Where every record went, as a table that is checked here once more; and the keys with most events.
+
+import { el, flash, keyed, say, show } from "./dom.js";
+import { count, plural, printable } from "./format.js";
+import { countOf, keyText, numberOf } from "./json.js";
+
+const WAYS = ["aggregated", "dead", "late", "diverted", "dropped"];
+
+export class Ledger {
+  constructor(container, note) {
+    this.note = note;
+    this.empty = el("p", { class: "empty" }, "No batch has been committed yet.");
+    const heads = ["step", "offered", "=", ...WAYS.flatMap((way, i) => (i ? ["+", way] : [way])), "balance"];
+    const head = el(
+      "tr",
+      {},
+      ...heads.map((text) =>
+        /^\w/.test(text)
+          ? el("th", { scope: "col", class: text === "step" ? "" : "number" }, text)
+          : el("td", { class: "sign", "aria-hidden": "true" }, text),
+      ),
+    );
+    this.body = el("tbody");
+    this.table = el("table", { class: "books" }, el("thead", {}, head), this.body);
+    container.append(this.table, this.empty);
+    this.rows = keyed(this.body, (step) => this.#row(step));
+  }
+
+  update(status) {
+    const accounts = Object.entries(status.ledger ?? {});
+    show(this.table, accounts.length > 0);
+    show(this.empty, accounts.length === 0);
+    this.rows(accounts);
+    const wrong = accounts.filter(([, account]) => difference(account) !== 0n).length;
+    this.note.classList.toggle("bad", wrong > 0);
+    this.note.classList.toggle("good", wrong === 0 && accounts.length > 0);
+    if (!accounts.length) say(this.note, "");
+    else if (wrong) say(this.note, `✗ ${plural(wrong, "step does", "steps do")} not balance`);
+    else say(this.note, `✓ all ${plural(accounts.length, "step")} balance`);
+  }
+
+  #row(step) {
+    const cells = new Map(["offered", ...WAYS].map((way) => [way, el("td", { class: "number" })]));
+    const mark = el("span");
+    const words = el("span", { class: "words" });
+    const verdict = el("td", { class: "number verdict" }, mark, " ", words);
+    const sign = (text) => el("td", { class: "sign", "aria-hidden": "true" }, text);
+    const parts = WAYS.flatMap((way, i) => [sign(i ? "+" : "="), cells.get(way)]);
+    const name = el("th", { scope: "row" }, printable(step));
+    const element = el("tr", { "data-step": step }, name, cells.get("offered"), ...parts, verdict);
+    return {
+      element,
+      update(account) {
+        for (const [way, cell] of cells) {
+          const value = countOf(account[way]);
+          say(cell, count(value));
+          cell.classList.toggle("zero", value === 0n);
+          cell.classList.toggle("warn", (way === "dead" || way === "dropped") && value > 0n);
+        }
+        const off = difference(account);
+        verdict.classList.toggle("good", off === 0n);
+        verdict.classList.toggle("bad", off !== 0n);
+        say(mark, off === 0n ? "✓" : "✗");
+        say(words, off === 0n ? "balances" : `off by ${count(off)}`);
+      },
+    };
+  }
+}
+
+function difference(account) {
+  return WAYS.reduce((left, way) => left - countOf(account[way]), countOf(account.offered));
+}
+
+export class HotKeys {
+  constructor(container) {
+    this.empty = el("p", { class: "empty" }, "No updater has had events yet.");
+    this.list = el("div", { class: "updaters" });
+    container.append(this.list, this.empty);
+    this.updaters = keyed(this.list, (name) => updaterBlock(name));
+  }
+
+  update(status) {
+    const hot = Object.entries(status.hot ?? {}).filter(([, one]) => one?.keys?.length);
+    show(this.empty, hot.length === 0);
+    this.updaters(hot);
+  }
+}
+
+function updaterBlock(updater) {
+  const note = el("span", { class: "note" });
+  const list = el("ol", { class: "bars" });
+  const rows = keyed(list, (key) => hotRow(updater, key));
+  return {
+    element: el("section", {}, el("h3", {}, printable(updater), " ", note), list),
+    update(one) {
+      say(note, plural(countOf(one.events), "event"));
+      rows(one.keys.slice(0, 10).map((row) => [keyText(row.key), row]));
+    },
+  };
+}
+
+function hotRow(updater, key) {
+  const bar = el("span", { class: "bar", "aria-hidden": "true" });
+  const share = el("span", { class: "share" });
+  const number = el("span", { class: "note" });
+  const to = `#/slates/${encodeURIComponent(updater)}/${encodeURIComponent(key)}`;
+  const link = el("a", { href: to, class: "key", dir: "auto" }, printable(key) || "(empty)");
+  return {
+    element: el("li", {}, link, number, share, bar),
+    update(row) {
+      const part = Math.min(1, Math.max(0, numberOf(row.share)));
+      const text = `${(100 * part).toFixed(part < 0.0995 ? 1 : 0)} %`;
+      if (share.textContent && share.textContent !== text) flash(share);
+      say(share, text);
+      say(number, count(countOf(row.count)));
+      bar.style.setProperty("--share", part);
+    },
+  };
+}
