@@ -21,6 +21,9 @@ class Settings:
     batch_seconds: what a batch should cost; a backlog runs in batches of about this length.
     dead_letter_limit, dead_letter_grace: the run stops once more than this share of all records
         after the first so many were dead letters.
+    cycle_events: published events a cycle of updaters handles in one batch; the rest is carried.
+    cycle_batches: batches after the end of the input in which a cycle must come to rest.
+    max_key: the most bytes the key of a slate may have.
     retain: committed batches kept for going back.
     poll: seconds between looks at idle sources.
     disk_full_wait: seconds to wait for room when the disk is full.
@@ -39,6 +42,9 @@ class Settings:
     batch_seconds: float = 2.0
     dead_letter_limit: float = 0.01
     dead_letter_grace: int = 1_000
+    cycle_events: int = 200_000
+    cycle_batches: int = 50
+    max_key: int = 1024
     retain: int = 10
     poll: float = 0.05
     disk_full_wait: float = 30.0
@@ -50,7 +56,14 @@ class Settings:
     on_progress: Callable[[Any], None] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch_rows", "batch_bytes", "retain"):
+        for name in (
+            "batch_rows",
+            "batch_bytes",
+            "retain",
+            "cycle_events",
+            "cycle_batches",
+            "max_key",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)!r}")
         for name in ("shards", "parallelism"):

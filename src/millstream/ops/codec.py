@@ -6,9 +6,13 @@ a block or a segment. Tuples come back as lists, except in keys, where they must
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from millstream.errors import RunError
 
@@ -52,3 +56,64 @@ def fresh(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     return value.tolist()
+
+
+# -- whole records ------------------------------------------------------------------------------
+# MessagePack has no dates, times of day, durations, decimals or times without a zone: columns of
+# these types travel as extensions, so that a function gets what it would get from the column.
+
+_KINDS: dict[int, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
+    1: (date.isoformat, date.fromisoformat),
+    2: (time.isoformat, time.fromisoformat),
+    3: (datetime.isoformat, datetime.fromisoformat),
+    4: (str, Decimal),
+    5: (
+        lambda value: str(value // timedelta(microseconds=1)),
+        lambda text: timedelta(microseconds=int(text)),
+    ),
+}
+
+
+def encode_rows(table: pa.Table) -> list[bytes]:
+    """Every record of a table as a packed dict."""
+    columns = []
+    for name in table.column_names:
+        column = table.column(name)
+        values = column.to_pylist()
+        code = _extension(column.type)
+        if code is not None:
+            values = [None if v is None else _extended(code, v) for v in values]
+        columns.append(values)
+    names = table.column_names
+    pack = _encoder.encode
+    return [pack(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+
+
+def decode_row(data: bytes) -> Any:
+    """The inverse of `encode_rows`, for one record."""
+    return _row_decoder.decode(data)
+
+
+def _extension(kind: pa.DataType) -> int | None:
+    if pa.types.is_date(kind):
+        return 1
+    if pa.types.is_time(kind):
+        return 2
+    if pa.types.is_timestamp(kind) and kind.tz is None:
+        return 3
+    if pa.types.is_decimal(kind):
+        return 4
+    if pa.types.is_duration(kind):
+        return 5
+    return None
+
+
+def _extended(code: int, value: Any) -> msgspec.msgpack.Ext:
+    return msgspec.msgpack.Ext(code, _KINDS[code][0](value).encode())
+
+
+def _restored(code: int, data: memoryview) -> Any:
+    return _KINDS[code][1](bytes(data).decode())
+
+
+_row_decoder = msgspec.msgpack.Decoder(ext_hook=_restored)

@@ -54,7 +54,7 @@ def prepare(family: Family, chunk: Chunk, closed: dict[str, int], shards: int) -
         late = inside & (job.span.last_end(panes) <= closed[job.name])
         accounts[job.name] = Account(chunk.take(late), [], int((~inside).sum()), 0)
         takes[job.name] = inside & ~late
-    bad = _null_keys(family, chunk)
+    bad = {} if family.jobs[0].keep_null_keys else null_keys(family.keys, chunk)
     wanted = np.logical_or.reduce(list(takes.values()))
     while True:
         keep = wanted.copy()
@@ -73,11 +73,10 @@ def prepare(family: Family, chunk: Chunk, closed: dict[str, int], shards: int) -
     return Prepared(states, values, accounts)
 
 
-def _null_keys(family: Family, chunk: Chunk) -> dict[int, str]:
+def null_keys(keys: tuple[str, ...], chunk: Chunk) -> dict[int, str]:
+    """The records without a key, and what is missing."""
     bad: dict[int, str] = {}
-    if family.jobs[0].keep_null_keys:
-        return bad
-    for name in reversed(family.keys):
+    for name in reversed(keys):
         column = chunk.column(name)
         if column.null_count:
             why = f"key column {name!r} is null"

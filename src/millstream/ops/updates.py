@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -20,13 +20,12 @@ import pyarrow as pa
 
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError, RunError
-from millstream.ops.codec import as_key, decode, encode
+from millstream.ops.codec import as_key, decode, decode_row, encode
 from millstream.ops.jobs import EPOCH, timestamp
 from millstream.ops.keys import canonical, hash_keys
 from millstream.ops.records import Row, as_json, describe, several
 
 NEVER = 2**61  # when a slate without time to live expires
-LONGEST_KEY = 1024
 TIMER = "timer"  # what `event.stream` says of a timer
 _SECOND_HASH = 0x5EED
 _MASK = (1 << 64) - 1
@@ -79,6 +78,19 @@ class UpdateJob:
     max_slate: int = 1 << 20
 
 
+@dataclass(frozen=True)
+class UpdateGroup:
+    """Updaters that run together: those of one cycle, or just one."""
+
+    name: str
+    jobs: tuple[UpdateJob, ...]
+    cyclic: bool = False
+
+    def number(self, updater: str) -> int:
+        """The place of an updater in the group."""
+        return next(i for i, job in enumerate(self.jobs) if job.name == updater)
+
+
 class Event:
     """What an update function is called with: `key`, `value`, `ts` and `stream`."""
 
@@ -102,6 +114,7 @@ class Context:
     __slots__ = (
         "_deleted",
         "_job",
+        "_longest",
         "_now",
         "_published",
         "_replaced",
@@ -110,15 +123,23 @@ class Context:
         "_us",
     )
 
-    def __init__(self, job: UpdateJob, streams: frozenset[str], declared: frozenset[str]) -> None:
+    def __init__(
+        self,
+        job: UpdateJob,
+        streams: frozenset[str],
+        declared: frozenset[str],
+        now: int,
+        longest: int,
+    ) -> None:
         self._job = job
         self._streams = (streams, declared)
-        self._now = 0
+        self._now = now
+        self._longest = longest
         self._begin(0)
 
     def _begin(self, us: int) -> None:
         self._us = us
-        self._published: list[tuple[str, Any, bytes]] = []
+        self._published: list[tuple[str, Any, bytes, bytes]] = []
         self._timers: list[tuple[str, int]] = []
         self._deleted = False
         self._replaced: Any = None
@@ -135,7 +156,13 @@ class Context:
             _refuse_stream(self._job, stream, declared)
         if self._job.merge is not None:
             raise ConfigError(f"{self._job.name}: an updater with merge cannot publish")
-        self._published.append((stream, as_key(key), encode(value)))
+        packed = pack_key(key)
+        if len(packed) > self._longest:
+            raise ValueError(
+                f"ctx.publish(): the key has {len(packed):,} bytes, more than max_key="
+                f"{self._longest:,}"
+            )
+        self._published.append((stream, as_key(key), packed, encode(value)))
 
     def timer(
         self,
@@ -222,12 +249,23 @@ class Cell:
 class Failure:
     """A call that raised: the event is a dead letter of the updater."""
 
-    updater: str
+    us: int
     src: int
     pos: int
     raw: str
     error: str
     timer: bool
+
+
+class Publication(NamedTuple):
+    """An event on its way to a stream."""
+
+    stream: str
+    us: int
+    pos: int
+    key: Any
+    packed_key: bytes
+    value: bytes
 
 
 @dataclass
@@ -237,10 +275,11 @@ class Outcome:
     rows: list[Row] = field(default_factory=list)
     row_ts: list[int] = field(default_factory=list)
     row_pos: list[int] = field(default_factory=list)
-    published: list[tuple[str, int, int, Any, bytes]] = field(default_factory=list)
+    published: list[Publication] = field(default_factory=list)
     timers: list[tuple[int, Cell]] = field(default_factory=list)
     alarms: list[tuple[int, Cell]] = field(default_factory=list)  # timers by the wall clock
     failures: list[Failure] = field(default_factory=list)
+    sent: tuple[int, int] = (0, 0)  # rows and publications that went around their cycle
 
 
 class Machine:
@@ -257,6 +296,7 @@ class Machine:
         streams: frozenset[str] = frozenset(),
         declared: frozenset[str] = frozenset(),
         names: dict[int, str] | None = None,
+        longest: int = 1024,
     ) -> None:
         self.job = job
         self.closed = closed  # event time reached before this batch
@@ -265,14 +305,14 @@ class Machine:
         self.latest = latest  # the latest time of all input, once that has ended
         self.names = names or {}  # origins by number
         self.out = Outcome()
-        self.ctx = Context(job, streams, declared)
-        self.ctx._now = now
+        self.ctx = Context(job, streams, declared, now, longest)
         self.blank = job.codec.encode(job.codec.new())
 
-    def call(self, cell: Cell, us: int, src: int, pos: int, value: Any, timer: bool = False) -> int:
-        """One event or timer of one key; gives the first number of what it published."""
+    def call(
+        self, cell: Cell, us: int, src: int, pos: int, value: Any, timer: bool = False
+    ) -> None:
+        """One event or timer of one key."""
         job, ctx, out = self.job, self.ctx, self.out
-        before = len(out.published)
         if cell.data is not None:
             gone_by = self.now if job.clock == "wall" else max(us, self.closed)
             if cell.expires <= gone_by:
@@ -299,22 +339,21 @@ class Machine:
             raise
         except Exception as error:  # a user's function may raise anything
             raw = as_json({"key": cell.key, "value": value, "stream": stream})
-            out.failures.append(Failure(job.name, src, pos, raw, describe(error), timer))
-            return before
+            out.failures.append(Failure(us, src, pos, raw, describe(error), timer))
+            return
         self._write(cell, us, data)
         if rows or ctx._published:
             at = derived_position(pos, src, cell.hash, timer)
             out.rows.extend(rows)
             out.row_ts.extend([us + 1] * len(rows))
             out.row_pos.extend([at] * len(rows))
-            for name, key, packed in ctx._published:
-                out.published.append((name, us + 1, at, key, packed))
+            for name, key, packed, packed_value in ctx._published:
+                out.published.append(Publication(name, us + 1, at, key, packed, packed_value))
         for clock, moment in ctx._timers:
             if clock == "wall":
                 out.alarms.append((moment, cell))
             elif not (timer and self.latest is not None and us > self.latest):
                 out.timers.append((max(moment, us + 1), cell))
-        return before
 
     def _write(self, cell: Cell, us: int, data: bytes | None) -> None:
         job = self.job
@@ -351,42 +390,52 @@ class Machine:
         self._write(cell, us, data)
 
 
-Item = tuple[int, int, int, Any]  # time, origin, position, packed value
+Item = tuple[int, int, int, bytes]  # time, origin, position, packed value
 
 
-def run_key(machine: Machine, cell: Cell, events: Iterable[Item], timers: list[int]) -> None:
+def run_key(
+    machine: Machine, cell: Cell, events: Iterable[Item], timers: list[int], alarm: bool = False
+) -> None:
     """All calls of one key, in order; timers set on the way fire if their time is reached."""
     out, limit = machine.out, machine.limit
+    later, out.timers = out.timers, []
     heap = sorted(set(timers))
     fired: set[int] = set()
 
+    def collect() -> None:
+        for at, owner in out.timers:
+            if at < limit:
+                heapq.heappush(heap, at)
+            else:
+                later.append((at, owner))
+        out.timers = []
+
     def fire(before: int) -> None:
-        while heap and heap[0] <= before and heap[0] < limit:
+        while heap and heap[0] <= before:
             at = heapq.heappop(heap)
             if at not in fired:
                 fired.add(at)
                 machine.call(cell, at, -1, 0, None, timer=True)
                 collect()
 
-    def collect() -> None:
-        keep = []
-        for at, owner in out.timers:
-            if at < limit:
-                heapq.heappush(heap, at)
-            else:
-                keep.append((at, owner))
-        out.timers[:] = keep
-
-    later = out.timers
-    out.timers = []
     for us, src, pos, packed in events:
         if heap:
             fire(us)
-        machine.call(cell, us, src, pos, decode(packed))
+        machine.call(cell, us, src, pos, decode_row(packed))
         if out.timers:
             collect()
-    fire(NEVER * 2)
-    out.timers = later + out.timers
+    fire(limit)
+    if alarm:
+        machine.call(cell, alarm_time(machine, cell), -1, 0, None, timer=True)
+        collect()
+        fire(limit)
+    out.timers = later
+
+
+def alarm_time(machine: Machine, cell: Cell) -> int:
+    """The event time of a timer that goes by the wall clock."""
+    at = max(machine.closed, cell.ts)
+    return at if at > -NEVER else machine.now
 
 
 # -- keys ---------------------------------------------------------------------------------------
@@ -431,7 +480,7 @@ def _shape(value: Any) -> Any:
 
 def _column(values: list[Any]) -> pa.Array:
     if isinstance(values[0], int) and not -(2**63) <= values[0] < 2**63:
-        values = [str(value) for value in values]
+        values = [f"integer {value}" for value in values]
     return canonical(pa.array(values))
 
 

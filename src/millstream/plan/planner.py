@@ -9,6 +9,7 @@ from millstream.io.formats import Format
 from millstream.plan.rules.assign_levels import assign_levels
 from millstream.plan.rules.build_jobs import build_jobs
 from millstream.plan.rules.check_flow import check_flow
+from millstream.plan.rules.link_streams import link_streams
 from millstream.plan.rules.prune_columns import prune_columns
 from millstream.plan.rules.resolve_columns import resolve_columns
 from millstream.plan.rules.share_chains import share_chains
@@ -16,8 +17,9 @@ from millstream.plan.rules.share_panes import share_panes
 from millstream.plan.stages import Plan
 
 RULES: tuple[Callable[[Plan], Plan], ...] = (
-    check_flow,
     share_chains,
+    link_streams,
+    check_flow,
     resolve_columns,
     prune_columns,
     assign_levels,
@@ -27,7 +29,7 @@ RULES: tuple[Callable[[Plan], Plan], ...] = (
 
 
 # What can be decided without looking at the sources.
-SKETCH = (share_chains, assign_levels, build_jobs, share_panes)
+SKETCH = (share_chains, link_streams, assign_levels, build_jobs, share_panes)
 
 
 def sketch(flow: str, graph: tuple[nodes.Node, ...]) -> Plan:

@@ -15,6 +15,7 @@ from millstream.graph import nodes as graph
 from millstream.io.formats import Format
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.progress import BEGIN
+from millstream.ops.updates import UpdateGroup
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class Plan:
     families: dict[str, Family] = field(default_factory=dict)  # by name
     units: dict[str, int] = field(default_factory=dict)  # pane widths a checkpoint already has
     homes: dict[str, str] = field(default_factory=dict)  # and the families of its operators
+    publishes: dict[str, frozenset[str]] = field(default_factory=dict)  # updater -> streams
+    order: tuple[tuple[str, ...], ...] = ()  # inputs first; the steps of a cycle together
+    groups: dict[str, UpdateGroup] = field(default_factory=dict)  # updaters that run together
 
     @property
     def depth(self) -> int:
@@ -49,6 +53,10 @@ class Plan:
         """All keyed operators, in the order they were declared."""
         return [node for node in self.nodes if isinstance(node, graph.Windowed)]
 
+    def updaters(self) -> list[graph.Update]:
+        """All updaters, in the order they were declared."""
+        return [node for node in self.nodes if isinstance(node, graph.Update)]
+
     def sinks(self) -> list[graph.Sink]:
         """All sinks."""
         return [node for node in self.nodes if isinstance(node, graph.Sink)]
@@ -61,6 +69,24 @@ class Plan:
             if node in other.inputs and not isinstance(other, graph.Late)
         ]
 
+    def feeding(self, node: graph.Node) -> list[graph.Node]:
+        """The nodes whose records reach this one: its inputs, or who publishes to it."""
+        if isinstance(node, graph.Published):
+            return [n for n in self.updaters() if node.name in self.publishes.get(n.name, ())]
+        return list(node.inputs)
+
+    def group_of(self, updater: str) -> UpdateGroup:
+        """The group an updater runs in."""
+        return next(g for g in self.groups.values() if any(j.name == updater for j in g.jobs))
+
+    def cycle_of(self, name: str) -> tuple[str, ...]:
+        """The steps of the cycle a step is part of, or just its own name."""
+        return next(names for names in self.order if name in names)
+
+    def group_level(self, group: UpdateGroup) -> int:
+        """The level where the slates of a group live."""
+        return self.levels[group.jobs[0].name]
+
     def family_of(self, operator: str) -> Family:
         """The family a keyed operator belongs to."""
         return next(f for f in self.families.values() if any(j.name == operator for j in f.jobs))
@@ -70,26 +96,39 @@ class Plan:
         return self.levels[family.jobs[0].name]
 
     def number(self, node: graph.Node) -> int:
-        """The number of a source or keyed operator, as it stands in the identity of records."""
-        origins: list[graph.Node] = [
-            n for n in self.nodes if isinstance(n, graph.Source | graph.Windowed)
-        ]
-        return origins.index(node)
+        """The number of an origin of records, as it stands in their identity."""
+        return self.origins().index(node)
 
-    def watermarks(self, of_sources: dict[str, int | None]) -> dict[str, int]:
-        """The watermark at the input of every keyed operator."""
-        out: dict[graph.Node, int | None] = {}
+    def origins(self) -> list[graph.Node]:
+        """Where records come from: sources, keyed operators, and streams that are published to."""
+        kinds = graph.Source | graph.Windowed | graph.Update | graph.Published
+        return [node for node in self.nodes if isinstance(node, kinds)]
+
+    def watermarks(
+        self, of_sources: dict[str, int | None], holds: dict[str, int] | None = None
+    ) -> dict[str, int]:
+        """The watermark at the input of every keyed operator.
+
+        `holds`: updaters with events that wait for the next batch, and the first time of these.
+        """
+        out: dict[str, int | None] = {}
         at_input: dict[str, int] = {}
-        for node in self.nodes:
-            if isinstance(node, graph.Source):
-                out[node] = of_sources[node.name]
-                continue
-            holding = [out[i] for i in node.inputs if out[i] is not None]
-            lowest = min((at for at in holding if at is not None), default=None)
-            if isinstance(node, graph.Windowed):
-                at_input[node.name] = BEGIN if lowest is None else lowest
-                lowest = node.window.span.output_watermark(at_input[node.name])
-            out[node] = lowest
+        for names in self.order:
+            members = [self.node(name) for name in names]
+            feeding = {n.name for node in members for n in self.feeding(node)} - set(names)
+            known = [out[name] for name in feeding]
+            lowest = min((at for at in known if at is not None), default=None)
+            at = BEGIN if lowest is None else lowest
+            waiting = [holds[name] for name in names if holds and name in holds]
+            for node in members:
+                out[node.name] = lowest if not waiting else min(at, *waiting)
+                if isinstance(node, graph.Source):
+                    out[node.name] = of_sources[node.name]
+                elif isinstance(node, graph.Windowed):
+                    at_input[node.name] = at
+                    out[node.name] = node.window.span.output_watermark(at)
+                elif isinstance(node, graph.Update):
+                    at_input[node.name] = at
         return at_input
 
     def furthest(self, latest: dict[str, int]) -> dict[str, int]:
@@ -110,11 +149,13 @@ class Plan:
         return at_input
 
 
-def upstream_sources(plan: Plan, node: graph.Node) -> list[graph.Source]:
-    """All sources whose records can reach a node."""
-    if isinstance(node, graph.Source):
-        return [node]
-    found: dict[graph.Source, None] = {}
-    for one in node.inputs:
-        found.update(dict.fromkeys(upstream_sources(plan, one)))
+def upstream(plan: Plan, node: graph.Node) -> list[graph.Node]:
+    """All nodes whose records can reach a node."""
+    found: dict[graph.Node, None] = {}
+    waiting = plan.feeding(node)
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found[one] = None
+            waiting.extend(plan.feeding(one))
     return list(found)

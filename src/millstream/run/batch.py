@@ -62,6 +62,9 @@ class Batch:
     debug: bool = False  # compare running values with what panes give
     firing: dict[str, Firing] = field(default_factory=dict)  # operators with early results
     since: dict[str, dict[str, int]] = field(default_factory=dict)  # family, state -> from when on
+    rung: dict[str, int] = field(default_factory=dict)  # updater -> wall clock of its timers
+    cycle_events: int = 200_000  # published events a cycle handles in one batch
+    max_key: int = 1024
 
 
 @dataclass
@@ -74,6 +77,7 @@ class Seen:
     latest: dict[str, dict[str, int]] = field(default_factory=dict)  # source -> participant -> ts
     counts: dict[str, int] = field(default_factory=dict)  # operator -> records this task gave it
     above: dict[str, int] = field(default_factory=dict)  # the same of all levels before
+    holds: dict[str, int] = field(default_factory=dict)  # updater -> first time it did not get to
 
 
 @dataclass
@@ -93,6 +97,10 @@ class Control:
     strategies: dict[str, str] = field(default_factory=dict)  # operator -> how windows slid
     firing: dict[str, Firing] = field(default_factory=dict)
     last_end: dict[str, int] = field(default_factory=dict)
+    holds: dict[str, int] = field(default_factory=dict)  # cycles that were not done: from when on
+    carried: dict[str, int] = field(default_factory=dict)  # and how many events they left over
+    due: dict[str, tuple[int, int]] = field(default_factory=dict)  # updater -> next event, alarm
+    hot: dict[str, tuple[int, dict[str, int]]] = field(default_factory=dict)  # events, top keys
     windows: int = 0
     rows_in: int = 0
     future: int = 0

@@ -153,15 +153,24 @@ class Engine:
         """Whether windows can leave although nothing came: input ended, clock or idle time-outs."""
         if all(tracker.ended for tracker in self.trackers.values()):
             return not self.manifest.complete
+        now = self._now()
         for name, at in self._watermarks().items():
-            span = self.plan.jobs[name].span
-            if span.closes_at(at) > self._closed(name) and self._has_state(name):
-                return True
-        now = int(self.clock() * 1e6)
+            if name in self.plan.jobs:
+                span = self.plan.jobs[name].span
+                if span.closes_at(at) > self._closed(name) and self._has_state(name):
+                    return True
+            else:
+                event, alarm = self.manifest.due.get(name, (END, END))
+                if event < at or alarm <= now or self.manifest.carried.get(name):
+                    return True
         return any(
             fires(self.plan.jobs[name].emission, last, now, last.event, 0)
             for name, last in self._firing().items()
         )
+
+    def _now(self) -> int:
+        """The wall clock; for timers it never goes back."""
+        return max([int(self.clock() * 1e6), *self.manifest.rung.values()])
 
     def _firing(self) -> dict[str, Firing]:
         """When operators with early results gave some last."""
@@ -179,7 +188,9 @@ class Engine:
     def _closed(self, operator: str) -> int:
         """The last window end that has left, in panes; the manifest has it in microseconds."""
         at = self.manifest.closed.get(operator, self.born.get(operator))
-        return NOTHING_CLOSED if at is None else at // self.plan.jobs[operator].span.pane
+        if at is None:
+            return NOTHING_CLOSED
+        return at // self.plan.jobs[operator].span.pane if operator in self.plan.jobs else at
 
     def _progress(self) -> dict[str, Any]:
         wall = self.clock()
@@ -197,7 +208,7 @@ class Engine:
     def _batch(self, parallelism: int) -> Batch:
         return Batch(
             number=self.manifest.batch + 1,
-            now=int(self.clock() * 1e6),
+            now=self._now(),
             parallelism=parallelism,
             shards=self.shards,
             checkpoint=str(self.checkpoint.path),
@@ -208,6 +219,9 @@ class Engine:
             debug=self.settings.debug,
             firing=self._firing(),
             since=self.since,
+            rung=self.manifest.rung,
+            cycle_events=self.settings.cycle_events,
+            max_key=self.settings.max_key,
         )
 
     def _run(self, executor: Executor, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]:
@@ -254,6 +268,7 @@ class Engine:
         manifest = self._patiently(lambda: self._next_manifest(batch, controls))
         dead = [letter for control in controls for letter in control.dead]
         self._check_dead(manifest, dead)
+        self._check_settled(manifest)
         self._patiently(lambda: self._write(batch, manifest, dead, items))
         self.manifest = manifest
         crash_point("after-manifest", batch.number)
@@ -296,11 +311,17 @@ class Engine:
             },
             strategies=dict(old.strategies),
             firing=dict(old.firing),
+            rung=dict.fromkeys((node.name for node in self.plan.updaters()), batch.now + 1),
+            due=books.earliest(controls),
+            carried={name: n for control in controls for name, n in control.carried.items()},
+            hot={**old.hot, **books.hottest(controls)},
             ledger={step: dict(account) for step, account in old.ledger.items()},
             dead=old.dead + sum(len(control.dead) for control in controls),
             windows=old.windows + sum(control.windows for control in controls),
-            complete=ended,
         )
+        manifest.complete = ended and not manifest.carried
+        if manifest.carried and ended:
+            manifest.unsettled = old.unsettled + 1
         files = dict(old.files)
         for control in controls:
             files.update({file.file: file for file in control.files})
@@ -346,8 +367,14 @@ class Engine:
             state.ended = self.trackers[node.name].ended
             progress[node.name] = seen.watermark()
             manifest.sources[node.name] = state
-        self.watermarks = self.plan.watermarks(progress)
+        holds = {name: at for control in controls for name, at in control.holds.items()}
+        self.watermarks = self.plan.watermarks(progress, holds)
         for operator, at in self.watermarks.items():
+            if operator not in self.plan.jobs:
+                reached = max(c.last_end[operator] for c in controls if operator in c.last_end)
+                if reached > NOTHING_CLOSED:
+                    manifest.closed[operator] = max(reached, self._closed(operator))
+                continue
             span = self.plan.jobs[operator].span
             if span.whole:
                 continue  # a whole window has no end that could make later input late
@@ -383,6 +410,19 @@ class Engine:
             f"{limit:.1%}: {often}. Batch {manifest.batch} was not committed; its dead letters "
             f"are in {where}. Correct the function or the data, or raise dead_letter_limit"
         )
+
+    def _check_settled(self, manifest: Manifest) -> None:
+        """A cycle that goes on and on after the end of the input will never come to rest."""
+        if manifest.unsettled <= self.settings.cycle_batches:
+            return
+        for name, count in manifest.carried.items():
+            steps = " -> ".join(self.plan.cycle_of(name))
+            raise RunError(
+                f"the cycle {steps} does not settle: {manifest.unsettled - 1} batches after the "
+                f"end of the input {count:,} events still go round. Let an updater stop publishing "
+                "at some point; if it only takes long, raise cycle_batches or cycle_events and "
+                "start again. Everything up to there is committed"
+            )
 
     def _write_dead(self, stem: str, dead: list[DeadLetter]) -> Path:
         sources = {self.plan.number(node): node.name for node in self.plan.sources()}

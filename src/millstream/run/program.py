@@ -17,6 +17,7 @@ from millstream.api.sinks import FileSink
 from millstream.errors import CheckpointError
 from millstream.io.writers import check_owner
 from millstream.ops.jobs import Family, WindowJob, timestamp
+from millstream.ops.updates import DICTS
 from millstream.plan.stages import Plan
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import Manifest
@@ -37,6 +38,17 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             "aggregates": {name: str(agg) for name, agg in node.aggs},
             "kind": "map_reduce" if node.job else "reduce" if node.reducer else "agg",
             "combine": bool(node.job and node.job.can("combine")),
+        }
+    for one in plan.updaters():
+        job = one.job
+        operators[one.name] = {
+            "family": one.name,
+            "keys": [list(keys) for keys in one.keys],
+            "kind": "update",
+            "clock": job.clock,
+            "ttl": job.ttl,
+            "codec": "msgpack" if job.codec is DICTS else type(job.codec).__name__,
+            "cyclic": plan.group_of(one.name).cyclic,
         }
     sources = {
         node.name: {
@@ -59,6 +71,13 @@ def describe_program(plan: Plan) -> dict[str, Any]:
         "sources": sources,
         "operators": operators,
         "families": families,
+        "graph": {
+            "nodes": [
+                {"name": node.name, "kind": node.kind, "level": plan.levels.get(node.name)}
+                for node in plan.nodes
+            ],
+            "edges": [[one.name, node.name] for node in plan.nodes for one in plan.feeding(node)],
+        },
     }
 
 
@@ -120,7 +139,7 @@ def adopt_additions(
         read_to = max(latest)
         for family in plan.families.values():
             notes.extend(_adopt(plan, family, program, manifest, read_to))
-    program.update({name: described[name] for name in ("operators", "families")})
+    program.update({name: described[name] for name in ("operators", "families", "graph")})
     checkpoint.write_program(program)
     return notes
 
@@ -193,6 +212,8 @@ def _changes(known: dict[str, Any], now: dict[str, Any]) -> list[str]:
         for name in known[what].keys() & now[what].keys():
             before, after = known[what][name], now[what][name]
             for field in sorted(before.keys() | after.keys()):
+                if field == "ttl":
+                    continue  # it holds for what is written from now on
                 if field == "aggregates" and before[field].items() <= after[field].items():
                     continue  # more of them can be computed from the same panes
                 if before.get(field) != after.get(field):

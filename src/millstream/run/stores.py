@@ -26,15 +26,17 @@ _NEVER = 2**61
 _SECOND_HASH = 0x5EED
 
 
-class _Store:
-    """The stored segments of one table of a family, for the shards of this task."""
+class Store:
+    """The stored segments of one table of a keyed operator, for the shards of this task."""
 
-    def __init__(self, family: Family, table: str, batch: Batch, control: Control) -> None:
-        self.family, self.table, self.batch, self.control = family, table, batch, control
+    ordered = False  # rows of a segment in order of panes, so that a range of them is one slice
+
+    def __init__(self, owner: str, table: str, batch: Batch, control: Control) -> None:
+        self.owner, self.table, self.batch, self.control = owner, table, batch, control
         self.root = Path(batch.checkpoint) / "state"
         self.stored: dict[str, list[Segment]] = {
             shard: segments
-            for shard, segments in batch.segments.get(family.name, {}).get(table, {}).items()
+            for shard, segments in batch.segments.get(owner, {}).get(table, {}).items()
             if int(shard) % batch.parallelism == control.part and segments
         }
 
@@ -42,11 +44,11 @@ class _Store:
         """Write rows as one file, a record batch per shard."""
         if rows is None or not len(rows):
             return {}
-        if self.table == "panes":  # in order of panes, so that a range of them is one slice
+        if self.ordered:
             pane = np.asarray(flat(rows.column("pane")))
             rows = rows.take(pa.array(np.argsort(pane, kind="stable")))
         name = (
-            f"{safe_name(self.family.name)}/{safe_name(self.table)}/"
+            f"{safe_name(self.owner)}/{safe_name(self.table)}/"
             f"{self.batch.number:08d}-{self.control.part:04d}-{self.control.attempt}.arrow"
         )
         file, written = write_segment(self.root, name, rows)
@@ -57,19 +59,21 @@ class _Store:
         """Tell the driver what this table consists of from now on."""
         for shard, segment in written.items():
             kept.setdefault(str(shard), []).append(segment)
-        self.control.segments.setdefault(self.family.name, {})[self.table] = {
+        self.control.segments.setdefault(self.owner, {})[self.table] = {
             **{shard: [] for shard in self.stored},
             **kept,
         }
 
 
-class Bag(_Store):
+class Bag(Store):
     """Rows that are only added, and forgotten when no window needs them."""
 
     def __init__(
         self, family: Family, table: str, blocks: list[bytes], batch: Batch, control: Control
     ) -> None:
-        super().__init__(family, table, batch, control)
+        super().__init__(family.name, table, batch, control)
+        self.family = family
+        self.ordered = table == "panes"
         self.jobs = family.users(table)
         self.new = self._merged([decode_block(block) for block in blocks])
 
@@ -126,12 +130,12 @@ class Bag(_Store):
     def rows_in(self, *ranges: tuple[int, int]) -> pa.Table | None:
         """New and stored rows whose pane lies in one of some ranges [low, high), merged."""
         ranges = _apart(ranges)
-        tables = [] if self.new is None else [_between(self.new, ranges, ordered=False)]
+        tables = [] if self.new is None else [between(self.new, ranges, ordered=False)]
         for segments in self.stored.values():
             for one in segments:
                 if any(one.low < high and one.high >= low for low, high in ranges):
                     (rows,) = read_segments(self.root, [one], self.batch.files)
-                    tables.append(_between(rows, ranges, ordered=True))
+                    tables.append(between(rows, ranges, ordered=True))
         return self._merged(tables)
 
     def append(self) -> None:
@@ -188,11 +192,11 @@ class Bag(_Store):
         return any(bool(job.needed_until(high)[0] > closed[job.name]) for job in self.jobs)
 
 
-class Running(_Store):
+class Running(Store):
     """The running values of one job: all rows are replaced together, or dropped."""
 
     def __init__(self, family: Family, job: str, batch: Batch, control: Control) -> None:
-        super().__init__(family, f"running {job}", batch, control)
+        super().__init__(family.name, f"running {job}", batch, control)
 
     def size(self) -> int:
         """How many keys have a running value."""
@@ -214,11 +218,11 @@ class Running(_Store):
         self._report({}, self._write(rows))
 
 
-class Emitted(_Store):
+class Emitted(Store):
     """What an operator has emitted of windows that are still open."""
 
     def __init__(self, family: Family, job: str, batch: Batch, control: Control) -> None:
-        super().__init__(family, f"emitted {job}", batch, control)
+        super().__init__(family.name, f"emitted {job}", batch, control)
 
     def rows(self) -> pa.Table | None:
         """All that is remembered."""
@@ -241,7 +245,7 @@ def _apart(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     return tuple(joined)
 
 
-def _between(rows: pa.Table, ranges: tuple[tuple[int, int], ...], ordered: bool) -> pa.Table:
+def between(rows: pa.Table, ranges: tuple[tuple[int, int], ...], ordered: bool) -> pa.Table:
     pane = np.asarray(flat(rows.column("pane")))
     if ordered:
         cuts = [tuple(np.searchsorted(pane, bounds)) for bounds in ranges]
@@ -252,11 +256,11 @@ def _between(rows: pa.Table, ranges: tuple[tuple[int, int], ...], ordered: bool)
     return rows.filter(pa.array(inside))
 
 
-class Table(_Store):
+class Table(Store):
     """One row per key, newest wins: a batch reads and writes the keys it touches."""
 
     def __init__(self, family: Family, table: str, batch: Batch, control: Control) -> None:
-        super().__init__(family, table, batch, control)
+        super().__init__(family.name, table, batch, control)
         self.rows = KeyedTable(self.root, self.stored, batch.files)
         self.fresh: pa.Table | None = None
         self.cleared = False

@@ -23,12 +23,14 @@ from millstream.graph import nodes
 from millstream.io.writers import stage_file
 from millstream.ops.chunks import Chunk, concat, encode_block, flat
 from millstream.ops.emission import drop_replaced
+from millstream.ops.events import keys_of, packed_values
 from millstream.ops.jobs import Family
-from millstream.ops.preparing import merge_panes, prepare
+from millstream.ops.preparing import merge_panes, null_keys, prepare
 from millstream.ops.progress import BEGIN, merge_latest
-from millstream.ops.records import DeadLetter
+from millstream.ops.records import DeadLetter, dead_row
 from millstream.plan.stages import Plan
 from millstream.run.batch import AnySplit, Batch, Control, Item, Seen
+from millstream.run.emitting import Emitting
 from millstream.run.keyed import Clocks, Work, run_keyed
 from millstream.run.reading import read
 from millstream.run.steps import stateless, unpacked
@@ -49,6 +51,8 @@ class Task:
         self.control = Control(level, part, self.attempt)
         self.panes: dict[str, list[pa.Table]] = {}
         self.values: dict[str, list[pa.Table]] = {}
+        self.events: dict[str, list[pa.Table]] = {}
+        self.emitting = Emitting(self)
         self.sunk: dict[str, list[Chunk]] = {}
         self.forwarded: list[Item] = []
         self.above: Counter[str] = Counter()  # records that levels before gave to operators
@@ -87,7 +91,7 @@ class Task:
             _, tag, name, payload = item
             if tag == "seen":
                 seen.append(payload)
-            elif tag in BAGS and self.plan.family_level(self.plan.families[name]) == level:
+            elif self._is_here(tag, name):
                 rows.setdefault(name, {}).setdefault(tag, []).append(payload)
             else:
                 self.forwarded.append(item)
@@ -96,20 +100,33 @@ class Task:
         self.above = Counter(seen[0].above) if seen else Counter()
         for one in seen:
             self.above.update(one.counts)
+            self.control.holds.update(one.holds)
         progress = {
             name: p.seen(self.control.latest.get(name, {}))
             for name, p in self.batch.progress.items()
         }
+        held = dict(self.control.holds)
         time_now = Clocks(
-            self.plan.watermarks({name: p.watermark() for name, p in progress.items()}),
-            self.plan.watermarks({name: p.on_time() for name, p in progress.items()}),
+            self.plan.watermarks({name: p.watermark() for name, p in progress.items()}, held),
+            self.plan.watermarks({name: p.on_time() for name, p in progress.items()}, held),
             max((at for p in progress.values() for at in p.latest.values()), default=BEGIN),
             self.plan.furthest({name: p.furthest() for name, p in progress.items()}),
         )
         for family in self.plan.families.values():
             if self.plan.family_level(family) == level:
                 self._run_family(family, rows.get(family.name, {}), time_now)
+        for group in self.plan.groups.values():
+            if self.plan.group_level(group) == level:
+                blocks = rows.get(group.name, {}).get("events", [])
+                self.emitting.run(group, blocks, time_now)
         yield from self._finish(started)
+
+    def _is_here(self, tag: str, name: str) -> bool:
+        """Whether rows are for an operator of this level."""
+        plan, level = self.plan, self.control.level
+        if tag == "events":
+            return plan.group_level(plan.groups[name]) == level
+        return tag in BAGS and plan.family_level(plan.families[name]) == level
 
     def _run_family(self, family: Family, rows: dict[str, list[bytes]], time_now: Clocks) -> None:
         numbers = {job.name: self.plan.number(self.plan.node(job.name)) for job in family.jobs}
@@ -125,23 +142,28 @@ class Task:
         """Give a chunk to every step after this one."""
         if len(chunk):
             for consumer in self.plan.consumers(node):
-                self._step(consumer, chunk)
+                self.step(consumer, chunk, node)
 
-    def _step(self, node: nodes.Node, chunk: Chunk) -> None:
+    def step(self, node: nodes.Node, chunk: Chunk, before: nodes.Node) -> None:
+        """Give a chunk of the step before to this one."""
         match node:
             case nodes.Sink():
                 chunk = drop_replaced(chunk)
                 self.sunk.setdefault(node.name, []).append(chunk)
-                self._count(node, len(chunk), 0)
+                self.count(node, len(chunk), 0)
             case nodes.Windowed():
                 self._exchange(node, chunk)
+            case nodes.Update():
+                for via, one in enumerate(node.inputs):
+                    if one is before:
+                        self._offer(node, via, drop_replaced(chunk))
             case nodes.Union():
-                self._count(node, len(chunk), 0)
+                self.count(node, len(chunk), 0)
                 self.push(node, chunk)
             case _:
                 result, dead = stateless(node, chunk)
                 self.control.dead.extend(dead)
-                self._count(node, len(chunk), len(dead))
+                self.count(node, len(chunk), len(dead))
                 self.push(node, result)
 
     def _exchange(self, node: nodes.Windowed, chunk: Chunk) -> None:
@@ -162,15 +184,49 @@ class Task:
             counts["late"] += len(account.late)
             counts["dead"] += len(account.dead)
             counts["dropped"] += account.dropped
-            self._push_late(operator, account.late)
+            self.push_late(operator, account.late)
 
-    def _push_late(self, operator: str, late: Chunk) -> None:
+    def _offer(self, node: nodes.Update, via: int, chunk: Chunk) -> None:
+        """Records to an updater: keyless ones are set aside, and late ones if it wants that."""
+        counts = self.ledger(node.name)
+        counts["offered"] += len(chunk)
+        job, keys = node.job, node.keys[via]
+        late = chunk.ts < self.batch.closed[node.name]
+        if job.order == "event" and late.any():
+            if job.late == "divert":
+                counts["diverted"] += int(late.sum())
+                self.push_late(node.name, chunk.take(late))
+                chunk = chunk.take(~late)
+                late = late[:0]
+        else:
+            late = late[:0]
+        if not len(chunk):
+            return
+        known = keys_of(chunk, keys)
+        bad = known.too_long(self.batch.max_key)
+        if node.null_keys[via] == "dead":
+            bad.update(null_keys(keys, chunk))
+        if bad:
+            dead = [dead_row(node.name, chunk, index, why) for index, why in sorted(bad.items())]
+            self.control.dead.extend(dead)
+            counts["dead"] += len(dead)
+            good = np.ones(len(chunk), np.bool_)
+            good[list(bad)] = False
+            chunk, known = chunk.take(good), known.take(good)
+            late = late[good] if len(late) else late
+        counts["late"] += int(late.sum())
+        counts["aggregated"] += len(chunk) - int(late.sum())
+        if len(chunk):
+            values = packed_values(chunk, keys)
+            self.emitting.deliver(node, known, chunk.ts, chunk.src, chunk.pos, values)
+
+    def push_late(self, operator: str, late: Chunk) -> None:
         """What is late goes to those who asked for it."""
         for node in self.plan.nodes:
             if isinstance(node, nodes.Late) and node.of.name == operator and len(late):
-                self._count(node, len(late), 0)
-                packed = self.plan.jobs[operator].packed
-                self.push(node, unpacked(late) if packed else late)
+                self.count(node, len(late), 0)
+                job = self.plan.jobs.get(operator)
+                self.push(node, unpacked(late) if job is not None and job.packed else late)
 
     def _hold(self, held: list[pa.Table], table: pa.Table, family: Family) -> None:
         held.append(table)
@@ -183,7 +239,8 @@ class Task:
         """The account of one step."""
         return self.control.ledger.setdefault(name, Counter())
 
-    def _count(self, node: nodes.Node, offered: int, dead: int) -> None:
+    def count(self, node: nodes.Node, offered: int, dead: int) -> None:
+        """Note what a step got, and how much of it it could not process."""
         counts = self.ledger(node.name)
         counts["offered"] += offered
         counts["dead"] += dead
@@ -211,7 +268,9 @@ class Task:
     # -- leaving --------------------------------------------------------------------------------
 
     def _finish(self, started: float) -> Iterator[Item]:
+        self.emitting.finish()
         yield from self._blocks(self.panes, "panes")
+        yield from self._blocks(self.events, "events")
         yield from self._blocks(self.values, "values")
         yield from self._sink_outputs()
         control = self.control
@@ -221,7 +280,13 @@ class Task:
             if name in control.ledger
         }
         seen = Seen(
-            control.level, control.part, self.attempt, control.latest, counts, dict(self.above)
+            control.level,
+            control.part,
+            self.attempt,
+            control.latest,
+            counts,
+            dict(self.above),
+            dict(control.holds),
         )
         if control.level < self.plan.depth:
             for part in range(self.batch.parallelism):

@@ -30,6 +30,13 @@ class Output(msgspec.Struct, frozen=True):
     checksum: int = 0
 
 
+class Hot(msgspec.Struct, frozen=True):
+    """How events are spread over keys: their number, and the keys (as text) that had the most."""
+
+    events: int
+    keys: list[tuple[str, int]]
+
+
 class SourceState(msgspec.Struct):
     """How far a source has been read, and how far its time has come."""
 
@@ -56,6 +63,11 @@ class Manifest(msgspec.Struct):
     ledger: dict[str, dict[str, int]] = {}
     firing: dict[str, list[int]] = {}  # operator -> when it gave early results last
     strategies: dict[str, str] = {}  # operator -> how its windows slid last
+    rung: dict[str, int] = {}  # updater -> wall clock up to which its timers have fired
+    due: dict[str, list[int]] = {}  # updater -> next event time and wall clock it waits for
+    carried: dict[str, int] = {}  # updater of a cycle -> events left over for the next batch
+    unsettled: int = 0  # batches in a row that only carried on
+    hot: dict[str, Hot] = {}  # updater -> its most frequent keys, in its last batch with events
     outputs: list[Output] = []
     dead: int = 0  # dead letters so far
     windows: int = 0  # results so far

@@ -34,6 +34,7 @@ class KeyedTable:
         self, root: Path, stored: dict[str, list[Segment]], files: dict[str, SegmentFile]
     ) -> None:
         self.root, self.stored, self.files = root, stored, files
+        self._opened: dict[tuple[str, int], pa.Table] = {}
 
     def find(self, shard: Int64, hashes: UInt64, checks: UInt64) -> tuple[Int64, pa.Table | None]:
         """Per wanted key the row of the result that holds it (-1: none), and the rows found.
@@ -48,7 +49,7 @@ class KeyedTable:
             for segment in reversed(self.stored.get(str(number), [])):
                 if not len(wanted):
                     break
-                (rows,) = read_segments(self.root, [segment], self.files)
+                rows = self._rows(segment)
                 at = _search(rows, hashes[wanted], checks[wanted])
                 hit = at >= 0
                 if hit.any():
@@ -96,7 +97,14 @@ class KeyedTable:
         return table
 
     def _read(self, segments: list[Segment]) -> list[pa.Table]:
-        return [read_segments(self.root, [one], self.files)[0] for one in segments]
+        return [self._rows(one) for one in segments]
+
+    def _rows(self, segment: Segment) -> pa.Table:
+        """The rows of one segment; opened once, however many keys are looked up."""
+        known = (segment.file, segment.index)
+        if known not in self._opened:
+            (self._opened[known],) = read_segments(self.root, [segment], self.files)
+        return self._opened[known]
 
 
 def newest(tables: list[pa.Table]) -> pa.Table | None:

@@ -24,6 +24,8 @@ from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 from millstream.graph import nodes as graph
 from millstream.io.formats import Format, parse_schema
+from millstream.ops.codec import as_key
+from millstream.ops.progress import BEGIN
 from millstream.ops.records import to_table
 from millstream.plan.planner import make_plan
 from millstream.run.batch import AnySplit, SpoolSplit
@@ -35,6 +37,7 @@ from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import SourceState
 from millstream.state.segments import read_segments, write_durably
+from millstream.state.tables import KeyedTable
 
 
 class Pushed:
@@ -197,13 +200,32 @@ class Driver:
     def state(self, operator: str) -> list[dict[str, Any]]:
         """The stored partial rows of a keyed operator (and of those that share its panes)."""
         manifest = self.engine.manifest
-        family = self._plan.family_of(operator).name
+        updater = any(node.name == operator for node in self._plan.updaters())
+        owner = operator if updater else self._plan.family_of(operator).name
         rows: list[dict[str, Any]] = []
-        for shards in manifest.segments.get(family, {}).values():
+        for shards in manifest.segments.get(owner, {}).values():
             segments = [one for found in shards.values() for one in found]
             for table in read_segments(self._path / "state", segments, manifest.files):
                 rows.extend(table.to_pylist())
         return rows
+
+    def slates(self, updater: str) -> dict[Any, Any]:
+        """The slates of an updater that are there now, by key."""
+        node = self._plan.node(updater)
+        if not isinstance(node, graph.Update):
+            raise ConfigError(f"{updater!r} is not an updater")
+        manifest = self.engine.manifest
+        stored = manifest.segments.get(updater, {}).get("slates", {})
+        now = manifest.closed.get(updater, BEGIN)
+        if node.job.clock == "wall":
+            now = int(self.now * 1e6)
+        found: dict[Any, Any] = {}
+        for table in KeyedTable(self._path / "state", stored, manifest.files).scan():
+            for row in table.to_pylist():
+                if row["pane"] > now:
+                    key = row["key"] if row["plain"] else msgspec.json.decode(row["key"])
+                    found[as_key(key)] = node.job.codec.decode(row["slate"])
+        return found
 
     @property
     def ledger(self) -> dict[str, dict[str, int]]:

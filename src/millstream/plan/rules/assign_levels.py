@@ -10,12 +10,15 @@ from millstream.plan.stages import Plan
 
 def assign_levels(plan: Plan) -> Plan:
     """The level of each keyed operator: 1 + the deepest keyed operator above it."""
-    reached: dict[nodes.Node, int] = {}
+    reached: dict[str, int] = {}
     levels: dict[str, int] = {}
-    for node in plan.nodes:
-        above = max((reached[one] for one in node.inputs), default=0)
-        if isinstance(node, nodes.Windowed):
+    for names in plan.order:
+        members = [plan.node(name) for name in names]
+        feeding = {one.name for node in members for one in plan.feeding(node)} - set(names)
+        above = max((reached[name] for name in feeding), default=0)
+        keyed = [n.name for n in members if isinstance(n, nodes.Windowed | nodes.Update)]
+        if keyed:
             above += 1
-            levels[node.name] = above
-        reached[node] = above
+            levels.update(dict.fromkeys(keyed, above))
+        reached.update(dict.fromkeys(names, above))
     return replace(plan, levels=levels)

@@ -9,14 +9,14 @@ from millstream.api.sources import Files, Rate, Socket
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.ops.kernels import Reversible
-from millstream.plan.stages import Plan, upstream_sources
+from millstream.plan.stages import Plan, upstream
 
 
 def check_flow(plan: Plan) -> Plan:
     """Sources and sinks exist, sinks do not share a directory, whole windows can end."""
     if not plan.sources():
         raise ConfigError(f"flow {plan.flow!r} has no source; begin with flow.source(...)")
-    if not plan.sinks():
+    if not plan.sinks() and not plan.updaters():
         raise ConfigError(
             f"flow {plan.flow!r} has no sink, so nothing would come out; end a stream with "
             ".sink(ms.Parquet('out/')), ms.Jsonl, ms.Console, ms.Call or ms.Memory"
@@ -28,7 +28,7 @@ def check_flow(plan: Plan) -> Plan:
             _check_whole(plan, node)
         elif any(
             isinstance(other, nodes.Windowed) and other.window.span.whole
-            for other in _upstream(node)
+            for other in upstream(plan, node)
         ):
             raise ConfigError(
                 f"{node.name!r} has a time window over results of the whole input, which have no "
@@ -40,7 +40,7 @@ def check_flow(plan: Plan) -> Plan:
 def _check_deltas(plan: Plan) -> None:
     """Aggregates over a stream of changes must be able to take a value away."""
     for node in plan.windowed():
-        origin = next((n for n in _upstream(node) if _is_delta(n)), None)
+        origin = next((n for n in upstream(plan, node) if _is_delta(n)), None)
         if origin is None:
             continue
         wrong = [f"{name}={agg}" for name, agg in node.aggs if not _reversible(agg)]
@@ -78,8 +78,8 @@ def _check_sinks(plan: Plan) -> None:
 
 
 def _check_whole(plan: Plan, node: nodes.Windowed) -> None:
-    for source in upstream_sources(plan, node):
-        spec = source.spec
+    for source in upstream(plan, node):
+        spec = getattr(source, "spec", None)
         endless = (
             (isinstance(spec, Files) and spec.follow)
             or (isinstance(spec, Rate) and spec.limit is None)
@@ -90,11 +90,3 @@ def _check_whole(plan: Plan, node: nodes.Windowed) -> None:
                 f"{node.name!r} works on the whole input, but source {source.name!r} never ends; "
                 "give it a window, like ms.tumbling('1m')"
             )
-
-
-def _upstream(node: nodes.Node) -> list[nodes.Node]:
-    found: list[nodes.Node] = []
-    for one in node.inputs:
-        found.append(one)
-        found.extend(_upstream(one))
-    return found

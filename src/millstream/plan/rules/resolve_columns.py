@@ -24,10 +24,11 @@ def resolve_columns(plan: Plan) -> Plan:
     """Columns (and types, where they are known) at the output of every node."""
     columns: dict[str, tuple[str, ...] | None] = {}
     types: dict[str, dict[str, pa.DataType]] = {}
-    for node in plan.nodes:
+    for name in (name for names in plan.order for name in names):
+        node = plan.node(name)
         have = _input_columns(node, columns)
-        known = types[node.inputs[0].name] if len(node.inputs) == 1 else {}
-        _check(node, have, known)
+        known = types.get(node.inputs[0].name, {}) if len(node.inputs) == 1 else {}
+        _check(node, have, known, columns)
         columns[node.name], types[node.name] = _output(plan, node, have, known)
     return replace(plan, columns=columns, types=types)
 
@@ -37,14 +38,21 @@ def _input_columns(
 ) -> tuple[str, ...] | None:
     merged: dict[str, None] = {}
     for one in node.inputs:
-        names = columns[one.name]
+        names = columns.get(one.name)  # not there yet: around a cycle
         if names is None:
             return None
         merged.update(dict.fromkeys(names))
     return tuple(merged)
 
 
-def _check(node: nodes.Node, have: tuple[str, ...] | None, types: dict[str, pa.DataType]) -> None:
+def _check(
+    node: nodes.Node,
+    have: tuple[str, ...] | None,
+    types: dict[str, pa.DataType],
+    columns: dict[str, tuple[str, ...] | None],
+) -> None:
+    if isinstance(node, nodes.Update):
+        return _check_updater(node, columns)
     if have is None:
         return
     match node:
@@ -69,6 +77,13 @@ def _check(node: nodes.Node, have: tuple[str, ...] | None, types: dict[str, pa.D
                     f"{node.name}: {name}={agg} needs numbers, but {column!r} is {types[column]}; "
                     f"cast it first with .select('*', 'CAST({column} AS DOUBLE) AS ...')"
                 )
+
+
+def _check_updater(node: nodes.Update, columns: dict[str, tuple[str, ...] | None]) -> None:
+    for one, keys in zip(node.inputs, node.keys, strict=True):
+        have = columns.get(one.name)
+        for key in keys if have is not None else ():
+            _check_name(node, "key", key, have or ())
 
 
 def _not_a_number(kind: pa.DataType | None) -> bool:
@@ -109,8 +124,10 @@ def _output(
             return _selected(node, have, types)
         case nodes.Map(schema=pa.Schema() as schema):
             return tuple(schema.names), {field.name: field.type for field in schema}
-        case nodes.Map() | nodes.MapBatches():
+        case nodes.Map() | nodes.MapBatches() | nodes.Update():
             return None, {}
+        case nodes.Published():
+            return ("key", "value"), {}
         case nodes.Pairs():
             return ("key", "value"), {}
         case nodes.Windowed():

@@ -1,0 +1,124 @@
+"""Events on their way to an updater: one row each, with the hashes of its key and packed values.
+
+All blocks of events have the same columns, whatever the records are like, so that they can be kept
+together until the watermark has passed them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.ops.chunks import Chunk, Int64
+from millstream.ops.codec import encode, encode_rows
+from millstream.ops.keys import canonical, factorize
+from millstream.ops.updates import UInt64, both_hashes, hashes_of_values, pack_key
+
+SCHEMA = pa.schema(
+    [
+        ("shard", pa.int32()),
+        ("pane", pa.int64()),  # the time of the event
+        ("to", pa.int8()),  # which updater of the group
+        ("hash", pa.uint64()),
+        ("check", pa.uint64()),
+        ("key", pa.binary()),
+        ("src", pa.int64()),
+        ("pos", pa.int64()),
+        ("value", pa.binary()),
+    ]
+)
+_PLAIN = (
+    pa.types.is_string,
+    pa.types.is_integer,
+    pa.types.is_boolean,
+    pa.types.is_floating,
+    pa.types.is_timestamp,
+)
+
+
+class Keys:
+    """The keys of some records: hashes and packed bytes per record."""
+
+    def __init__(self, hashes: UInt64, checks: UInt64, packed: pa.Array) -> None:
+        self.hashes, self.checks, self.packed = hashes, checks, packed
+
+    def take(self, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Keys:
+        """Those of some of the records."""
+        return Keys(self.hashes[mask], self.checks[mask], self.packed.filter(pa.array(mask)))
+
+    def too_long(self, limit: int) -> dict[int, str]:
+        """The records whose key cannot be kept."""
+        sizes = np.asarray(pc.binary_length(self.packed))
+        return {
+            index: f"the key has {sizes[index]:,} bytes, more than max_key={limit:,}"
+            for index in np.flatnonzero(sizes > limit).tolist()
+        }
+
+
+def keys_of(chunk: Chunk, names: tuple[str, ...]) -> Keys:
+    """The keys of a chunk, worked out once per distinct key."""
+    if not names:
+        zeros = np.zeros(len(chunk), np.uint64)
+        return Keys(zeros, zeros, pa.array([pack_key(())] * len(chunk), pa.binary()))
+    columns = [canonical(chunk.column(name)) for name in names]
+    codes, uniques = factorize(columns)
+    values = _values(uniques)
+    if all(pa.types.is_null(u.type) or any(ok(u.type) for ok in _PLAIN) for u in uniques):
+        hashes, checks = both_hashes(uniques)
+    else:
+        hashes, checks = hashes_of_values(values)
+    packed = pa.array([pack_key(value) for value in values], pa.binary())
+    return Keys(hashes[codes], checks[codes], packed.take(pa.array(codes)))
+
+
+def _values(uniques: list[pa.Array]) -> list[Any]:
+    if len(uniques) == 1:
+        return list(uniques[0].to_pylist())
+    return list(zip(*(unique.to_pylist() for unique in uniques), strict=True))
+
+
+def keys_of_values(values: list[Any]) -> Keys:
+    """The same for keys that were published."""
+    hashes, checks = hashes_of_values(values)
+    return Keys(hashes, checks, pa.array([pack_key(value) for value in values], pa.binary()))
+
+
+def packed_values(chunk: Chunk, keys: tuple[str, ...]) -> pa.Array:
+    """What `event.value` is: the record, or the value of a pair of key and value."""
+    if keys == ("key",) and set(chunk.table.column_names) == {"key", "value"}:
+        return pa.array([encode(value) for value in chunk.column("value").to_pylist()], pa.binary())
+    return pa.array(encode_rows(chunk.table), pa.binary())
+
+
+def event_rows(
+    keys: Keys,
+    ts: Int64 | Sequence[int],
+    src: int,
+    pos: Int64 | Sequence[int],
+    values: pa.Array,
+    to: int,
+    shards: int | None,
+) -> pa.Table:
+    """Rows for the exchange; without a number of shards all keys are in the first."""
+    count = len(keys.hashes)
+    shard = np.zeros(count, np.int32)
+    if shards is not None:
+        shard = ((keys.hashes >> np.uint64(1)) % np.uint64(shards)).astype(np.int32)
+    return pa.Table.from_arrays(
+        [
+            pa.array(shard),
+            pa.array(ts, pa.int64()),
+            pa.array(np.full(count, to, np.int8)),
+            pa.array(keys.hashes),
+            pa.array(keys.checks),
+            keys.packed,
+            pa.array(np.full(count, src, np.int64)),
+            pa.array(pos, pa.int64()),
+            values,
+        ],
+        schema=SCHEMA,
+    )
