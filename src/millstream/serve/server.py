@@ -70,7 +70,7 @@ class Server:
             http=_Protocol,
             ws="none",
             lifespan="on",
-            log_level="warning",
+            log_level="error",
             access_log=False,
             server_header=False,
             date_header=False,
