@@ -88,7 +88,7 @@ class Writer:
                 files[name] = file
                 for shard, segment in written.items():
                     stored.setdefault(str(shard), []).append(segment)
-        ledger = {"in": {"offered": (number + 1) * 10}}
+        ledger = fields.pop("ledger", {"in": {"offered": (number + 1) * 10}})
         self.manifest = Manifest(
             number,
             at=time.time(),

@@ -17,7 +17,7 @@ export const addressOf = (updater, key) =>
 export class Slates {
   constructor(onBatch) {
     this.tree = new Tree($("slate"));
-    this.rows = keyed($("list"), (key) => this.#row(key));
+    this.rows = keyed($("list"), (_, one) => this.#row(keyText(one.key)));
     this.listing = new Question();
     this.reading = new Question();
     this.changes = new Changes({
@@ -33,7 +33,7 @@ export class Slates {
     this.prefix = "";
     this.pages = [""]; // the key after which each page begins, up to the one shown
     this.listed = null; // the last answer
-    this.slate = undefined; // {value, ts, batch, changed}, null: there is none, undefined: not read yet
+    this.slate = undefined; // {key, value, ts, batch, changed}, null: there is none, undefined: not read yet
     this.timers = { typing: 0, listing: 0 };
     this.lastListing = 0;
     $("updater").addEventListener("change", (event) => (location.hash = addressOf(event.target.value, null)));
@@ -102,7 +102,8 @@ export class Slates {
   committed() {
     if (!this.active || this.updater === null) return;
     if (!this.changes.live || !this.#narrow) this.#listSoon();
-    if (!this.changes.live && this.key !== null && !this.reading.open) this.#read();
+    const told = this.changes.live && !/^\d{4}-\d\d-\d\d/.test(this.key); // times are stored in quotes
+    if (this.key !== null && !told && !this.reading.open) this.#read();
   }
 
   refresh() {
@@ -161,7 +162,7 @@ export class Slates {
 
   #draw() {
     const slates = this.listed?.slates ?? [];
-    this.rows(slates.map((one) => [keyText(one.key), one]));
+    this.rows(slates.map((one) => [`${typeof one.key} ${keyText(one.key)}`, one]));
     const stored = this.updaters.find((one) => one.name === this.updater);
     const page = this.pages.length;
     const all = page === 1 && this.listed && this.listed.next == null;
@@ -221,7 +222,10 @@ export class Slates {
     let found;
     try {
       found = await this.reading.ask(pathOf(updater, key));
-      if (found.slates) found = found.slates.find((one) => keyText(one.key) === key) ?? null;
+      if (found.slates) {
+        const one = found.slates.find((one) => keyText(one.key) === key);
+        found = one ? { ...one, batch: found.batch } : null;
+      }
     } catch (error) {
       if (dropped(error)) return;
       if (error.status !== 404) {
@@ -230,7 +234,8 @@ export class Slates {
       }
       found = null;
     }
-    this.#show(found && { value: found.slate, ts: found.ts, batch: numberOf(found.batch) });
+    const batch = numberOf(found?.batch);
+    this.#show(found && { key: found.key, value: found.slate, ts: found.ts, batch });
     this.#follow();
   }
 
@@ -281,14 +286,14 @@ export class Slates {
 
   #changed(data) {
     if (data?.updater !== this.updater) return;
-    const key = keyText(data.key);
     const batch = numberOf(data.batch);
-    if (key === this.key && batch >= (this.slate?.batch ?? 0)) {
-      const slate = data.slate === null ? null : { value: data.slate, ts: data.ts, batch };
-      if (this.slate !== undefined) this.#show(slate);
+    const ours = this.slate ? same(data.key, this.slate.key) : keyText(data.key) === this.key;
+    if (ours && this.slate !== undefined && batch >= (this.slate?.batch ?? 0)) {
+      const { key, slate: value, ts } = data;
+      this.#show(value === null ? null : { key, value, ts, batch });
     }
     if (this.listed && batch >= numberOf(this.listed.batch)) {
-      const at = this.listed.slates.findIndex((one) => keyText(one.key) === key);
+      const at = this.listed.slates.findIndex((one) => same(one.key, data.key));
       if (at >= 0 && data.slate !== null) {
         this.listed.slates[at] = { ...this.listed.slates[at], slate: data.slate, ts: data.ts };
         this.#draw();
