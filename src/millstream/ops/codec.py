@@ -7,12 +7,14 @@ a block or a segment. Tuples come back as lists, except in keys, where they must
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.errors import RunError
 
@@ -44,7 +46,7 @@ def decode_key(data: bytes) -> Any:
 
 def as_key(value: Any) -> Any:
     """A key as users see it: lists become tuples."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return tuple(as_key(v) for v in value)
     return value
 
@@ -62,6 +64,8 @@ def _plain(value: Any) -> Any:
 # MessagePack has no dates, times of day, durations, decimals or times without a zone: columns of
 # these types travel as extensions, so that a function gets what it would get from the column.
 
+_EXACT = 4 * 10**15  # microseconds that as float seconds round to themselves: until 2096
+
 _KINDS: dict[int, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     1: (date.isoformat, date.fromisoformat),
     2: (time.isoformat, time.fromisoformat),
@@ -74,12 +78,26 @@ _KINDS: dict[int, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
 }
 
 
+def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """A column as Python values; like `to_pylist`, but faster for times."""
+    kind = column.type
+    if not pa.types.is_timestamp(kind) or kind.tz is None or kind.unit == "ns" or not len(column):
+        return list(column.to_pylist())
+    micros = pc.cast(pc.cast(column, pa.timestamp("us", kind.tz)), pa.int64())
+    bounds = pc.min_max(micros).as_py()
+    if bounds["min"] is None or bounds["min"] < -_EXACT or bounds["max"] > _EXACT:
+        return list(column.to_pylist())
+    zone = UTC if kind.tz == "UTC" else ZoneInfo(kind.tz)
+    at = datetime.fromtimestamp
+    return [None if x is None else at(x / 1e6, zone) for x in micros.to_pylist()]
+
+
 def encode_rows(table: pa.Table) -> list[bytes]:
     """Every record of a table as a packed dict."""
     columns = []
     for name in table.column_names:
         column = table.column(name)
-        values = column.to_pylist()
+        values = python_values(column)
         code = _extension(column.type)
         if code is not None:
             values = [None if v is None else _extended(code, v) for v in values]

@@ -71,7 +71,8 @@ def keys_of(chunk: Chunk, names: tuple[str, ...]) -> Keys:
         hashes, checks = both_hashes(uniques)
     else:
         hashes, checks = hashes_of_values(values)
-    packed = pa.array([pack_key(value) for value in values], pa.binary())
+    pack = encode if len(uniques) == 1 and pa.types.is_string(uniques[0].type) else pack_key
+    packed = pa.array([pack(value) for value in values], pa.binary())
     return Keys(hashes[codes], checks[codes], packed.take(pa.array(codes)))
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from millstream.errors import RunError
 from millstream.ops.chunks import Chunk
+from millstream.ops.codec import python_values
 
 Row = dict[str, Any]
 _RAW_LIMIT = 65_536
@@ -60,9 +61,11 @@ def apply(
     out: list[Row] = []
     origin: list[int] = []
     failed: dict[int, str] = {}  # a record is either dead or processed, whatever it gave
-    for index, row in enumerate(chunk.table.to_pylist()):
+    names = chunk.table.column_names
+    columns = [python_values(chunk.table.column(name)) for name in names]
+    for index, values in enumerate(zip(*columns, strict=True)):
         try:
-            results = several(fn(row))
+            results = several(fn(dict(zip(names, values, strict=True))))
         except Exception as error:  # a user's function may raise anything
             failed[index] = describe(error)
             continue

@@ -94,10 +94,18 @@ class UpdateGroup:
 class Event:
     """What an update function is called with: `key`, `value`, `ts` and `stream`."""
 
-    __slots__ = ("_us", "key", "stream", "value")
+    __slots__ = ("_packed", "_us", "_value", "key", "stream")
 
-    def __init__(self, stream: str, us: int, key: Any, value: Any) -> None:
-        self.stream, self._us, self.key, self.value = stream, us, key, value
+    def __init__(self, stream: str, us: int, key: Any, packed: bytes | None) -> None:
+        self.stream, self._us, self.key, self._packed = stream, us, key, packed
+        self._value: Any = None
+
+    @property
+    def value(self) -> Any:
+        """The record as a dict, or the value that was published."""
+        if self._packed is not None:
+            self._value, self._packed = decode_row(self._packed), None
+        return self._value
 
     @property
     def ts(self) -> datetime:
@@ -121,6 +129,7 @@ class Context:
         "_streams",
         "_timers",
         "_us",
+        "_used",
     )
 
     def __init__(
@@ -135,10 +144,11 @@ class Context:
         self._streams = (streams, declared)
         self._now = now
         self._longest = longest
-        self._begin(0)
+        self._us = 0
+        self._clear()
 
-    def _begin(self, us: int) -> None:
-        self._us = us
+    def _clear(self) -> None:
+        self._used = False
         self._published: list[tuple[str, Any, bytes, bytes]] = []
         self._timers: list[tuple[str, int]] = []
         self._deleted = False
@@ -156,6 +166,7 @@ class Context:
             _refuse_stream(self._job, stream, declared)
         if self._job.merge is not None:
             raise ConfigError(f"{self._job.name}: an updater with merge cannot publish")
+        self._used = True
         packed = pack_key(key)
         if len(packed) > self._longest:
             raise ValueError(
@@ -179,6 +190,7 @@ class Context:
             raise ConfigError(f"{self._job.name}: ctx.timer() needs update(..., on_timer=...)")
         if (after is None) == (at is None):
             raise ConfigError("ctx.timer(): give either after= or at=")
+        self._used = True
         now = self._us if clock == "event" else self._now
         if after is not None:
             self._timers.append((clock, now + micros(after, "ctx.timer(after=)")))
@@ -190,10 +202,12 @@ class Context:
 
     def replace(self, slate: Any) -> None:
         """Put another slate in the place of this one."""
+        self._used = True
         self._replaced = (slate,)
 
     def delete(self) -> None:
         """Remove the slate."""
+        self._used = True
         self._deleted = True
 
 
@@ -299,6 +313,7 @@ class Machine:
         longest: int = 1024,
     ) -> None:
         self.job = job
+        self.number = next((n for n, name in (names or {}).items() if name == job.name), -1)
         self.closed = closed  # event time reached before this batch
         self.limit = limit  # event time reached with it
         self.now = now
@@ -306,44 +321,58 @@ class Machine:
         self.names = names or {}  # origins by number
         self.out = Outcome()
         self.ctx = Context(job, streams, declared, now, longest)
-        self.blank = job.codec.encode(job.codec.new())
+        codec = job.codec
+        self._new, self._encode, self._decode = codec.new, codec.encode, codec.decode
+        if isinstance(codec, DictCodec):  # the same without a detour
+            self._decode = decode
+        self.blank = codec.encode(codec.new())
 
     def call(
-        self, cell: Cell, us: int, src: int, pos: int, value: Any, timer: bool = False
+        self, cell: Cell, us: int, src: int, pos: int, packed: bytes | None, timer: bool = False
     ) -> None:
         """One event or timer of one key."""
-        job, ctx, out = self.job, self.ctx, self.out
-        if cell.data is not None:
+        job, ctx = self.job, self.ctx
+        if job.ttl is not None and cell.data is not None:
             gone_by = self.now if job.clock == "wall" else max(us, self.closed)
             if cell.expires <= gone_by:
                 cell.data = None
                 cell.ts = cell.expires = -NEVER
         stream = TIMER if timer else self.names.get(src, "")
-        event = Event(stream, us, cell.key, value)
-        ctx._begin(us)
+        event = Event(stream, us, cell.key, packed)
+        ctx._us = us
+        rows: list[Row] = []
         try:
-            slate = job.codec.decode(cell.data) if cell.data is not None else job.codec.new()
+            slate = self._new() if cell.data is None else self._decode(cell.data)
             given = (job.on_timer if timer else job.fn)(event, slate, ctx)  # type: ignore[misc]
-            rows = several(given) if given is not None else []
+            if given is not None:
+                rows = several(given)
+                if rows and job.merge is not None:
+                    raise ConfigError(f"{job.name}: an updater with merge cannot return records")
             if ctx._replaced is not None:
                 (slate,) = ctx._replaced
-            data = None if ctx._deleted else job.codec.encode(slate)
+            data = None if ctx._deleted else self._encode(slate)
             if data is not None and len(data) > job.max_slate:
                 raise ValueError(
                     f"the slate would have {len(data):,} bytes, more than max_slate="
                     f"{job.max_slate:,}; keep less in it, or raise max_slate"
                 )
-            if rows and job.merge is not None:
-                raise ConfigError(f"{job.name}: an updater with merge cannot return records")
         except UnforeseenStream:
             raise
         except Exception as error:  # a user's function may raise anything
+            ctx._clear()
+            value = None if packed is None else decode_row(packed)
             raw = as_json({"key": cell.key, "value": value, "stream": stream})
-            out.failures.append(Failure(us, src, pos, raw, describe(error), timer))
+            self.out.failures.append(Failure(us, src, pos, raw, describe(error), timer))
             return
         self._write(cell, us, data)
+        if rows or ctx._used:
+            self._emit(cell, us, src, pos, rows, timer)
+
+    def _emit(self, cell: Cell, us: int, src: int, pos: int, rows: list[Row], timer: bool) -> None:
+        """Note what a call gave and asked for."""
+        ctx, out = self.ctx, self.out
         if rows or ctx._published:
-            at = derived_position(pos, src, cell.hash, timer)
+            at = derived_position(pos, src, cell.hash, timer, self.number)
             out.rows.extend(rows)
             out.row_ts.extend([us + 1] * len(rows))
             out.row_pos.extend([at] * len(rows))
@@ -354,18 +383,20 @@ class Machine:
                 out.alarms.append((moment, cell))
             elif not (timer and self.latest is not None and us > self.latest):
                 out.timers.append((max(moment, us + 1), cell))
+        ctx._clear()
 
     def _write(self, cell: Cell, us: int, data: bytes | None) -> None:
         job = self.job
         if data is None:
             cell.gone = cell.wrote = cell.stored or cell.wrote
             cell.data = None
-            cell.ts = -NEVER
+            cell.ts = cell.expires = -NEVER
             return
         if cell.data is None and data == self.blank:
             return  # nothing was put into a fresh slate: there is none
         cell.data, cell.wrote, cell.gone = data, True, False
-        cell.ts = max(cell.ts, us)
+        if us > cell.ts:
+            cell.ts = us
         if job.ttl is None:
             cell.expires = NEVER
         else:
@@ -421,7 +452,7 @@ def run_key(
     for us, src, pos, packed in events:
         if heap:
             fire(us)
-        machine.call(cell, us, src, pos, decode_row(packed))
+        machine.call(cell, us, src, pos, packed)
         if out.timers:
             collect()
     fire(limit)
@@ -509,9 +540,12 @@ def key_text(value: Any) -> tuple[str, bool]:
     return msgspec.json.encode(value, enc_hook=str).decode(), False
 
 
-def derived_position(pos: int, src: int, key_hash: int, timer: bool = False) -> int:
-    """The position of what a call emits: it follows from the cause, not from batches."""
-    mixed = (pos * 0x9E3779B97F4A7C15 + (src + 2) * 0xBF58476D1CE4E5B9 + timer) & _MASK
-    mixed = ((mixed ^ (mixed >> 30)) + key_hash) & _MASK
+def derived_position(pos: int, src: int, key_hash: int, timer: bool, by: int) -> int:
+    """The position of what a call of an updater emits: it follows from the cause, not from batches.
+
+    `by` is the number of the updater among the origins of records.
+    """
+    mixed = (pos * 0x9E3779B97F4A7C15 + (src + 2) * 0xBF58476D1CE4E5B9 + 2 * by + timer) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xD6E8FEB86659FD93 + key_hash) & _MASK
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
     return (mixed ^ (mixed >> 31)) >> 2

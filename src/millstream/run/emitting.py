@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,13 @@ class Emitting:
             frozenset(n.name for n in plan.nodes if isinstance(n, nodes.Published)),
             self._around,
         )
-        outcomes = run_group(around, blocks)
+        collecting = gc.isenabled()
+        gc.disable()  # hundreds of thousands of objects, none of them in a cycle: a third of the time
+        try:
+            outcomes = run_group(around, blocks)
+        finally:
+            if collecting:
+                gc.enable()
         for updater, out in outcomes.items():
             node = plan.node(updater)
             outside = [n for n in plan.consumers(node) if n.name not in self.cycle]
@@ -201,7 +208,7 @@ class Emitting:
             cell = cells.get((key_hash, check))
             if cell is None:
                 cell = cells[key_hash, check] = Cell(packed, key_hash, check)
-            machine.call(cell, us, src, at, decode_row(value))
+            machine.call(cell, us, src, at, value)
 
     def finish(self) -> None:
         """Partial slates as rows for the exchange."""

@@ -16,7 +16,6 @@ from millstream.state.segments import Segment, read_segments
 from millstream.state.tables import KeyedTable
 
 _SEGMENTS = 6  # of waiting rows per shard, before small ones are merged
-_BEGIN = -(2**62)
 
 
 class Queue(Store):
@@ -157,7 +156,7 @@ class Slates(Store):
             {
                 "shard": pa.array([shard for _, shard in cells], pa.int32()),
                 "pane": pa.array(
-                    [cell.expires if cell.expires > _BEGIN / 2 else NEVER for cell, _ in cells],
+                    [NEVER if cell.gone else cell.expires for cell, _ in cells],
                     pa.int64(),
                 ),
                 "hash": pa.array(hashes),

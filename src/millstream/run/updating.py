@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.ops.chunks import concat, decode_block, flat
-from millstream.ops.codec import decode_row
 from millstream.ops.events import SCHEMA
 from millstream.ops.progress import BEGIN, END
 from millstream.ops.records import DeadLetter
@@ -171,7 +170,7 @@ def _by_key(member: _Member, ready: pa.Table | None) -> None:
         for key, start, stop in zip(keys, starts, stops, strict=False):
             cell = member.cells[key][0]
             for us, src, pos, value in items[start:stop]:
-                call(cell, us, src, pos, decode_row(value))
+                call(cell, us, src, pos, value)
         return
     for key, start, stop in zip(keys, starts, stops, strict=False):
         run_key(
@@ -299,7 +298,7 @@ def _simulate(
                 fired.add(timer)
             machine.call(item.cell, item.us, -1, 0, None, timer=True)
         else:
-            machine.call(item.cell, item.us, item.src, item.pos, decode_row(item.value or b""))
+            machine.call(item.cell, item.us, item.src, item.pos, item.value)
         for at, cell in out.timers:
             made = _Item(at, 0, -1, 0, number, item.to, cell, None, True)
             number += 1
