@@ -281,9 +281,9 @@ class Updaters:
             self._expect(node, stream)
         self._store(call, state, old, data)
         key_hash = int(hashes_of_values([key])[0][0])
-        position = derived_position(call.position, call.origin, key_hash, call.timer)
-        after = call.ts + 1
         number = self.origins.index(node)
+        position = derived_position(call.position, call.origin, key_hash, call.timer, number)
+        after = call.ts + 1
         self.push(node, [Record(after, number, position, row) for row in rows])
         for stream, to, value in ctx.published:
             origin = self.streams[stream]
