@@ -50,7 +50,7 @@ class Emitting:
             self._around,
         )
         collecting = gc.isenabled()
-        gc.disable()  # many objects, none of them garbage: looking for some takes a third of the time
+        gc.disable()  # many objects and no garbage: looking for it takes a third of the time
         try:
             outcomes = run_group(around, blocks)
         finally:
