@@ -15,6 +15,7 @@ import typer
 import millstream
 from millstream import testing
 from millstream.cli.commands import app
+from millstream.cli.loading import load_flow
 from millstream.ops.sql import vocabulary
 from millstream.run import session
 from millstream.settings import Settings
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 _FENCE = re.compile(r"^( *)```(.*)$")
+_FILE = re.compile(r"\bfile=(\S+)$")
 _USES_SPARK = re.compile(r"\.(run|start)\(")
 
 
@@ -72,7 +74,11 @@ def _name(page: Path) -> str:
 
 def _with_code() -> Iterator[Any]:
     for page in PAGES:
-        blocks = [block for block in blocks_of(page) if block.info.split()[:1] == ["python"]]
+        blocks = [
+            block
+            for block in blocks_of(page)
+            if block.info.split()[:1] == ["python"] or _FILE.search(block.info)
+        ]
         if blocks:
             spark = any(_USES_SPARK.search(b.text) for b in blocks if b.info == "python")
             yield pytest.param(
@@ -94,12 +100,29 @@ def test_code_blocks_run(
         _need_spark(request)
     namespace: dict[str, Any] = {"__name__": "__main__"}  # so that workers get classes by value
     for block in blocks:
+        if file := _FILE.search(block.info):
+            Path(file[1]).write_text(block.text + "\n")
+            continue
         # Leading newlines make tracebacks point at the line of the page.
         code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
         if block.info == "python":
             exec(code, namespace)
         else:
             assert block.info == "python no-run", f"{page}:{block.line}: {block.info!r}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_configuration_files_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {file[1]: b for b in blocks_of(page) if (file := _FILE.search(b.info))}
+    for name, block in files.items():
+        Path(name).write_text(block.text + "\n")
+    for name in (name for name in files if name.endswith(".toml")):
+        ledger = testing.run_in_process(load_flow(Path(name)), f"ck-{name}")
+        assert all(account["offered"] > 0 for account in ledger.values()), ledger
+        assert not any(account.get("dead") for account in ledger.values()), ledger
 
 
 def _need_spark(request: pytest.FixtureRequest) -> None:

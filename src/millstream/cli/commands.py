@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import millstream
-from millstream.cli.loading import load_flow
+from millstream.cli.loading import load_application
 from millstream.cli.serving import DEFAULT_HOST, DEFAULT_PORT, OptionalPort
 from millstream.cli.slates import slates
 
@@ -27,7 +27,11 @@ app.add_typer(slates, name="slates")
 
 AppFile = Annotated[
     Path,
-    typer.Argument(metavar="APP.PY", help="The Python file with the flow.", show_default=False),
+    typer.Argument(
+        metavar="APP.PY",
+        help="The file with the flow: a Python program, or a configuration (APP.TOML).",
+        show_default=False,
+    ),
 ]
 FlowName = Annotated[
     str | None,
@@ -66,6 +70,7 @@ def options(
     epilog="Example: [bold]millstream run app.py --checkpoint ck/prices --parallelism 4[/bold]",
 )
 def run(
+    context: typer.Context,
     file: AppFile,
     flow: FlowName = None,
     checkpoint: Annotated[
@@ -118,7 +123,9 @@ def run(
         bool, typer.Option("--quiet", help="Print nothing but errors and what the flow prints.")
     ] = False,
 ) -> None:
-    """Run the flow in a Python file, to the end of its input or until it is stopped.
+    """Run the flow in a file, to the end of its input or until it is stopped.
+
+    APP.TOML may say how to run it in its table [run]; options given here come first.
 
     Ctrl-C (or SIGTERM) stops after the current batch, which is committed; the exit code is then 0.
     A second Ctrl-C aborts at once with 130. Either way nothing is lost: the same command goes on.
@@ -127,22 +134,29 @@ def run(
     """
     from millstream.cli.running import run_flow
 
-    found = load_flow(file, flow)
-    run_flow(
-        found,
-        checkpoint or Path(".millstream") / found.name,
-        {
-            "master": master,
-            "parallelism": parallelism,
-            "shards": shards,
-            "batch_rows": batch_rows,
-            "dead_letter_limit": dead_letter_limit,
-            "serve": serve,
-            "ui": ui,
-            "debug": debug,
-        },
-        quiet=quiet,
-    )
+    found = load_application(file, flow)
+    given = {
+        "master": master,
+        "parallelism": parallelism,
+        "shards": shards,
+        "batch_rows": batch_rows,
+        "dead_letter_limit": dead_letter_limit,
+        "serve": serve,
+        "ui": ui,
+        "debug": debug,
+    }
+    where = checkpoint or found.checkpoint or Path(".millstream") / found.flow.name
+    with found.locating():
+        run_flow(found.flow, where, _chosen(context, given, found.settings), quiet=quiet)
+
+
+def _chosen(
+    context: typer.Context, given: dict[str, Any], settings: dict[str, Any]
+) -> dict[str, Any]:
+    """What the command line says, then the file, then the defaults."""
+    origins = {name: context.get_parameter_source(name) for name in given}
+    typed = {n: v for n, v in given.items() if (o := origins[n]) is None or o.name != "DEFAULT"}
+    return {**given, **settings, **typed}
 
 
 @app.command(epilog="Example: [bold]millstream plan app.py --picture plan.svg[/bold]")
@@ -172,11 +186,12 @@ def plan(
     """
     from millstream.run.runner import plan_flow
 
-    found = load_flow(file, flow)
-    plan_flow(found)
-    typer.echo(found.explain(checkpoint))
-    if picture is not None:
-        found.picture(picture, checkpoint)
+    found = load_application(file, flow)
+    with found.locating():
+        plan_flow(found.flow)
+        typer.echo(found.flow.explain(checkpoint))
+        if picture is not None:
+            found.flow.picture(picture, checkpoint)
 
 
 @app.command(epilog="Example: [bold]millstream doctor .millstream/prices[/bold]")

@@ -1,8 +1,8 @@
-"""Loading a user's file and finding the flow in it.
+"""Loading a user's file and finding the flow in it: a Python program, or a configuration in TOML.
 
-The file is run under a name of its own that is gone from `sys.modules` afterwards: what it defines
-then travels to Spark's workers as code, and they need not be able to import it. Its directory is
-made importable here and in the workers, for the modules beside it.
+A Python file is run under a name of its own that is gone from `sys.modules` afterwards: what it
+defines then travels to Spark's workers as code, and they need not be able to import it. Its
+directory is made importable here and in the workers, for the modules beside it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from millstream.api.config import Application, read_application
 from millstream.api.flow import Flow
 from millstream.errors import ConfigError, MillstreamError
 
@@ -23,8 +24,24 @@ _PACKAGE = str(Path(__file__).parents[1])
 _HINT = 'flow = ms.Flow("name")'
 
 
+def load_application(path: Path, name: str | None = None) -> Application:
+    """The flow of a file, Python or TOML, and how the file wants it run."""
+    if path.suffix != ".toml":
+        return Application(_flow_of(path, name))
+    _read(path)
+    application = read_application(path, load_module)
+    if name not in (None, application.flow.name):
+        raise ConfigError(f"{path} has no flow {name!r}; it has: {application.flow.name!r}")
+    return application
+
+
 def load_flow(path: Path, name: str | None = None) -> Flow:
-    """The flow of a file: the one named, the only one, or the one in the variable `flow`."""
+    """The flow of a file."""
+    return load_application(path, name).flow
+
+
+def _flow_of(path: Path, name: str | None) -> Flow:
+    """The one named, the only one, or the one in the variable `flow`."""
     found = _flows(load_module(path))
     if name is not None:
         for variable, flow in found.items():
@@ -70,11 +87,13 @@ def load_module(path: Path) -> ModuleType:
 
 def _read(path: Path) -> bytes:
     if path.is_dir():
-        raise ConfigError(f"{path} is a directory; give the Python file with the flow")
+        raise ConfigError(f"{path} is a directory; give the Python or TOML file with the flow")
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise ConfigError(f"there is no file {path}; give the Python file with the flow") from None
+        raise ConfigError(
+            f"there is no file {path}; give the Python or TOML file with the flow"
+        ) from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror})") from error
 

@@ -1,0 +1,260 @@
+"""What may be written in a configuration file: it follows from the signatures of the API.
+
+An option added to a source, a sink, a window or an updater is an option of the file at once. How a
+value of the file becomes one of the API goes by the type the API asks for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any
+
+from millstream.api import aggregates, windows
+from millstream.api.config.calls import parse_call
+from millstream.api.config.functions import Functions, suggest
+from millstream.api.mapreduce import MapReduce
+from millstream.api.sinks import Memory, SinkSpec
+from millstream.api.sources import SourceSpec
+from millstream.api.stream import KeyedStream, KeyedStreams, Stream, WindowedStream
+from millstream.api.windows import WindowSpec
+from millstream.errors import ConfigError
+from millstream.settings import Settings
+
+
+@dataclass(frozen=True)
+class Option:
+    """One key of a table and the type its value is turned into."""
+
+    name: str
+    type: Any
+    required: bool = False
+
+
+Options = dict[str, Option]
+
+
+def options_of(target: Callable[..., Any]) -> Options:
+    """What a class or function takes by name."""
+    found: Options = {}
+    parameters = inspect.signature(target).parameters
+    if is_dataclass(target):
+        types = typing.get_type_hints(target)
+        names = [one.name for one in fields(target) if one.init]
+    else:
+        types = typing.get_type_hints(target)
+        plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        names = [name for name, one in parameters.items() if one.kind in plain and name != "self"]
+    for name in names:
+        default = parameters[name].default if name in parameters else None
+        found[name] = Option(name, types.get(name, Any), default is inspect.Parameter.empty)
+    return found
+
+
+def _by_name(method: Callable[..., Any], *leave_out: str) -> Options:
+    """The options of a method: what it takes by name only."""
+    parameters = inspect.signature(method).parameters.values()
+    named = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    found = options_of(method).items()
+    return {name: one for name, one in found if name in named and name not in leave_out}
+
+
+# A sink in memory has no reader but the program that made it.
+SOURCES = {one.__name__.lower(): one for one in typing.get_args(SourceSpec)}
+SINKS = {one.__name__.lower(): one for one in typing.get_args(SinkSpec) if one is not Memory}
+
+
+def _giving(module: Any, result: str) -> dict[str, Callable[..., Any]]:
+    return {
+        name: one
+        for name, one in vars(module).items()
+        if inspect.isfunction(one)
+        and not name.startswith("_")
+        and one.__module__ == module.__name__
+        and one.__annotations__.get("return") == result
+    }
+
+
+WINDOWS = _giving(windows, "WindowSpec")
+AGGREGATES = _giving(aggregates, "Builtin")
+SETTINGS = options_of(Settings)
+
+KEYING = _by_name(Stream.key_by)
+WINDOWING = _by_name(KeyedStream.window)
+
+
+@dataclass(frozen=True)
+class Verb:
+    """What a step can do: its own options, and whether it needs a key and can have a window."""
+
+    options: Options
+    keyed: bool = False
+    windowed: bool = False
+
+    @property
+    def keys(self) -> list[str]:
+        """Everything its table may have beside `from` and the verb."""
+        keyed = ["key_by", *KEYING] if self.keyed else []
+        windowed = ["window", *WINDOWING] if self.windowed else []
+        return [*keyed, *windowed, *self.options]
+
+
+VERBS = {
+    "select": Verb({}),
+    "where": Verb({}),
+    "map": Verb(_by_name(Stream.map)),
+    "flat_map": Verb(_by_name(Stream.flat_map)),
+    "map_batches": Verb(_by_name(Stream.map_batches)),
+    "agg": Verb({}, keyed=True, windowed=True),
+    "reduce": Verb(_by_name(WindowedStream.reduce), keyed=True, windowed=True),
+    "map_reduce": Verb(_by_name(WindowedStream.map_reduce), keyed=True, windowed=True),
+    "update": Verb(_by_name(KeyedStreams.update, "name"), keyed=True),
+}
+
+
+# -- values -------------------------------------------------------------------------------------
+
+
+def convert(option: Option, value: Any, functions: Functions) -> Any:
+    """A value of the file as the API takes it, or an error that says what was expected."""
+    wanted = members(option)
+    for _, accept in wanted:
+        try:
+            return accept(value, functions)
+        except _NotThis:
+            continue
+        except ConfigError as error:
+            raise ConfigError(f"{option.name}: {error}") from None
+    told = " or ".join(dict.fromkeys(expected for expected, _ in wanted))
+    raise ConfigError(f"{option.name}: expected {told}, got {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """A value of the file in a message."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            return f'"{value}"' if len(value) < 80 else f'"{value[:80]}..."'
+        case int() | float():
+            return f"the number {value}"
+        case list():
+            return "a list"
+        case dict():
+            return "a table"
+    return str(value)
+
+
+class _NotThis(Exception):
+    """A value is not of this type."""
+
+
+Accept = Callable[[Any, Functions], Any]
+
+
+def _plain(*types: type) -> Accept:
+    def accept(value: Any, functions: Functions) -> Any:
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise _NotThis
+        return value
+
+    return accept
+
+
+def _texts(value: Any, functions: Functions) -> list[str]:
+    several = [value] if isinstance(value, str) else value
+    if not isinstance(several, list) or not all(isinstance(one, str) for one in several):
+        raise _NotThis
+    return several
+
+
+def _table(value: Any, functions: Functions) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+        raise _NotThis
+    return value
+
+
+def _reference(instance: bool) -> Accept:
+    def accept(value: Any, functions: Functions) -> Any:
+        if not isinstance(value, str):
+            raise _NotThis
+        return functions.find(value, instance=instance)
+
+    return accept
+
+
+def window(value: Any, functions: Functions) -> WindowSpec:
+    """A window like "sliding(10m, 1m)"."""
+    if not isinstance(value, str):
+        raise _NotThis
+    call = parse_call(value)
+    if call.module is not None or call.name not in WINDOWS:
+        raise ConfigError(
+            f"there is no window {call.name!r}"
+            f"{suggest(call.name, WINDOWS) or '; use ' + ', '.join(WINDOWS)}"
+        )
+    made: WindowSpec = call.apply(WINDOWS[call.name])
+    return made
+
+
+def aggregate(name: str, value: Any, functions: Functions) -> Any:
+    """An aggregate like "mean(price)", or one of a registered module."""
+    if not isinstance(value, str):
+        raise ConfigError(f'{name}: expected an aggregate like "mean(price)", got {shown(value)}')
+    call = parse_call(value)
+    if call.module is not None:
+        return functions.find(value, instance=True)
+    if call.name not in AGGREGATES:
+        raise ConfigError(
+            f"{name}: there is no aggregate {call.name!r}"
+            f"{suggest(call.name, AGGREGATES) or '; use ' + ', '.join(AGGREGATES)}, or one of "
+            'your own, like "module:name(column)"'
+        )
+    return call.apply(AGGREGATES[call.name])
+
+
+_FUNCTION = ('a function like "module:name"', _reference(instance=False))
+_OBJECT = ('a class or object like "module:name"', _reference(instance=True))
+_TEXT = ("a text", _plain(str))
+_PLAIN: dict[Any, tuple[str, Accept]] = {
+    str: _TEXT,
+    Path: _TEXT,
+    timedelta: ('a duration like "5m"', _plain(str)),
+    bool: ("true or false", _plain(bool)),
+    int: ("a whole number", _plain(int)),
+    float: ("a number", _plain(int, float)),
+    dict[str, str]: ("a table of texts", _table),
+    MapReduce: _OBJECT,
+    WindowSpec: ('a window like "tumbling(1m)"', window),
+}
+_UNTYPED: dict[str, list[tuple[str, Accept]]] = {  # what the API takes as Any
+    "schema": [('a text like "ts timestamp, price double"', _plain(str)), _PLAIN[dict[str, str]]],
+    "codec": [_OBJECT],
+}
+
+
+def members(option: Option) -> list[tuple[str, Accept]]:
+    """The ways to write an option: what is expected, and how it is read."""
+    if option.type is Any and option.name in _UNTYPED:
+        return _UNTYPED[option.name]
+    union = typing.get_origin(option.type) in (typing.Union, UnionType)
+    types = typing.get_args(option.type) if union else (option.type,)
+    if timedelta in types:
+        types = (timedelta,)  # a duration, which is a text in the file
+    return [_member(option, one) for one in types if one is not NoneType]
+
+
+def _member(option: Option, one: Any) -> tuple[str, Accept]:
+    origin = typing.get_origin(one)
+    if one in _PLAIN:
+        return _PLAIN[one]
+    if origin is not None and inspect.isclass(origin) and issubclass(origin, Callable):  # type: ignore[arg-type]
+        return _FUNCTION
+    if origin is not None and issubclass(origin, Iterable) and typing.get_args(one)[:1] == (str,):
+        return ("a text or a list of texts", _texts)
+    raise TypeError(f"{option.name}: {one} cannot be written in a configuration file yet")

@@ -1,0 +1,179 @@
+"""What the API can do, a file can say: an option that is added to one is an option of the other."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.api import aggregates, sinks, sources, windows
+from millstream.api.config import options
+from millstream.api.stream import KeyedStreams
+
+# A value for every option of sources, sinks and updaters, as it is written and as it arrives. A
+# new option needs a line here, and nothing else.
+SAMPLES: dict[str, tuple[str, Any]] = {
+    # sources
+    "time": ('"at"', "at"),
+    "time_unit": ('"ms"', "ms"),
+    "zone": ('"Europe/Berlin"', "Europe/Berlin"),
+    "lateness": ('"5s"', "5s"),
+    "idle_timeout": ('"1m"', "1m"),
+    "max_future_skew": ('"2h"', "2h"),
+    "participant": ('"node"', "node"),
+    "path": ('"somewhere"', "somewhere"),
+    "format": ('"json"', "json"),
+    "schema": ('"at timestamp, text string"', "at timestamp, text string"),
+    "follow": ("true", True),
+    "max_files_per_batch": ("3", 3),
+    "header": ("false", False),
+    "delimiter": ('";"', ";"),
+    "host": ('"localhost"', "localhost"),
+    "port": ("9999", 9999),
+    "reconnect": ("true", True),
+    "fn": ('"topics:count"', "count"),
+    "replayable": ("false", False),
+    "rows_per_second": ("2.5", 2.5),
+    # sinks
+    "limit": ("7", 7),
+    # updaters
+    "ttl": ('"1h"', 3_600_000_000),
+    "on_timer": ('"topics:tick"', "tick"),
+    "order": ('"arrival"', "arrival"),
+    "late": ('"divert"', "divert"),
+    "clock": ('"wall"', "wall"),
+    "merge": ('"topics:add"', "add"),
+    "codec": ('"topics:Numbers"', "Numbers"),
+    "publishes": ('["hot"]', ("hot",)),
+    "max_slate": ("1000", 1000),
+    # windows and keys
+    "nulls": ('"keep"', "keep"),
+    "emit": ('"early"', "early"),
+    "every": ('"10s"', 10_000_000),
+    "every_rows": ("100", 100),
+    "every_event": ('"1m"', 60_000_000),
+}
+
+
+def named(value: Any) -> Any:
+    """Functions and objects by their name."""
+    if inspect.isfunction(value):
+        return value.__name__
+    in_app = type(value).__module__.startswith("millstream_app")
+    return type(value).__name__ if in_app else value
+
+
+def written(names: list[str]) -> str:
+    """These options as lines of a table."""
+    return "\n".join(f"{name} = {SAMPLES[name][0]}" for name in names) + "\n"
+
+
+def classes(module: Any) -> set[str]:
+    """The public descriptions of a module."""
+    return {n for n in ms.__all__ if getattr(getattr(ms, n), "__module__", "") == module.__name__}
+
+
+def test_every_source_and_sink_has_a_kind() -> None:
+    assert {one.__name__ for one in options.SOURCES.values()} == classes(sources)
+    assert {one.__name__ for one in options.SINKS.values()} == classes(sinks) - {"Memory"}
+
+
+def test_every_window_and_aggregate_has_a_name() -> None:
+    assert set(options.WINDOWS) == classes(windows)
+    assert set(options.AGGREGATES) == classes(aggregates) - {"Aggregate"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [
+        (kind, field.name)
+        for kinds in (options.SOURCES, options.SINKS)
+        for kind, cls in kinds.items()
+        for field in fields(cls)
+        if field.init
+    ],
+)
+def test_every_option_of_sources_and_sinks(load: Any, kind: str, option: str) -> None:
+    cls = {**options.SOURCES, **options.SINKS}[kind]
+    needed = [name for name, one in options.options_of(cls).items() if one.required]
+    names = dict.fromkeys([option, *needed])
+    if option == "format" and kind in ("socket", "stdin"):
+        names["schema"] = None
+    text = f'functions = ["topics.py"]\n[{{}}.x]\nkind = "{kind}"\n{written(list(names))}'
+    if kind in options.SOURCES:
+        node = load(text.format("source")).flow.nodes[0]
+    else:
+        rate = '[source.r]\nkind = "rate"\n'
+        node = load(text.format("sink") + 'from = "r"\n' + rate).flow.nodes[-1]
+    assert type(node.spec) is cls
+    assert named(getattr(node.spec, option)) == SAMPLES[option][1]
+
+
+UPDATING = set(inspect.signature(KeyedStreams.update).parameters) - {"self", "fn", "name"}
+
+
+@pytest.mark.parametrize("option", sorted(UPDATING))
+def test_every_option_of_update(load: Any, option: str) -> None:
+    names = [option, "clock"] if option == "merge" else [option]
+    node = load(
+        'functions = ["topics.py"]\n[source.r]\nkind = "rate"\n[stream.hot]\n'
+        f'[step.x]\nfrom = "r"\nkey_by = "value"\nupdate = "topics:count"\n{written(names)}'
+    ).flow.nodes[-1]
+    found = node.publishes if option == "publishes" else getattr(node.job, option)
+    assert named(found) == SAMPLES[option][1]
+
+
+@pytest.mark.parametrize("option", sorted({*options.WINDOWING, *options.KEYING}))
+def test_every_option_of_windows_and_keys(load: Any, option: str) -> None:
+    names = list(dict.fromkeys([option, "emit", "every_rows"]))
+    node = load(
+        '[source.r]\nkind = "rate"\n[step.x]\nfrom = "r"\nkey_by = "value"\n'
+        f'window = "tumbling(1m)"\nagg.n = "count"\n{written(names)}'
+    ).flow.nodes[-1]
+    sample = SAMPLES[option][1]
+    emission = node.emission
+    found = {
+        "nulls": node.null_keys,
+        "emit": emission.mode,
+        "every": emission.every,
+        "every_rows": emission.every_rows,
+        "every_event": emission.every_event,
+    }
+    assert found[option] == sample
+
+
+@pytest.mark.parametrize("name", options.SETTINGS)
+def test_every_setting_can_be_written(name: str) -> None:
+    assert options.members(options.SETTINGS[name])
+
+
+# What is said in another way than by a key of the same name.
+OTHERWISE = {
+    "name": "the table's name",
+    "named": "the table's name",
+    "sink": "[sink.NAME]",
+    "late": 'from = "NAME.late"',
+    "key_by": "a key of every keyed step",
+    "window": "a key of every windowed step",
+    "union": "several names in from",
+}
+
+
+@pytest.mark.parametrize(
+    "cls", [ms.Stream, ms.KeyedStream, ms.KeyedStreams, ms.WindowedStream], ids=lambda c: c.__name__
+)
+def test_every_method_of_streams_can_be_said(cls: type) -> None:
+    public = {
+        name
+        for name, member in vars(cls).items()
+        if not name.startswith("_") and (callable(member) or isinstance(member, property))
+    }
+    assert public <= {*options.VERBS, *OTHERWISE}
+    for name in public & set(options.VERBS):
+        taken = inspect.signature(getattr(cls, name)).parameters.values()
+        by_name = {p.name for p in taken if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        # `emission` is how WindowedStream hands on what window(emit=) said.
+        assert by_name - {"name", "emission"} <= set(options.VERBS[name].keys)
