@@ -37,7 +37,7 @@ class Change(msgspec.Struct, frozen=True):
 def changes(old: Snapshot, new: Snapshot, updater: Updater, prefix: str = "") -> Iterator[Change]:
     """Every key of an updater whose slate was written or is gone since an older snapshot."""
     before, after = old.stored(updater), new.stored(updater)
-    then, now = old.now(updater, old.at), new.now(updater)
+    then, now = old.now(updater, old.manifest.at), new.now(updater)
     for shard in sorted(before.keys() | after.keys(), key=int):
         was, has = before.get(shard, []), after.get(shard, [])
         told: set[tuple[int, int]] = set()
@@ -68,7 +68,8 @@ def _written(
     has: list[Segment],
 ) -> Iterator[tuple[Shelf, int]]:
     """The newest row of every key that a later batch wrote."""
-    for segment in has[_same(was, has) :]:
+    known = set(was)
+    for segment in (one for one in has if one not in known):
         shelf = new.shelf(segment)
         for row in np.flatnonzero(shelf.batch > old.batch).tolist():
             if new.search(updater, shard, shelf.hash[row], shelf.check[row]) == (shelf, row):
@@ -86,7 +87,7 @@ def _missing(
     now: int,
 ) -> Iterator[tuple[Shelf, int]]:
     """Rows that lived in the older snapshot and are not in the newer one."""
-    dropped = bool(was) and not _same(was, has)  # a merge of all of them drops tombstones
+    dropped = not set(was) & set(has)  # a merge of all of them drops tombstones
     kept = np.unique(_hashes(new, has)) if dropped else None
     for segment in was:
         expires = segment.low <= now and segment.high > then and now > then
@@ -112,14 +113,6 @@ def _missing(
 def _lived(old: Snapshot, updater: Updater, shard: str, shelf: Shelf, row: int, then: int) -> bool:
     place = old.search(updater, shard, shelf.hash[row], shelf.check[row])
     return place is not None and place[0].living(place[1], then)
-
-
-def _same(was: list[Segment], has: list[Segment]) -> int:
-    """How many of the oldest segments both have."""
-    count = 0
-    while count < min(len(was), len(has)) and was[count] == has[count]:
-        count += 1
-    return count
 
 
 def _hashes(snapshot: Snapshot, segments: list[Segment]) -> Any:

@@ -73,7 +73,6 @@ class Server:
             log_level="error",
             access_log=False,
             server_header=False,
-            date_header=False,
             proxy_headers=False,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=1,

@@ -41,7 +41,7 @@ class Updater:
 
     name: str
     family: str
-    keys: tuple[Any, ...]
+    keys: tuple[str, ...]
     ttl: int | None
     clock: str
     codec: str
@@ -81,7 +81,6 @@ class Snapshot:
     ) -> None:
         self.manifest = manifest
         self.program = program
-        self.at = time.time()  # "now" of the wall clock, for telling what has expired since
         self._shelves = shelves
         self._decoders = decoders or {}
         self._open: dict[Segment, Shelf] = {}
@@ -98,7 +97,7 @@ class Snapshot:
             name: Updater(
                 name,
                 about.get("family", name),
-                tuple(about.get("keys", ())),
+                _columns(about.get("keys", ())),
                 about.get("ttl"),
                 about.get("clock", "event"),
                 about.get("codec", _PLAIN_CODEC),
@@ -287,6 +286,14 @@ def _first_rows(
     inside = keys if mask is None else keys.take(rows)
     first = pc.select_k_unstable(inside, k=count, sort_keys=[("key", "ascending")])
     return rows.take(first), False
+
+
+def _columns(keys: list[Any]) -> tuple[str, ...]:
+    """The key columns; where streams have different names for one, all of them."""
+    several = [one if isinstance(one, list) else [one] for one in keys]
+    if several and not isinstance(keys[0], list):
+        return tuple(keys)
+    return tuple("/".join(dict.fromkeys(names)) for names in zip(*several, strict=False))
 
 
 def _unknown(name: str, known: list[str]) -> str:

@@ -18,9 +18,9 @@ from millstream.ops.progress import BEGIN, END
 from millstream.serve.following import Follower
 from millstream.serve.slates import Snapshot
 from millstream.serve.telling import iso
+from millstream.state.manifests import Hot
 
 _WAYS = ("offered", "aggregated", "dead", "late", "diverted", "dropped")
-_WAITING = ("waiting", "pending", "events")  # tables of rows that wait for the watermark
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class View:
             "ledger": ledger,
             "dead": manifest.dead,
             "late": sum(account.get("late", 0) for account in ledger.values()),
-            "hot": {name: _hot(about) for name, about in _field(manifest, "hot").items()},
+            "hot": {name: _hot(about) for name, about in manifest.hot.items()},
             "graph": program.get("graph") or {"nodes": [], "edges": []},
             "history": live.history if live is not None else [],
         }
@@ -141,7 +141,6 @@ def _watermarks(snapshot: Snapshot, live: Live | None) -> dict[str, int]:
 
 def _operators(snapshot: Snapshot, marks: dict[str, int]) -> list[dict[str, Any]]:
     manifest, found = snapshot.manifest, []
-    carried = _field(manifest, "carried")
     for name, about in snapshot.program.get("operators", {}).items():
         account = manifest.ledger.get(name, {})
         tables = manifest.segments.get(about.get("family", name), {})
@@ -155,33 +154,24 @@ def _operators(snapshot: Snapshot, marks: dict[str, int]) -> list[dict[str, Any]
                 "kind": about.get("kind", ""),
                 "watermark": _moment(marks.get(name)),
                 **{way: account.get(way, 0) for way in _WAYS},
-                "pending": sum(rows.get(table, 0) for table in _WAITING),
+                "pending": rows.get("waiting", 0),
                 "slates": rows.get("slates", 0) if about.get("kind") == "update" else None,
-                "carried": _count(carried.get(name)),
+                "carried": manifest.carried.get(name, 0),
                 "strategy": manifest.strategies.get(name),
             }
         )
     return found
 
 
-def _hot(about: Any) -> dict[str, Any]:
+def _hot(hot: Hot) -> dict[str, Any]:
     """Which keys had most of the last events."""
-    events = int(about.get("events", 0))
     return {
-        "events": events,
+        "events": hot.events,
         "keys": [
-            {"key": key, "count": count, "share": count / events if events else 0.0}
-            for key, count in about.get("keys", [])
+            {"key": key, "count": count, "share": count / hot.events if hot.events else 0.0}
+            for key, count in hot.keys
         ],
     }
-
-
-def _field(manifest: Any, name: str) -> dict[str, Any]:
-    return getattr(manifest, name, None) or {}
-
-
-def _count(value: Any) -> int:
-    return len(value) if isinstance(value, list | dict) else int(value or 0)
 
 
 def _moment(at: int | None) -> str | None:
