@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.ops.keys import canonical, dense, factorize, group_by, hash_keys
+from millstream.ops.keys import canonical, dense, factorize, group_by, hash_keys, hash_text
 
 
 def hash_of(*values: Any, kind: pa.DataType | None = None) -> int:
@@ -127,3 +127,10 @@ def test_dense_codes_of_sparse_ones() -> None:
     codes, kept = dense(np.array([10**12, 5, 10**12]))
     assert codes.tolist() == [1, 0, 1]
     assert kept.tolist() == [5, 10**12]
+
+
+@given(st.text())
+def test_the_hash_of_one_text_is_that_of_a_column(text: str) -> None:
+    column = [pa.array([text])]
+    expected = (int(hash_keys(column)[0]), int(hash_keys(column, 0x5EED)[0]))
+    assert hash_text(text, (0, 0x5EED)) == expected

@@ -22,6 +22,7 @@ from millstream.ops.chunks import Int64, flat
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 
 _HASH_KEY = "millstream-key-0"  # fixed for ever: pandas needs exactly 16 characters
+_ALL_BITS = 2**64 - 1
 _TAGS = {"null": 1, "bool": 2, "int": 3, "float": 4, "string": 5, "time": 6, "other": 7}
 
 
@@ -99,6 +100,21 @@ def hash_keys(columns: list[pa.Array], salt: int = 0) -> UInt64:
                 salted = np.where(np.asarray(pc.is_null(column)), _salt("null"), salted)
             total = _mix((total * np.uint64(31)) ^ _mix(salted))
     return total
+
+
+def hash_text(text: str, salts: tuple[int, ...]) -> tuple[int, ...]:
+    """What `hash_keys` gives for a column of one string, per salt: a lookup has just one key."""
+    values = np.array([text], object)
+    hashed = int(pd.util.hash_array(values, hash_key=_HASH_KEY, categorize=False)[0])
+    salted = _mix_one(hashed ^ int(_salt("string")))
+    return tuple(_mix_one((salt * 31 & _ALL_BITS) ^ salted) for salt in salts)
+
+
+def _mix_one(value: int) -> int:
+    """`_mix` of one number."""
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _ALL_BITS
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _ALL_BITS
+    return value ^ (value >> 31)
 
 
 def factorize(columns: list[pa.Array]) -> tuple[Int64, list[pa.Array]]:

@@ -27,7 +27,7 @@ from millstream.ops.records import Row, as_json, describe, several
 
 NEVER = 2**61  # when a slate without time to live expires
 TIMER = "timer"  # what `event.stream` says of a timer
-_SECOND_HASH = 0x5EED
+SECOND_HASH = 0x5EED
 _MASK = (1 << 64) - 1
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
@@ -493,7 +493,7 @@ def hashes_of_values(values: list[Any]) -> tuple[UInt64, UInt64]:
 
 def both_hashes(columns: list[pa.Array]) -> tuple[UInt64, UInt64]:
     """The same for canonical key columns."""
-    return hash_keys(columns), hash_keys(columns, _SECOND_HASH)
+    return hash_keys(columns), hash_keys(columns, SECOND_HASH)
 
 
 def _shape(value: Any) -> Any:

@@ -195,7 +195,7 @@ class Handle:
             at, holder = known.watermark(), known.holder()
             if at is not None:
                 watermarks[node.name] = at
-            if holder is not None:
+            if holder:
                 held_by[node.name] = holder
         return Live(
             rows_per_second=progress.rows_per_second,

@@ -42,6 +42,7 @@ _HEADERS = [
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 ]
+_OWN = {name for name, _ in _HEADERS}
 
 
 @dataclass(frozen=True)
@@ -169,9 +170,8 @@ class _Reply:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            own = {name for name, _ in _HEADERS}
-            kept = [(n, v) for n, v in message.get("headers", []) if n.lower() not in own]
-            message = {**message, "headers": [*kept, *_HEADERS]}
+            kept = [one for one in message.get("headers", []) if one[0].lower() not in _OWN]
+            message = {**message, "headers": kept + _HEADERS}
         elif self._head and message["type"] == "http.response.body":
             message = {**message, "body": b""}
         await self._send(message)

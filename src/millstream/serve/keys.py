@@ -15,10 +15,12 @@ import msgspec
 import numpy as np
 
 from millstream.ops.codec import as_key
-from millstream.ops.updates import hashes_of_values
+from millstream.ops.keys import hash_text
+from millstream.ops.updates import SECOND_HASH, hashes_of_values
 
 LONGEST_TEXT = 8192  # a key has at most 1 KiB packed; its JSON can be longer
 _REMEMBERED = 4096
+_SALTS = (0, SECOND_HASH)
 
 
 def meanings(text: str) -> Iterator[Any]:
@@ -43,18 +45,24 @@ def value_of(text: str, plain: bool) -> Any:
 
 def hashes_of(value: Any) -> tuple[np.uint64, np.uint64] | None:
     """The two hashes that name a key; None for what cannot be one."""
-    return _remembered(value) if type(value) is str else _hashed(value)
+    return _of_text(value) if type(value) is str else _of_value(value)
 
 
-def _hashed(value: Any) -> tuple[np.uint64, np.uint64] | None:
+@lru_cache(maxsize=_REMEMBERED)
+def _of_text(text: str) -> tuple[np.uint64, np.uint64] | None:
+    try:
+        first, second = hash_text(text, _SALTS)
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return None
+    return np.uint64(first), np.uint64(second)
+
+
+def _of_value(value: Any) -> tuple[np.uint64, np.uint64] | None:
     try:
         hashes, checks = hashes_of_values([value])
-    except (TypeError, ValueError, OverflowError):  # Arrow's and Unicode errors are ValueErrors
+    except (TypeError, ValueError, OverflowError):  # Arrow's errors are ValueErrors
         return None
     return hashes[0], checks[0]
-
-
-_remembered = lru_cache(maxsize=_REMEMBERED)(_hashed)  # of strings only: 1 == True
 
 
 def _moment(text: str) -> datetime | None:

@@ -154,7 +154,8 @@ def _bind(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     except OSError:
         raise ConfigError(f"{host} is no address of this machine; serve on 127.0.0.1") from None
-    found = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol named, asyncio sends small answers at once instead of waiting for an ACK.
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
