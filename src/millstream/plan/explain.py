@@ -40,19 +40,26 @@ def explain(flow: str, graph: tuple[nodes.Node, ...], checkpoint: str | Path | N
                 family = plan.family_of(node.name)
                 if family.jobs[0].name == node.name:
                     lines.extend(f"  {line}" for line in _family(plan, family, figures))
+            elif isinstance(node, nodes.Update):
+                lines.extend(f"  {line}" for line in _updater(plan, node, figures))
             else:
-                lines.append(f"  {describe(node)}")
+                lines.append(f"  {describe(node, plan)}")
                 lines.extend(f"    {line}" for line in _happened(figures, node))
     return "\n".join(lines)
 
 
 def places(plan: Plan) -> dict[nodes.Node, int]:
     """The stage in which every step runs."""
-    place: dict[nodes.Node, int] = {}
-    for node in plan.nodes:
-        above = max((place[one] for one in node.inputs), default=0)
-        place[node] = plan.levels.get(node.name, above)
-    return place
+    place: dict[str, int] = {}
+    for names in plan.order:
+        members = [plan.node(name) for name in names]
+        feeding = {one.name for node in members for one in plan.feeding(node)} - set(names)
+        above = max(
+            [*(place[name] for name in feeding), *(plan.levels.get(name, 0) for name in names)],
+            default=0,
+        )
+        place.update(dict.fromkeys(names, above))
+    return {node: place[node.name] for node in plan.nodes}
 
 
 # -- what happened -----------------------------------------------------------------------------
@@ -146,10 +153,61 @@ def keys_of(node: nodes.Windowed) -> str:
     return ", ".join(node.keys) or "everything"
 
 
-def describe(node: nodes.Node) -> str:
-    """A stateless step, source or sink in one line, with its inputs."""
-    feeds = f" <- {_feeds(node)}" if node.inputs else ""
-    return f"{node.name} = {what_of(node)}{feeds}"
+def describe(node: nodes.Node, plan: Plan) -> str:
+    """A stateless step, source or sink in one line, with what feeds it."""
+    feeding = ", ".join(one.name for one in plan.feeding(node))
+    return f"{node.name} = {what_of(node)}{f' <- {feeding}' if feeding else ''}"
+
+
+def update_keys(node: nodes.Update) -> str:
+    """The key columns of an updater, per input where they differ."""
+    ways = [", ".join(keys) or "everything" for keys in node.keys]
+    if len(set(ways)) == 1:
+        return ways[0]
+    return "; ".join(f"{one.name} by {way}" for one, way in zip(node.inputs, ways, strict=True))
+
+
+def how_it_updates(plan: Plan, node: nodes.Update) -> list[str]:
+    """What an updater was told to do, one phrase each."""
+    job = node.job
+    if job.merge is not None:
+        phrases = ["partial slates where records are read, merged per key, because it has merge"]
+    elif job.order == "event":
+        phrases = [f"events in the order of their time; late ones are {_LATE[job.late]}"]
+    else:
+        phrases = ["events as they arrive, in order within a batch"]
+    if job.ttl is not None:
+        phrases.append(f"a slate not written for {text(job.ttl)} ({job.clock} time) is gone")
+    if job.on_timer is not None:
+        phrases.append(f"timers call {function_name(job.on_timer)}")
+    targets = sorted(plan.publishes.get(node.name, ()))
+    if targets:
+        phrases.append(f"publishes to {', '.join(targets)}")
+    names = plan.cycle_of(node.name)
+    if len(names) > 1:
+        phrases.append(f"in one task, because it is in a cycle: {', '.join(names)}")
+    return phrases
+
+
+_LATE = {"apply": "applied when they come", "divert": "set aside"}
+
+
+def _updater(plan: Plan, node: nodes.Update, figures: Figures | None) -> list[str]:
+    name = function_name(node.job.fn)
+    lines = [f"{node.name} = update {name} by {update_keys(node)} <- {_feeds(node)}"]
+    inner = [*how_it_updates(plan, node), *_happened(figures, node)]
+    if figures is not None:
+        stored = [
+            f"{one.table}: {one.rows:,} rows in {one.segments:,} segment{'s'[: one.segments != 1]}"
+            for one in figures.tables(node.name)
+        ]
+        inner.append("stored: " + ("; ".join(stored) or "nothing"))
+        inner.append(f"watermark {moment(figures.watermarks[node.name])}")
+        hot = figures.now.hot.get(node.name)
+        if hot is not None and hot.keys and hot.events:
+            key, count = hot.keys[0]
+            inner.append(f"hottest key: {key} with {count / hot.events:.1%} of the last events")
+    return [*lines, *(f"  {line}" for line in inner)]
 
 
 def what_of(node: nodes.Node) -> str:
@@ -167,6 +225,10 @@ def what_of(node: nodes.Node) -> str:
             return f"map_batches {function_name(node.fn)}"
         case nodes.Pairs():
             return f"map of {type(node.job).__name__}"
+        case nodes.Update():
+            return f"update {function_name(node.job.fn)}"
+        case nodes.Published():
+            return "stream that is published to"
         case nodes.Late():
             return f"late for {node.of.name}"
         case nodes.Sink():

@@ -87,8 +87,12 @@ class Figures:
 
     def stored(self, family: Family) -> list[Stored]:
         """What a family keeps."""
+        return self.tables(family.name)
+
+    def tables(self, owner: str) -> list[Stored]:
+        """What a family or an updater keeps."""
         found = []
-        for table, shards in self.now.segments.get(family.name, {}).items():
+        for table, shards in self.now.segments.get(owner, {}).items():
             segments = [segment for several in shards.values() for segment in several]
             if segments:
                 found.append(Stored(table, sum(s.rows for s in segments), len(segments)))

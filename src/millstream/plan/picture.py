@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.plan.explain import (
     choose,
+    how_it_updates,
     keys_of,
     members_of,
     number,
@@ -27,6 +28,7 @@ from millstream.plan.explain import (
     places,
     reading_of,
     sink_name,
+    update_keys,
     used_strategy,
     what_of,
 )
@@ -52,6 +54,8 @@ _COLOURS = {
     "source": ("#e4f1ea", "#5f9a80"),
     "step": ("#ffffff", "#9fabb8"),
     "window": ("#e9effa", "#6484bd"),
+    "update": ("#f0eafa", "#8468bd"),
+    "stream": ("#ffffff", "#8468bd"),
     "sink": ("#fbf2e2", "#c59c55"),
     "late": ("#fbeeee", "#bd8080"),
 }
@@ -135,7 +139,12 @@ def draw(flow: str, graph: tuple[nodes.Node, ...], checkpoint: str | Path | None
         )
         for node in plan.nodes
     }
-    edges = [(one.name, node.name) for node in plan.nodes for one in node.inputs]
+    edges = [
+        (one.name, node.name)
+        for node in plan.nodes
+        for one in plan.feeding(node)
+        if columns[one] < columns[node]
+    ]
     stages = {columns[node]: place[node] for node in plan.nodes}
     layout = arrange(boxes.values(), edges, stages, _SPACE, _HEAD, 2 * _MARGIN)
     subtitle = ""
@@ -157,9 +166,10 @@ def _columns(plan: Plan, place: dict[nodes.Node, int]) -> dict[nodes.Node, int]:
     columns: dict[nodes.Node, int] = {}
     for stage in range(plan.depth + 1):
         first = max(columns.values(), default=-1) + 1
-        for node in plan.nodes:
+        for name in (name for names in plan.order for name in names):
+            node = plan.node(name)
             if place[node] == stage:
-                above = [columns[one] for one in node.inputs]
+                above = [columns[one] for one in plan.feeding(node) if one in columns]
                 columns[node] = max([first, *(column + 1 for column in above)])
     return columns
 
@@ -184,6 +194,14 @@ def _drawn(plan: Plan, node: nodes.Node, figures: Figures | None) -> _Drawn:
         case nodes.Windowed():
             shape = "window"
             lines.extend(_window_lines(plan, node))
+        case nodes.Update():
+            shape = "update"
+            lines.append(_Line(f"{what_of(node)} by {update_keys(node)}"))
+            for phrase in how_it_updates(plan, node):
+                lines.extend(replace(line, colour=_STRATEGY) for line in _wrapped(phrase))
+        case nodes.Published():
+            shape = "stream"
+            lines.append(_Line("published to"))
         case nodes.Sink():
             shape = "sink"
             lines.extend(_wrapped(sink_name(node.spec)))
@@ -253,6 +271,12 @@ def _stored_lines(plan: Plan, figures: Figures | None) -> dict[int, list[str]]:
         if len(family.jobs) > 1:
             line = f"stored panes: {rows:,} rows in {segments:,} segment{plural}"
         found.setdefault(plan.family_level(family), []).append(line)
+    for node in plan.updaters() if figures else ():
+        assert figures is not None
+        tables = {one.table: one.rows for one in figures.tables(node.name)}
+        slates, waiting = tables.get("slates", 0), tables.get("waiting", 0)
+        line = f"{node.name}: {slates:,} slates, {waiting:,} waiting"
+        found.setdefault(plan.levels[node.name], []).append(line)
     return found
 
 
@@ -304,8 +328,11 @@ def _edges(plan: Plan, layout: Layout, boxes: dict[str, Box]) -> list[str]:
     lines: dict[str, None] = {}
     heads: dict[str, None] = {}
     for node in plan.nodes:
-        for one in node.inputs:
+        for one in plan.feeding(node):
             start, end = boxes[one.name], boxes[node.name]
+            if (one.name, node.name) not in layout.passes:
+                lines[_around(start, end, layout.bottom)] = None
+                continue
             x, y = start.x + start.width, start.middle
             path = [f"M{_n(x)} {_n(y)}"]
             for column, height in layout.passes[one.name, node.name]:
@@ -325,6 +352,22 @@ def _edges(plan: Plan, layout: Layout, boxes: dict[str, Box]) -> list[str]:
             tip = f"M{_n(to_x)} {_n(to_y)}l-9 -4.5v9z"
             heads[f'<path d="{tip}" fill="{_EDGE}"/>'] = None
     return [*lines, *heads]
+
+
+def _around(start: Box, end: Box, bottom: float) -> str:
+    """The way back of a cycle: out on the right, below everything, and in from below."""
+    x, y = start.x + start.width, start.middle
+    to_x, to_y = end.x + end.width / 2, end.y + end.height
+    low = bottom + 12
+    path = (
+        f"M{_n(x)} {_n(y)}c14 0 14 {_n(low - y)} 0 {_n(low - y)}H{_n(to_x + 6)}"
+        f"q-6 0 -6 -6V{_n(to_y + 7)}"
+    )
+    tip = f"M{_n(to_x)} {_n(to_y)}l-4.5 9h9z"
+    return (
+        f'<path d="{path}" fill="none" stroke="{_EDGE}" stroke-width="1.5"/>'
+        f'<path d="{tip}" fill="{_EDGE}"/>'
+    )
 
 
 def _curve(x: float, y: float, to_x: float, to_y: float) -> str:
@@ -352,6 +395,12 @@ def _node(drawn: _Drawn, box: Box) -> list[str]:
         case "window":
             parts.append(_rect(x, y, width, height, 5, fill, stroke))
             parts.append(_panes(x + 5, y + 5, width - 10, stroke))
+        case "update":
+            parts.append(_rect(x, y, width, height, 5, fill, stroke))
+            rule = f"M{_n(x)} {_n(y + 4)}h{_n(width)}"
+            parts.append(f'<path d="{rule}" stroke="{stroke}" stroke-width="1.3"/>')
+        case "stream":
+            parts.append(_rect(x, y, width, height, height / 2, fill, stroke, dashed=True))
         case "late":
             parts.append(_rect(x, y, width, height, 7, fill, stroke, dashed=True))
         case _:
