@@ -6,19 +6,26 @@ import os
 import random
 import re
 import shutil
+import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+import millstream as ms
 from millstream.run.ledger import WAYS
 from millstream.serve.app import STATIC
 from millstream.serve.following import Follower
 from millstream.serve.server import Server, open_server
 from millstream.serve.status import View
+from millstream.state.manifests import Hot
+from millstream.testing import run_in_process
 from tests.serve.writing import GONE, Put, Writer
 
 CHROMIUM = next(
@@ -352,10 +359,8 @@ def test_the_workflow_is_drawn_with_its_cycle(site: Site, window: Window) -> Non
 
 
 def test_hot_keys_lead_to_their_slates(site: Site, window: Window) -> None:
-    if not hasattr(site.writer.manifest, "hot"):
-        pytest.skip("manifests do not name hot keys yet")
     site.count(IMAGE, 9)
-    site.writer.commit(hot={"counts": {"events": 40, "keys": [[IMAGE, 30], ["b", 2]]}})
+    site.writer.commit(hot={"counts": Hot(40, [(IMAGE, 30), ("b", 2)])})
     window.page.goto(site.url())
     window.says("#hot .share", "75 %")
     assert window.page.locator("#hot .share").all_text_contents() == ["75 %", "5.0 %"]
@@ -370,6 +375,67 @@ def test_a_flow_without_anything_is_shown(site: Site, window: Window) -> None:
     assert window.text("[data-tile='Last batch'] .value") == "none"
     window.page.locator("#to-slates").click()
     window.says("#list-empty", "There are no slates yet.")
+    window.says("#summary", "no batch yet")
+
+
+def test_a_running_flow_is_followed_to_its_end(tmp_path: Path, window: Window) -> None:
+    names = random.Random(5).choices(["walmart", "target", IMAGE], [5, 3, 2], k=240)
+    start = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
+
+    def checkins() -> Iterator[dict[str, Any]]:
+        for i, name in enumerate(names):
+            if i % 40 == 0:
+                time.sleep(0.5)  # so that there are several batches
+            yield {"ts": start + timedelta(seconds=i), "retailer": name}
+
+    def count(event: Any, slate: dict[str, Any], ctx: Any) -> None:
+        slate["n"] = slate.get("n", 0) + 1
+        if slate["n"] % 10 == 0:
+            ctx.publish("tens", event.key, slate["n"])
+
+    def last(event: Any, slate: dict[str, Any], ctx: Any) -> None:
+        slate["reached"] = event.value
+
+    flow = ms.Flow("shops")
+    source = ms.Generator(checkins, schema="ts timestamp, retailer string", time="ts")
+    keyed = flow.source(source, name="checkins").key_by("retailer")
+    keyed.update(count, name="counts", publishes=["tens"])
+    flow.stream("tens").key_by("key").update(last, name="tens-of", publishes=[])
+    runs = threading.Thread(target=run_in_process, args=(flow, tmp_path), daemon=True)
+    runs.start()
+    while not (tmp_path / "flow.json").exists():
+        time.sleep(0.02)
+    server = serve(tmp_path)
+    try:
+        window.page.goto(f"{server.url}/#/slates/counts/walmart")
+        window.says("#state-text", "running")
+        window.wait(
+            "() => document.querySelector('#slate .changed, #slate .changed-again') !== null"
+        )
+        window.says("#state-text", "complete")
+        expected = Counter(names)
+        window.shows("n", str(expected["walmart"]))
+        runs.join(30)
+        rows = window.page.locator("#list li a").all_text_contents()
+        assert rows == [f"{key}{{n: {expected[key]}}}" for key in sorted(expected)]
+        window.page.locator("#updater").select_option("tens-of")
+        tens = {key: n // 10 * 10 for key, n in expected.items()}
+        said = [f"{key}{{reached: {tens[key]}}}" for key in sorted(tens)]
+        window.wait(
+            "(said) => [...document.querySelectorAll('#list li a')]"
+            ".map((one) => one.textContent).join() === said.join()",
+            said,
+        )
+        window.page.locator("#to-flow").click()
+        window.wait("() => document.querySelectorAll('#graph .node').length === 4")
+        edges = window.page.locator("#graph .edge")
+        assert (edges.count(), window.page.locator("#graph .edge.back").count()) == (3, 0)
+        assert "balance" in window.text("#ledger-note")
+        cells = window.page.locator('[data-step="counts"] td.number').all_text_contents()
+        assert cells == ["240", "240", "0", "0", "0", "0", "✓ balances"]
+    finally:
+        server.stop()
+    assert not runs.is_alive()
 
 
 # -- for days -----------------------------------------------------------------------------------
@@ -396,6 +462,23 @@ def test_a_stopped_server_is_seen_and_found_again(site: Site, window: Window) ->
     window.says("#slate-live", "● live")
     site.count("walmart", 3)
     window.shows("n", "3")
+
+
+def test_with_a_token_the_page_keeps_a_cookie(site: Site, window: Window) -> None:
+    site.count("walmart", 1)
+    site.server.stop()
+    token = "one-token-for-this-test"
+    site.server = open_server(View(Follower(site.writer.path)), "127.0.0.1", 0, token)
+    site.server.start()
+    refused = window.page.goto(site.url("counts", "walmart"))
+    assert refused.status == 401
+    window.page.goto(f"{site.server.url}/?token={token}#/slates/counts/walmart")
+    window.shows("n", "1")
+    window.says("#slate-live", "● live")
+    assert token not in window.page.url
+    assert window.page.evaluate("() => document.cookie") == ""
+    site.count("walmart", 2)
+    window.shows("n", "2")
 
 
 def test_a_page_left_open_does_not_grow(site: Site, window: Window) -> None:

@@ -5,7 +5,7 @@ import { $, el, keyed, say, show } from "./dom.js";
 import { ago, clock, count, duration, isoMoment, plural, printable, short } from "./format.js";
 import { Graph } from "./graph.js";
 import { History } from "./history.js";
-import { numberOf } from "./json.js";
+import { numberOf, parseFigures } from "./json.js";
 import { HotKeys, Ledger } from "./ledger.js";
 import { ask, Refused } from "./server.js";
 import { Slates } from "./slates.js";
@@ -71,7 +71,7 @@ async function poll() {
   asked = performance.now();
   clearTimeout(timer);
   try {
-    const answer = await ask("status", { clock: (off) => (skew = off) });
+    const answer = await ask("status", { clock: (off) => (skew = off), read: parseFigures });
     const before = status;
     status = answer;
     answered = Date.now() / 1000;

@@ -15,7 +15,14 @@ export function parse(text) {
   );
 }
 
-export const isNumber = (value) => typeof value === "number" || value instanceof Written;
+// The same for figures: only whole numbers that are too large are kept as they were written.
+export function parseFigures(text) {
+  return JSON.parse(text, (_, value, context) =>
+    Number.isInteger(value) && !Number.isSafeInteger(value) && /^-?\d+$/.test(context?.source)
+      ? new Written(context.source)
+      : value,
+  );
+}
 
 export function numberOf(value) {
   return value instanceof Written ? Number(value.text) : typeof value === "number" ? value : 0;

@@ -27,7 +27,9 @@ export class Ledger {
   }
 
   update(status) {
-    const accounts = Object.entries(status.ledger ?? {});
+    const order = new Map((status.graph?.nodes ?? []).map((node, i) => [node.name, i]));
+    const place = ([step]) => order.get(step) ?? order.size;
+    const accounts = Object.entries(status.ledger ?? {}).sort((a, b) => place(a) - place(b));
     show(this.table, accounts.length > 0);
     show(this.empty, accounts.length === 0);
     this.rows(accounts);

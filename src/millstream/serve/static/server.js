@@ -13,7 +13,7 @@ export class Refused extends Error {
 }
 
 // GET a JSON document; `clock` gets the difference between the server's clock and ours.
-export async function ask(path, { signal, clock } = {}) {
+export async function ask(path, { signal, clock, read = parse } = {}) {
   const limit = AbortSignal.timeout(PATIENCE);
   const answer = await fetch(path, {
     cache: "no-store",
@@ -23,7 +23,7 @@ export async function ask(path, { signal, clock } = {}) {
   const text = await answer.text();
   let body = null;
   try {
-    body = parse(text);
+    body = read(text);
   } catch {
     throw new Refused(answer.status, "the answer is not JSON");
   }
