@@ -16,6 +16,7 @@ from millstream.serve.telling import to_json
 
 WHOLE = "slate"  # the column of slates that are no dicts
 _TIME = pa.timestamp("us", "UTC")
+_NUMBERS = {pa.int64(), pa.float64()}
 _MOST_FIELDS = 64  # a dict with more is a map by nature, not a record
 _MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
@@ -32,15 +33,14 @@ def to_table(tables: Iterable[pa.Table], decode: Callable[[bytes], Any]) -> pa.T
         chunks = [
             piece.get(name, pa.nulls(length)) for piece, length in zip(pieces, lengths, strict=True)
         ]
-        kind = _common(chunks)
-        if kind is None:  # some pieces are of different kinds: all of it as JSON
-            chunks = [_json_of(table, name, decode) for table in stored]
-            kind = pa.string()
+        column = _joined(chunks)
+        if column is None:  # all of it as JSON
+            column = pa.chunked_array([_json_of(table, name, decode) for table in stored])
         shown = name
         while shown in taken:
             shown = f"slate.{shown}"
         taken.add(shown)
-        columns[shown] = pa.chunked_array([chunk.cast(kind) for chunk in chunks], kind)
+        columns[shown] = column
     times = [table.column("ts").combine_chunks().cast(_TIME) for table in stored]
     columns["ts"] = pa.chunked_array(times, _TIME)
     return pa.table(columns)
@@ -102,24 +102,19 @@ def _is_tabular(kind: pa.DataType, depth: int = 0) -> bool:
     return True
 
 
-def _common(chunks: list[pa.Array]) -> pa.DataType | None:
-    """The one type for all pieces of a column; None if there is none."""
+def _joined(chunks: list[pa.Array]) -> pa.ChunkedArray | None:
+    """The pieces of a column with one type for all; None if there is none that changes nothing."""
     kinds = {chunk.type for chunk in chunks if chunk.null_count < len(chunk)}
-    if not kinds:
-        return pa.string()
-    if len(kinds) == 1:
-        return kinds.pop()
-    return pa.float64() if kinds == {pa.int64(), pa.float64()} and _exact(chunks) else None
-
-
-def _exact(chunks: list[pa.Array]) -> bool:
-    """Whether no whole number is changed by becoming a float."""
+    if len(kinds) > 1 and not (kinds == _NUMBERS or all(map(pa.types.is_struct, kinds))):
+        return None
+    kind = pa.string() if not kinds else next(iter(kinds))
     try:
-        for chunk in chunks:
-            chunk.cast(pa.float64())
-    except pa.ArrowInvalid:
-        return False
-    return True
+        if len(kinds) > 1:
+            schemas = [pa.schema({"x": one}) for one in kinds]
+            kind = pa.unify_schemas(schemas, promote_options="permissive").field("x").type
+        return pa.chunked_array([chunk.cast(kind) for chunk in chunks], kind)
+    except _MISFITS:
+        return None
 
 
 def _keys(tables: list[pa.Table]) -> pa.ChunkedArray:
