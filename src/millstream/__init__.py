@@ -30,7 +30,7 @@ from millstream.api.aggregates import (
 )
 from millstream.api.flow import Flow
 from millstream.api.mapreduce import MapReduce
-from millstream.api.sinks import Call, Console, Jsonl, Memory, Parquet
+from millstream.api.sinks import Call, Console, Jsonl, Memory, Parquet, Redis
 from millstream.api.sources import Files, Generator, Rate, Socket, Stdin
 from millstream.api.stream import KeyedStream, KeyedStreams, Stream, WindowedStream
 from millstream.api.windows import (
@@ -67,6 +67,7 @@ __all__ = [
     "Console",
     "Call",
     "Memory",
+    "Redis",
     "tumbling",
     "sliding",
     "hopping",

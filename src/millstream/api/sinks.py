@@ -9,7 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
+from millstream.io.mirrors import Address
 
 
 @dataclass(frozen=True)
@@ -89,4 +91,54 @@ class Memory:
         return Memory, ()  # results stay in the driver
 
 
-SinkSpec = Parquet | Jsonl | Console | Call | Memory
+@dataclass(frozen=True)
+class Redis:
+    """A mirror in Redis, written after each commit; values are JSON.
+
+    On the stream of an updater it has all its slates and follows their changes; on any other
+    stream the newest row per `key`. Nothing shows the user and password of the URL.
+
+    prefix: what all keys begin with; by default "millstream:<flow>:".
+    key: for streams that are not of an updater, the column or columns that name a row.
+    ttl: how long such a row stays. Slates have the ttl of their updater.
+    wait: how long to try when Redis is away before the run stops.
+    password_env: the environment variable with the password, if the URL has none.
+    """
+
+    url: str = field(default="redis://127.0.0.1:6379/0", repr=False)
+    prefix: str | None = field(default=None, kw_only=True)
+    key: str | tuple[str, ...] = field(default=(), kw_only=True)
+    ttl: Duration | None = field(default=None, kw_only=True)
+    wait: Duration = field(default="30s", kw_only=True)
+    password_env: str = field(default="MILLSTREAM_REDIS_PASSWORD", kw_only=True)
+
+    def __post_init__(self) -> None:
+        address = self.address  # checks the URL
+        if self.prefix is not None and not isinstance(self.prefix, str):
+            raise ConfigError(f"Redis(prefix={self.prefix!r}): expected a text")
+        if any(not isinstance(column, str) or not column for column in self.columns):
+            raise ConfigError(f"Redis(key={self.key!r}): expected names of columns")
+        if self.ttl is not None:
+            micros(self.ttl, "Redis(ttl=)")
+        micros(self.wait, "Redis(wait=)")
+        if not isinstance(self.password_env, str) or not self.password_env:
+            raise ConfigError(f"Redis(password_env=): expected a name, at {address.shown}")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that name a row."""
+        return (self.key,) if isinstance(self.key, str) else tuple(self.key)
+
+    @property
+    def address(self) -> Address:
+        """Where it is; printed without secrets."""
+        return Address.parse(self.url, self.password_env)
+
+    def __repr__(self) -> str:
+        return f"Redis({self.address.shown!r}, prefix={self.prefix!r}, key={self.columns!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Redis, (self.address.shown,)  # written in the driver; secrets stay there
+
+
+SinkSpec = Parquet | Jsonl | Console | Call | Memory | Redis

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from millstream.api import aggregates
 from millstream.api.mapreduce import MapReduce
-from millstream.api.sinks import Call, Console, Jsonl, Memory, Parquet, SinkSpec
+from millstream.api.sinks import Call, Console, Jsonl, Memory, Parquet, Redis, SinkSpec
 from millstream.api.windows import WHOLE, WindowSpec
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
@@ -133,15 +133,41 @@ class Stream:
 
     def sink(self, sink: SinkSpec, *, name: str | None = None) -> Stream:
         """Send the records of this stream somewhere; gives the stream back."""
-        if not isinstance(sink, Parquet | Jsonl | Console | Call | Memory):
+        if not isinstance(sink, Parquet | Jsonl | Console | Call | Memory | Redis):
             if callable(sink):
                 raise ConfigError("sink(): to hand results to a function use ms.Call(fn)")
             raise ConfigError(
-                f"sink(): expected ms.Parquet, ms.Jsonl, ms.Console, ms.Call or ms.Memory, "
-                f"got {type(sink).__name__}"
+                "sink(): expected ms.Parquet, ms.Jsonl, ms.Console, ms.Call, ms.Memory or "
+                f"ms.Redis, got {type(sink).__name__}"
             )
+        if isinstance(sink, Redis):
+            self._check_redis(sink)
         self.flow.add(nodes.Sink, type(sink).__name__.lower(), (self.node,), name=name, spec=sink)
         return self
+
+    def _check_redis(self, sink: Redis) -> None:
+        slates = isinstance(self.node, nodes.Update)
+        if slates and (sink.columns or sink.ttl is not None):
+            raise ConfigError(
+                f"sink(ms.Redis(...)): {self.name!r} is an updater, and its slates are mirrored "
+                "under their own keys with their own ttl; leave out key= and ttl=. To mirror the "
+                "records it gives, put a step in between, like .where('true')"
+            )
+        if not slates and not sink.columns:
+            raise ConfigError(
+                f"sink(ms.Redis(...)): say which column of {self.name!r} names a row, with key="
+            )
+        for node in self.flow.nodes:
+            if isinstance(node, nodes.Sink) and isinstance(node.spec, Redis):
+                same = (node.spec.address.shown, node.spec.prefix) == (
+                    sink.address.shown,
+                    sink.prefix,
+                )
+                if same and node.inputs == (self.node,):
+                    raise ConfigError(
+                        f"sink(ms.Redis(...)): {self.name!r} is mirrored there already, by "
+                        f"{node.name!r}; give one of them another prefix="
+                    )
 
     def _add(self, cls: type[nodes.Node], stem: str, **fields: Any) -> Stream:
         return Stream(self.flow, self.flow.add(cls, stem, (self.node,), **fields))

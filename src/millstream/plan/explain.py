@@ -402,6 +402,9 @@ def sink_name(spec: Any) -> str:
     path = getattr(spec, "path", None)
     if path is not None:
         return f"{type(spec).__name__}({path})"
+    address = getattr(spec, "address", None)
+    if address is not None:
+        return f"{type(spec).__name__}({address.shown})"
     fn = getattr(spec, "fn", None)
     return f"{type(spec).__name__}({function_name(fn) if fn else ''})"
 

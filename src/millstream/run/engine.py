@@ -31,6 +31,7 @@ from millstream.run import ledger as books
 from millstream.run.batch import AnySplit, Batch, Control, Item
 from millstream.run.executors import Executor
 from millstream.run.faults import crash_point
+from millstream.run.mirroring import Mirrors
 from millstream.run.program import adopt_additions, check_program
 from millstream.run.publishing import publish, recover, stage_delivery
 from millstream.run.sources import Tracker, make_tracker, progress_of
@@ -73,6 +74,7 @@ class Engine:
         self.manifest = Manifest(-1)
         self.trackers: dict[str, Tracker] = {}
         self.notes: list[str] = []
+        self.mirrors: Mirrors | None = None
         self._to_deliver: dict[str, Any] = {sink.name: sink.spec for sink in plan.sinks()}
 
     # -- starting -------------------------------------------------------------------------------
@@ -84,6 +86,11 @@ class Engine:
         for sink in self.plan.sinks():
             if isinstance(sink.spec, FileSink):
                 claim(Path(sink.spec.path).absolute(), f"{self.plan.flow} {program['id']}")
+        self.mirrors = Mirrors(
+            self.plan, program["id"], self.checkpoint.path / "state", self._waiting
+        )
+        self._to_deliver.update(self.mirrors.rows)
+        self.mirrors.check()
         latest = self.checkpoint.latest()
         if latest is not None:
             self.manifest = latest
@@ -92,6 +99,7 @@ class Engine:
                 known = published is not None or latest.batch == 0
                 recover(latest, self._to_deliver, known=known)
                 self.checkpoint.mark_published(latest.batch)
+            self.mirrors.publish(latest, self.checkpoint.before(latest))
         self.notes = adopt_additions(self.plan, self.checkpoint, program, self.manifest)
         self.born: dict[str, int] = program["born"]
         self.since: dict[str, dict[str, int]] = program["since"]
@@ -112,6 +120,8 @@ class Engine:
         """Stop receivers and give the checkpoint back."""
         for tracker in self.trackers.values():
             tracker.close()
+        if self.mirrors is not None:
+            self.mirrors.close()
         self.checkpoint.close()
 
     # -- one batch ------------------------------------------------------------------------------
@@ -255,6 +265,11 @@ class Engine:
                 self.paused = None
                 return result
 
+    def _waiting(self, why: str | None) -> None:
+        self.paused = why
+        if why is not None:
+            self.on_pause()
+
     def _discard(self, batch: Batch) -> None:
         """Remove what a batch wrote that will not be committed."""
         self.checkpoint.discard_uncommitted(batch.number - 1)
@@ -270,9 +285,11 @@ class Engine:
         self._check_dead(manifest, dead)
         self._check_settled(manifest)
         self._patiently(lambda: self._write(batch, manifest, dead, items))
-        self.manifest = manifest
+        before, self.manifest = self.manifest, manifest
         crash_point("after-manifest", batch.number)
         self._patiently(lambda: publish(manifest, self._to_deliver))
+        if self.mirrors is not None:
+            self.mirrors.publish(manifest, before)
         crash_point("published", batch.number)
         self._patiently(lambda: self.checkpoint.mark_published(batch.number))
         self.checkpoint.discard_delivered()

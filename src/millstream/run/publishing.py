@@ -17,6 +17,7 @@ from millstream.api.sinks import Call, Console, Memory
 from millstream.errors import RunError
 from millstream.io.writers import check_staged, publish_file
 from millstream.run.faults import crash_point
+from millstream.run.mirroring import RowMirror
 from millstream.state.manifests import Manifest, Output
 from millstream.state.segments import safe_name, write_durably
 
@@ -74,6 +75,8 @@ def _deliver(name: str, sink: Any, table: pa.Table, batch: int) -> None:
             sink.tables.append(table)
         case Console():
             _print(name, sink, table, batch)
+        case RowMirror():
+            sink.deliver(table, batch)
         case Call():
             for row in table.to_pylist():
                 try:

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from millstream.api.sinks import Redis
 from millstream.errors import MillstreamError, RunError
 from millstream.graph import nodes as graph
+from millstream.io.mirrors import require_redis
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
 from millstream.run.engine import Engine
@@ -231,6 +233,8 @@ def start(flow: Flow, checkpoint: Path, settings: Settings) -> Handle:
     """Check everything, take the checkpoint, and run on a thread."""
     plan = plan_flow(flow, checkpoint)
     check_surroundings(settings)
+    if any(isinstance(sink.spec, Redis) for sink in plan.sinks()):
+        require_redis()
     place = Checkpoint(checkpoint)
     place.lock()
     try:

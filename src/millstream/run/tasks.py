@@ -32,6 +32,7 @@ from millstream.plan.stages import Plan
 from millstream.run.batch import AnySplit, Batch, Control, Item, Seen
 from millstream.run.emitting import Emitting
 from millstream.run.keyed import Clocks, Work, run_keyed
+from millstream.run.mirroring import mirrors_slates
 from millstream.run.reading import read
 from millstream.run.steps import stateless, unpacked
 from millstream.run.stores import BAGS
@@ -147,6 +148,8 @@ class Task:
     def step(self, node: nodes.Node, chunk: Chunk, before: nodes.Node) -> None:
         """Give a chunk of the step before to this one."""
         match node:
+            case nodes.Sink() if mirrors_slates(node):
+                pass  # it takes the slates, not the records
             case nodes.Sink():
                 chunk = drop_replaced(chunk)
                 self.sunk.setdefault(node.name, []).append(chunk)

@@ -150,6 +150,13 @@ class Checkpoint:
                 f"{error}; run `millstream doctor {self.path}` to see the last good batch"
             ) from error
 
+    def before(self, manifest: Manifest) -> Manifest | None:
+        """The batch before this one, if it can still be read."""
+        try:
+            return read_manifest(self.manifests / name_of(manifest.batch - 1))
+        except (OSError, CheckpointError):
+            return None
+
     def commit(self, manifest: Manifest) -> None:
         """Make a batch exist."""
         _write_manifest(self.manifests, manifest)

@@ -19,7 +19,7 @@ def check_flow(plan: Plan) -> Plan:
     if not plan.sinks() and not plan.updaters():
         raise ConfigError(
             f"flow {plan.flow!r} has no sink, so nothing would come out; end a stream with "
-            ".sink(ms.Parquet('out/')), ms.Jsonl, ms.Console, ms.Call or ms.Memory"
+            ".sink(ms.Parquet('out/')), ms.Jsonl, ms.Console, ms.Call, ms.Memory or ms.Redis"
         )
     _check_sinks(plan)
     _check_deltas(plan)

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from millstream.api.aggregates import Builtin
+from millstream.api.sinks import Redis
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.plan.stages import Plan
@@ -64,6 +65,9 @@ def _check(
                     _check_expression(node, item, have)
         case nodes.Pairs() | nodes.Windowed():
             for key in node.keys:
+                _check_name(node, "key", key, have)
+        case nodes.Sink(spec=Redis() as spec):
+            for key in spec.columns:
                 _check_name(node, "key", key, have)
     if isinstance(node, nodes.Windowed):
         for name, agg in node.aggs:
