@@ -136,10 +136,11 @@ class Slates(Store):
             return
         merging = self.rows.to_merge(len(fresh))
         owner = np.asarray(flat(fresh.column("shard")))
-        mine = ~np.isin(owner, [int(shard) for shard in merging])
-        pieces = [fresh if mine.all() else fresh.filter(pa.array(mine))]
+        alone = ~np.isin(owner, [int(shard) for shard in merging])
+        pieces = [fresh if alone.all() else fresh.filter(pa.array(alone))]
         for shard, segments in merging.items():
-            merged = self.rows.merged(shard, segments, fresh.filter(pa.array(owner == int(shard))))
+            mine = fresh.filter(pa.array(owner == int(shard)))
+            merged = self.rows.merged(shard, segments, mine, self.batch.number)
             chosen = set(segments)
             kept[shard] = [one for one in kept[shard] if one not in chosen]
             if merged is not None:

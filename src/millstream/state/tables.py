@@ -86,14 +86,26 @@ class KeyedTable:
                 chosen[shard] = segments[len(segments) - max(taken, 1) :]
         return chosen
 
-    def merged(self, shard: str, chosen: list[Segment], fresh: pa.Table | None) -> pa.Table | None:
-        """Chosen (newest) segments of a shard and new rows as one; the oldest drops tombstones."""
+    def merged(
+        self,
+        shard: str,
+        chosen: list[Segment],
+        fresh: pa.Table | None,
+        batch: int | None = None,
+    ) -> pa.Table | None:
+        """Chosen (newest) segments of a shard and new rows as one; the oldest drops tombstones.
+
+        Those of `batch` stay until the next time: they are how others learn what it removed.
+        """
         tables = self._read(chosen)
         if fresh is not None and len(fresh):
             tables.append(fresh)
         table = newest(tables)
         if table is not None and len(chosen) == len(self.stored.get(shard, [])):
-            table = table.filter(pc.invert(table.column("gone")))
+            keep = pc.invert(table.column("gone"))
+            if batch is not None:
+                keep = pc.or_(keep, pc.equal(table.column("batch"), batch))
+            table = table.filter(keep)
         return table
 
     def _read(self, segments: list[Segment]) -> list[pa.Table]:
