@@ -480,9 +480,10 @@ def recipes_of_changes(draw: Any, *, sources: int) -> Recipe:
     steps = tuple(tuple(draw(some)) for _ in range(sources))
     job: Job = draw(jobs())
     emit = draw(st.sampled_from(EMISSIONS))
-    if emit["emit"] == "delta" and job.kind == "reduce":  # one row per key and window, always
-        job = replace(job, what=("just_count",))
-    job = replace(job, window=draw(st.sampled_from(WINDOWS)), emit=emit)
+    cut = draw(st.sampled_from(draw(st.sampled_from([WINDOWS, KINDS]))))
+    if job.kind == "map_reduce" and cut[0] == "bytes":  # there the packed pair is the record
+        cut = ("count", *cut[1:])
+    job = replace(job, window=cut, emit=emit)
     then = None
     if emit["emit"] == "delta" and job.kind != "map_reduce" and draw(st.booleans()):
         then = draw(st.sampled_from(WINDOWS))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millstream.ops.records import as_json
 from millstream.testing import Driver, reference
-from tests.differential.comparing import assert_same, assert_windows_ascend, magnitude
+from tests.differential.comparing import assert_same, assert_windows_ascend, magnitude, tidy
 from tests.differential.flows import (
     Input,
     Recipe,
@@ -32,55 +32,85 @@ LONG = settings(max_examples=2_000, deadline=None, suppress_health_check=list(He
 def drive(recipe: Recipe, given: Input, parallelism: int, stops: dict[int, int]) -> dict[str, Any]:
     """Run a flow; before some batches stop and go on from the checkpoint with other parallelism."""
     flow = recipe.build()
-    out: dict[str, Any] = {}
+    out: dict[str, Any] = {}  # per sink a list of what each batch gave
     with tempfile.TemporaryDirectory(prefix="millstream-") as place:
         driver = Driver(flow, parallelism=parallelism, checkpoint=place)
         sinks = list(driver._sinks)
         for number, pieces in enumerate(given.batches):
             if number in stops:
-                _take(driver, sinks, out)
                 driver.close()
                 driver = Driver(flow, parallelism=stops[number], checkpoint=place)
             for source, rows in pieces:
                 driver.push(source, rows)
-            driver.step()
-        driver.end()
-        _take(driver, sinks, out)
+            _take(driver, sinks, out, driver.step)
+        _take(driver, sinks, out, driver.end)
         driver.close()
     return out
 
 
-def _take(driver: Driver, sinks: list[str], out: dict[str, Any]) -> None:
+def _take(driver: Driver, sinks: list[str], out: dict[str, Any], run: Any) -> None:
+    before = {sink: len(driver.output(sink)) for sink in sinks}
+    run()
     for sink in sinks:
-        out.setdefault(sink, []).extend(driver.output(sink))
+        out.setdefault(sink, []).append(driver.output(sink)[before[sink] :])
 
 
 def check(recipe: Recipe, given: Input, parallelism: int, stops: dict[int, int]) -> None:
     batches = given.flat()
     expected = reference(recipe.build(), batches=batches)
-    found = drive(recipe, given, parallelism, stops)
-    assert found.keys() == expected.keys()
+    given_out = drive(recipe, given, parallelism, stops)
+    assert given_out.keys() == expected.keys()
+    found = {sink: [row for rows in given_out[sink] for row in rows] for sink in given_out}
     for sink, rows in expected.items():
         if sink == "late" and recipe.job.kind == "map_reduce":
             rows = [{name: as_json(value) for name, value in row.items()} for row in rows]
-        if sink == "out" and recipe.job.emit:
-            found[sink] = final_rows(recipe, found[sink])
+        if sink == "out" and recipe.job.emit.get("emit") == "early":
+            found[sink] = last_revisions(recipe, found[sink])
+        elif sink == "out" and recipe.job.emit:
+            found[sink] = sum_of_changes(recipe, given_out[sink])
         assert_same(found[sink], rows, scale=magnitude(batches), what=sink)
     if kind_of(recipe.job.window) in ("plain", "landmark") and not recipe.job.emit:
         assert_windows_ascend(found["out"])
 
 
-def final_rows(recipe: Recipe, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a stream of early results or changes comes to, without the marks."""
-    if recipe.job.emit["emit"] == "early":
-        return [_without(row, "revision") for row in rows if row["final"]]
-    keys = ("key",) if recipe.job.kind == "map_reduce" else recipe.job.keys
-    last: dict[str, dict[str, Any]] = {}
+def last_revisions(recipe: Recipe, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a stream of early results comes to, without the marks."""
+    kind = kind_of(recipe.job.window)
+    revisions: dict[str, list[tuple[int, bool]]] = {}
     for row in rows:
-        name = repr(([_plain(row.get(key)) for key in keys], row["window_end"]))
-        assert row["op"] == ("u" if name in last else "+")
-        last[name] = _without(row, "op")
-    return list(last.values())
+        at = ("window_start", "window_end") if kind in ("plain", "landmark") else ("window_start",)
+        revisions.setdefault(_name(recipe, row, *at), []).append((row["revision"], row["final"]))
+    if kind in ("plain", "landmark"):
+        for known in revisions.values():  # one by one, and nothing after the last
+            assert sorted(set(known)) == list(dict.fromkeys(known))
+            assert [number for number, _ in dict.fromkeys(known)] == list(range(len(set(known))))
+            assert not any(final for _, final in list(dict.fromkeys(known))[:-1])
+    return [_without(row, "revision") for row in rows if row["final"]]
+
+
+def sum_of_changes(recipe: Recipe, batches: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """What a stream of changes comes to, without the marks."""
+    current: dict[str, list[dict[str, Any]]] = {}
+    for rows in batches:
+        updated: set[str] = set()
+        for row in rows:
+            name = _name(recipe, row, "window_start", "window_end")
+            plain = _without(row, "op")
+            if row["op"] == "-":
+                held = current[name]
+                held.remove(next(one for one in held if repr(tidy([one])) == repr(tidy([plain]))))
+            elif row["op"] == "u" and name not in updated:
+                assert current[name]
+                current[name] = [plain]
+                updated.add(name)
+            else:
+                current.setdefault(name, []).append(plain)
+    return [row for rows in current.values() for row in rows]
+
+
+def _name(recipe: Recipe, row: dict[str, Any], *bounds: str) -> str:
+    keys = ("key",) if recipe.job.kind == "map_reduce" else recipe.job.keys
+    return repr(([_plain(row.get(key)) for key in keys], *(row.get(at) for at in bounds)))
 
 
 def _plain(key: Any) -> Any:

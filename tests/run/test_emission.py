@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import millstream as ms
+from millstream.api.windows import WHOLE
 from millstream.errors import ConfigError
-from millstream.testing import Driver
+from millstream.testing import Driver, reference
 
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 WINDOWS = {"tumbling": ms.tumbling("10s"), "sliding": ms.sliding("10s", "5s")}
@@ -35,11 +36,13 @@ def source(flow: ms.Flow) -> ms.Stream:
     return flow.source(files, name="in")
 
 
-def drive(flow: ms.Flow, seed: int, parallelism: int) -> dict[str, list[dict[str, Any]]]:
-    rows = records(seed)
+def drive(
+    flow: ms.Flow, seed: int, parallelism: int, cut: int = 7, most: int = 200
+) -> dict[str, list[dict[str, Any]]]:
+    rows = records(seed)[:most]
     with Driver(flow, parallelism=parallelism) as driver:
-        for start in range(0, len(rows), 7):
-            driver.push("in", rows[start : start + 7]).step()
+        for start in range(0, len(rows), cut):
+            driver.push("in", rows[start : start + cut]).step()
             driver.advance("4s")
             if start % 5 == 0:
                 driver.restart()
@@ -189,3 +192,162 @@ def test_updates_of_keys_that_are_stored_as_text() -> None:
         driver.end()
         assert [row["op"] for row in driver.output("changes")] == ["+", "u", "+", "+"]
         assert [row["n"] for row in driver.output("minute")] == [3, 1]
+
+
+# -- sessions, landmarks, windows over rows and bytes ----------------------------------------------
+
+KINDS = {
+    "session": ms.session("3s"),
+    "landmark": ms.landmark("4s"),
+    "count": ms.count_window(7),
+    "count, overlapping": ms.count_window(9, 4),
+    "count with gaps": ms.count_window(6, 8),
+    "bytes": ms.bytes_window(120, 60),
+}
+AGGS = {"n": ms.count(), "total": ms.sum("v"), "all": ms.collect("v"), "high": ms.max("v")}
+
+
+class Total(ms.MapReduce):
+    """A job with combine."""
+
+    def map(self, key: Any, value: dict[str, Any], ts: datetime) -> Any:
+        yield value["k"], value["v"]
+
+    def combine(self, key: str, values: list[int]) -> int:
+        return sum(values)
+
+    def reduce(self, key: str, values: list[int], window: ms.Window) -> Any:
+        yield key, sum(values)
+
+
+def three_ways(flow: ms.Flow, kind: str, **emit: Any) -> None:
+    windowed = source(flow).key_by("k").window(KINDS[kind], **emit)
+    windowed.agg(**AGGS).sink(ms.Memory(), name="with agg")
+    windowed.reduce(lambda key, rows, window: {"path": [r["v"] for r in rows]}).sink(
+        ms.Memory(), name="with reduce"
+    )
+    if kind != "bytes":  # there the packed pair is the record
+        windowed.map_reduce(Total()).sink(ms.Memory(), name="with map_reduce")
+
+
+def shown(rows: list[dict[str, Any]], *without: str) -> list[str]:
+    plain = ({n: v for n, v in row.items() if n not in without} for row in rows)
+    return sorted(" ".join(f"{name}={row[name]}" for name in sorted(row)) for row in plain)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("seed", "when"), [(0, {"every": "15s"}), (1, {"every_rows": 20}), (2, {"every_event": "5s"})]
+)
+def test_early_results_of_other_kinds(kind: str, seed: int, when: dict[str, Any]) -> None:
+    flow = ms.Flow("early")
+    three_ways(flow, kind, emit="early", **when)
+    expected = reference(flow, {"in": records(seed)[:90]})
+    for name, rows in drive(flow, seed, 1 + seed, cut=5, most=90).items():
+        last = [row for row in rows if row["final"]]
+        assert shown(last, "revision") == shown(expected[name])
+        assert any(not row["final"] for row in rows)
+        key = "key" if name == "with map_reduce" else "k"
+        for row in [row for row in rows if not row["final"]]:
+            assert [one for one in last if _refines(kind, key, one, row)], row
+        _check_revisions(kind, key, rows)
+
+
+def _refines(kind: str, key: str, final: dict[str, Any], early: dict[str, Any]) -> bool:
+    """Whether an early result became this one."""
+    same = final[key] == early[key] and final["revision"] > early["revision"]
+    if kind == "landmark":
+        return bool(same and final["window_end"] == early["window_end"])
+    if kind == "session":  # it grew, and may have been joined with others
+        starts_in = final["window_start"] <= early["window_start"]
+        return bool(same and starts_in and early["window_end"] <= final["window_end"])
+    return bool(same and final["window_start"] == early["window_start"])
+
+
+def _check_revisions(kind: str, key: str, rows: list[dict[str, Any]]) -> None:
+    if kind == "session":
+        return
+    seen: dict[Any, list[int]] = {}
+    for row in rows:
+        at = row["window_end"] if kind == "landmark" else row["window_start"]
+        seen.setdefault((row[key], at), []).append(row["revision"])
+    for revisions in seen.values():
+        assert revisions == list(range(len(revisions)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(2))
+def test_changes_of_other_kinds_add_up(kind: str, seed: int) -> None:
+    flow = ms.Flow("deltas")
+    three_ways(flow, kind, emit="delta")
+    expected = reference(flow, {"in": records(seed)[:90]})
+    for name, rows in drive(flow, seed, 1 + seed, cut=5, most=90).items():
+        key = "key" if name == "with map_reduce" else "k"
+        current: dict[Any, list[str]] = {}
+        for row in rows:
+            held = current.setdefault((row[key], row["window_start"], row["window_end"]), [])
+            (plain,) = shown([row], "op")
+            if row["op"] == "-":
+                held.remove(plain)  # it is equal to a row that was given before
+            elif row["op"] == "u":
+                assert len(held) == 1 and held != [plain]
+                held[:] = [plain]
+            else:
+                held.append(plain)
+        assert sorted(row for held in current.values() for row in held) == shown(expected[name])
+        ops = {row["op"] for row in rows}
+        if kind == "landmark":
+            assert ops == {"+", "u"}
+        else:
+            assert ops >= {"+", "-"} and ("u" not in ops or kind == "session")
+
+
+def test_sessions_that_a_late_record_joins_are_taken_back() -> None:
+    flow = ms.Flow("visits")
+    visits = source(flow).key_by("k").window(ms.session("2s"), emit="delta").agg(n=ms.count())
+    visits.sink(ms.Memory())
+    with Driver(flow) as driver:
+        for second in (0, 3, 6, 1.5, 0.5, 20):
+            row = {"ts": BEGIN + timedelta(seconds=second), "k": "a", "v": 1}
+            driver.push("in", [row]).step()
+            driver.restart()
+        driver.end()
+        found = [
+            (r["op"], r["n"], r["window_start"].second, r["window_end"].second)
+            for r in driver.output()
+        ]
+    assert found == [
+        ("+", 1, 0, 2),
+        ("+", 1, 3, 5),
+        ("-", 1, 0, 2),  # 1.5 joins them
+        ("-", 1, 3, 5),
+        ("+", 3, 0, 5),
+        ("u", 4, 0, 5),  # 0.5 is in it already
+        ("+", 1, 6, 8),
+        ("+", 1, 20, 22),
+    ]
+
+
+def test_a_late_record_moves_the_windows_over_records_after_it() -> None:
+    flow = ms.Flow("rows")
+    pairs = source(flow).key_by("k").window(ms.count_window(2), emit="delta").agg(v=ms.collect("v"))
+    pairs.sink(ms.Memory())
+    with Driver(flow) as driver:
+        for second in (1, 2, 3, 4, 0):
+            row = {"ts": BEGIN + timedelta(seconds=second), "k": "a", "v": second}
+            driver.push("in", [row]).step()
+            driver.restart()
+        driver.end()
+        found = [(r["op"], r["v"]) for r in driver.output()]
+    assert found == [
+        ("+", [1, 2]),
+        ("+", [0, 1]),  # in the order of time
+        ("-", [1, 2]),
+        ("+", [2, 3]),
+        ("+", [4]),
+    ]
+
+
+def test_over_the_whole_input_a_result_leaves_once() -> None:
+    with pytest.raises(ConfigError, match=r"ms\.landmark"):
+        source(ms.Flow("x")).key_by("k").window(WHOLE, emit="delta")

@@ -445,10 +445,10 @@ def _emission(
             'window(emit="early"): say when, with every="10s" (wall clock), every_rows=1000 or '
             'every_event="1m"'
         )
-    if emit != "final" and window.kind not in ("tumbling", "sliding", "hopping"):
+    if emit != "final" and window.span.whole:
         raise ConfigError(
-            f"window(emit={emit!r}): {window} leaves only once; early and delta results are for "
-            "tumbling, sliding and hopping windows"
+            f"window(emit={emit!r}): over the whole input a result leaves once; for what there is "
+            "so far at every slide use ms.landmark(slide)"
         )
     if every_rows is not None and (not isinstance(every_rows, int) or every_rows < 1):
         raise ConfigError(f"window(every_rows={every_rows!r}): expected a whole number from 1")

@@ -7,7 +7,7 @@ that order and tie-breaks do not depend on how the input was split or batched.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ class Chunk:
     pos: Int64
     src: int
     sign: Int64 | None = None  # negative for rows that take away what was emitted before
+    revision: Int64 | None = None  # of a change: the batch that emitted what it adds or takes away
+    window: Int64 | None = None  # of a result not yet emitted: which window of its key it is of
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -45,12 +47,13 @@ class Chunk:
 
     def with_table(self, table: pa.Table) -> Chunk:
         """The same records with other columns."""
-        return Chunk(table, self.ts, self.pos, self.src, self.sign)
+        return replace(self, table=table)
 
     def at(self, table: pa.Table, index: np.ndarray[Any, Any]) -> Chunk:
         """Other rows, each made from the record at an index of this chunk."""
-        sign = None if self.sign is None else self.sign[index]
-        return Chunk(table, self.ts[index], self.pos[index], self.src, sign)
+        marks = (self.sign, self.revision, self.window)
+        taken = (None if mark is None else mark[index] for mark in marks)
+        return Chunk(table, self.ts[index], self.pos[index], self.src, *taken)
 
     def signs(self) -> Int64:
         """Whether every record adds (1) or takes away (negative)."""

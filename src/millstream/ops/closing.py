@@ -59,6 +59,7 @@ class Found:
     start: Int64 | None  # None: the window has no beginning ...
     end: Int64 | None  # ... or, over the whole input, no bounds at all
     ts: Int64 | None
+    window: Int64 | None = None  # which window of its key, where its time does not tell
 
 
 def results(
@@ -78,7 +79,8 @@ def results(
         columns["window_start"] = no_start if found.start is None else _stamps(found.start[order])
         columns["window_end"] = _stamps(found.end[order])
     dead: list[DeadLetter] = []
-    heads = Chunk(pa.table(columns), time[order], place[key], src)
+    window = None if found.window is None else found.window[order]
+    heads = Chunk(pa.table(columns), time[order], place[key], src, window=window)
     if job.reducer is not None:
         return _call_reducer(job, heads, outputs["values"], order, dead), dead
     for measure in job.measures:
@@ -271,8 +273,7 @@ def _call_reducer(
     if bad:
         why = next(iter(bad.values()))
         raise RunError(f"{job.name}: the results of reduce cannot share one table: {why}")
-    at = np.array(origin, np.int64)
-    return Chunk(table, heads.ts[at], heads.pos[at], heads.src)
+    return heads.at(table, np.array(origin, np.int64))
 
 
 def _reduced(

@@ -72,14 +72,14 @@ def close_sessions(
 def _sessions_found(
     key: Int64, uniques: list[pa.Array], start: Any, until: Int64, gap: int
 ) -> Found:
-    end = until + gap
-    return Found(key, uniques, np.asarray(flat(start)), end, end - 1)
+    begin, end = np.asarray(flat(start)), until + gap
+    return Found(key, uniques, begin, end, end - 1, begin)
 
 
 def nothing_found(job: WindowJob) -> Found:
     """No window leaves."""
     nothing = np.zeros(0, np.int64)
-    return Found(nothing, [pa.nulls(0) for _ in job.keys], nothing, nothing, nothing)
+    return Found(nothing, [pa.nulls(0) for _ in job.keys], nothing, nothing, nothing, nothing)
 
 
 def _missing(job: WindowJob, outputs: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +101,8 @@ def close_landmarks(
 ) -> tuple[Outcome, pa.Table | None]:
     """Everything so far at every slide in which a key got records; and the new totals of keys.
 
-    `panes` are merged rows not yet in `totals`; `values` all rows ever kept.
+    `panes` are merged rows not yet in `totals`; `values` all rows ever kept. Results are those of
+    slides that end in (closed, closing].
     """
     job = family.jobs[0]
     outputs: dict[str, Any] = {}
@@ -112,7 +113,7 @@ def close_landmarks(
         leaving = np.asarray(flat(panes.column("pane"))) < closing
         panes = panes.filter(pa.array(leaving))
     if panes is not None and len(panes):
-        found, outputs, grown = _grow(family, panes, totals)
+        found, outputs, grown = _grow(family, panes, totals, closed)
     if values is not None and len(values):
         codes, uniques, values = in_order(job.keys, values)
         pane = np.asarray(flat(values.column("pane")))
@@ -133,7 +134,7 @@ def close_landmarks(
 
 
 def _grow(
-    family: Family, panes: pa.Table, totals: pa.Table | None
+    family: Family, panes: pa.Table, totals: pa.Table | None, closed: int
 ) -> tuple[Found, dict[str, Any], pa.Table]:
     """Running totals of every key over its panes, beginning with what is stored."""
     job = family.jobs[0]
@@ -191,8 +192,17 @@ def _grow(
     total = heads
     for name, column in states.items():
         total = total.append_column(name, column)
-    end = (pane[fresh] + 1) * job.span.pane
-    return Found(codes[fresh], uniques, None, end, end - 1), outputs, total
+    due = pane[fresh] >= closed
+    if not due.all():
+        outputs = {name: _where(column, due) for name, column in outputs.items()}
+    end = (pane[fresh][due] + 1) * job.span.pane
+    return Found(codes[fresh][due], uniques, None, end, end - 1), outputs, total
+
+
+def _where(column: Any, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Any:
+    if isinstance(column, list):
+        return [column[index] for index in np.flatnonzero(mask)]
+    return column.filter(pa.array(mask))
 
 
 def close_numbered(
@@ -332,7 +342,7 @@ def _close_rows(
     time = end - 1
     if leaving.ended is not None:
         time = np.where(last > leaving.full[key], np.maximum(time, leaving.ended), time)
-    found = Found(key, leaving.uniques, start, end, time)
+    found = Found(key, leaving.uniques, start, end, time, last)
     chunk, dead = results(job, src, found, outputs | _missing(job, outputs))
     return chunk, 0, dead
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -85,9 +86,7 @@ def run_keyed(work: Work, rows: dict[str, list[bytes]]) -> dict[str, Chunk]:
         return _plain(work, bags)
     run = {"session": _sessions, "landmark": _landmarks}.get(family.kind, _numbered)
     job = family.jobs[0]
-    chunk, last, dead = run(work, job, bags)
-    work.account(job, last, dead)
-    return {job.name: chunk}
+    return {job.name: run(work, job, bags)}
 
 
 # -- plain windows over time ------------------------------------------------------------------
@@ -124,10 +123,13 @@ def _plain(work: Work, bags: dict[str, Bag]) -> dict[str, Chunk]:
         if job.name in stores:
             _recompute(work, job, bags["panes"], panes, stores[job.name])
         chunk = _without_unknown(work, job, chunk)
-        results[job.name] = _emit(work, job, chunk, mine, looks[job.name])
+        open_now, until = None, looks[job.name]
+        if until is not None:
+            open_now = close(job, *mine, work.closing(job), until, number)
+        results[job.name] = _emit(work, job, chunk, open_now, until)
     for job in work.family.jobs:
         if job not in rest:
-            results[job.name] = _emit(work, job, results[job.name], (None, None), None)
+            results[job.name] = _emit(work, job, results[job.name])
     for bag in bags.values():
         bag.store(work.all_closing())
     return {job.name: results[job.name] for job in work.family.jobs}
@@ -175,20 +177,24 @@ def _emit(
     work: Work,
     job: WindowJob,
     final: Chunk,
-    rows: tuple[pa.Table | None, pa.Table | None],
-    until: int | None,
+    opened: Outcome | None = None,
+    until: int | None = None,
 ) -> Chunk:
-    """Results as the operator's contract wants them: final as they are, others marked."""
+    """Results as the operator's contract wants them: final as they are, others marked.
+
+    `opened` are results of windows that are still open and end by `until`, if they were looked at.
+    """
     if job.emission.mode == "final":
         return final
     store = Emitted(work.family, job.name, work.batch, work.control)
-    looked = Looked(final, work.closing(job) * job.span.pane)
-    if until is not None:
-        number = work.numbers[job.name]
-        open_now, _, dead = close(job, *rows, work.closing(job), until, number)
+    left = END if job.logical is not None else work.closing(job) * job.span.pane
+    looked = Looked(final, left, kind=job.kind)
+    if opened is not None and until is not None:
+        open_now, _, dead = opened
         work.control.dead.extend(dead)
-        looked = replace(looked, open_now=open_now, open_end=until * job.span.pane)
-    chunk, memory = refine(job.emission, looked, store.rows(), work.batch.shards)
+        reach = END if job.logical is not None else until * job.span.pane
+        looked = replace(looked, open_now=open_now, open_end=reach)
+    chunk, memory = refine(job.emission, looked, store.rows(), work.batch.shards, work.batch.number)
     store.replace(memory)
     return chunk
 
@@ -260,38 +266,52 @@ def _recompute(
 # -- other kinds --------------------------------------------------------------------------------
 
 
-def _sessions(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Outcome:
+def _sessions(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
     """Sessions are looked at when the oldest could be over; otherwise new pieces are only added."""
     gap, watermark, src = job.span.size, work.closing(job), work.numbers[job.name]
-    if not any(bag.lowest() + gap <= watermark for bag in bags.values()):
-        for bag in bags.values():
-            bag.append()
-        outcome, _, _ = close_sessions(job, None, None, watermark, src)
-        return outcome
-    rows = {table: bag.every_row() for table, bag in bags.items()}
-    outcome, panes, values = close_sessions(
+    until = _look_until(work, job)
+    reach = watermark if until is None else until
+    rows: dict[str, pa.Table | None] = {}
+    if any(bag.lowest() + gap <= reach for bag in bags.values()):
+        rows = {table: bag.every_row() for table, bag in bags.items()}
+    (chunk, last, dead), panes, values = close_sessions(
         job, rows.get("panes"), rows.get("values"), watermark, src
     )
-    for table, left in (("panes", panes), ("values", values)):
-        if table in bags:
-            bags[table].replace(left)
-    return outcome
+    work.account(job, last, dead)
+    for table, still in (("panes", panes), ("values", values)):
+        if table in bags and _size(still) < _size(rows.get(table)):
+            bags[table].replace(still)
+        elif table in bags:
+            bags[table].append()
+    opened = None
+    if until is not None:
+        opened, _, _ = close_sessions(job, panes, values, until, src)
+    return _emit(work, job, chunk, opened, until)
 
 
-def _landmarks(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Outcome:
+def _size(rows: pa.Table | None) -> int:
+    return 0 if rows is None else len(rows)
+
+
+def _landmarks(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
     """Panes that close go into the totals of their keys; only keys with new records are touched."""
-    family, closing = work.family, work.closing(job)
-    due = any(bag.due(work.all_closing()) for bag in bags.values())
+    family, closed, closing = work.family, work.closed(job), work.closing(job)
+    until, src = _look_until(work, job), work.numbers[job.name]
+    due = until is not None or any(bag.due(work.all_closing()) for bag in bags.values())
     panes = bags["panes"].all_rows() if due and "panes" in bags else None
     values = bags["values"].every_row() if due and "values" in bags else None
     totals, table = None, Table(family, "totals", work.batch, work.control)
     if panes is not None and len(panes):
         panes = merge_panes(family, panes)
-        leaving = panes.filter(pc.less(panes.column("pane"), closing))
-        totals = table.rows_of(family.keys, leaving)
-    outcome, grown = close_landmarks(
-        family, panes, values, totals, work.closed(job), closing, work.numbers[job.name]
+        reach = closing if until is None else until
+        totals = table.rows_of(family.keys, panes.filter(pc.less(panes.column("pane"), reach)))
+    (chunk, last, dead), grown = close_landmarks(
+        family, panes, values, totals, closed, closing, src
     )
+    work.account(job, last, dead)
+    opened = None
+    if until is not None:
+        opened, _ = close_landmarks(family, panes, values, totals, closing, until, src)
     if grown is not None:
         table.put(family.keys, grown)
     table.store()
@@ -299,17 +319,19 @@ def _landmarks(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Outcome:
         bags["panes"].store(work.all_closing())
     if "values" in bags:
         bags["values"].append()
-    return outcome
+    return _emit(work, job, chunk, opened, until)
 
 
-def _numbered(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Outcome:
+def _numbered(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
     """Rows whose order is settled get their numbers; windows that are full leave."""
     family, bag, watermark = work.family, bags["values"], work.closing(job)
-    number = work.numbers[job.name]
+    number, furthest = work.numbers[job.name], work.clocks.furthest[job.name]
     ended = work.clocks.watermarks[job.name] >= END
+    until = _look_until(work, job)
+    early = job.emission.mode == "early"
     tails = Table(family, "tails", work.batch, work.control)
     ready = None
-    rows = bag.every_row() if bag.lowest() < watermark else None
+    rows = bag.every_row() if bag.lowest() < (watermark if until is None else until) else None
     if rows is None:
         bag.append()
     else:
@@ -318,11 +340,29 @@ def _numbered(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Outcome:
         bag.replace(rows.filter(pc.invert(settled)))
     known = tails.every_row() if ended else tails.rows_of(family.keys, ready)
     (chunk, _, dead), held = close_numbered(
-        family, ready, known, work.clocks.furthest[job.name] if ended else None, number
+        family, ready, known, furthest if ended else None, number
     )
+    work.account(job, watermark, dead)
+    opened = None
+    if until is not None and early:  # all that have begun, with records whose order is settled
+        known = tails.every_row()
+        opened, _ = close_numbered(family, ready, known, furthest, number)
+    elif until is not None:  # as if nothing could still come in between
+        soon = None if rows is None else rows.filter(pc.less(rows.column("ts"), until))
+        opened, _ = close_numbered(family, soon, tails.rows_of(family.keys, soon), None, number)
     if ended:
         tails.clear()
     elif held is not None and ready is not None:
         tails.put(family.keys, held)
     tails.store()
-    return chunk, watermark, dead
+    if opened is not None:
+        opened = (_others(opened[0], chunk), *opened[1:])
+    return _emit(work, job, chunk, opened, until)
+
+
+def _others(chunk: Chunk, left: Chunk) -> Chunk:
+    """Results of windows that have not left."""
+    assert chunk.window is not None and left.window is not None
+    gone = set(zip(left.pos.tolist(), left.window.tolist(), strict=True))
+    names = zip(chunk.pos.tolist(), chunk.window.tolist(), strict=True)
+    return chunk.take(np.array([name not in gone for name in names], np.bool_))
