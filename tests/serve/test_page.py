@@ -464,6 +464,24 @@ def test_a_stopped_server_is_seen_and_found_again(site: Site, window: Window) ->
     window.shows("n", "3")
 
 
+def test_another_checkpoint_behind_the_same_address(
+    site: Site, window: Window, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for n in range(5):
+        site.count("walmart", n)
+    window.page.goto(site.url("counts", "walmart"))
+    window.shows("n", "4")
+    other = Writer(tmp_path_factory.mktemp("other"), flow="others")
+    other.commit(Put("walmart", {"n": 77}))
+    port = site.server.port
+    site.server.stop()
+    site.server = serve(other.path, port)
+    window.says("#flow", "others")
+    window.shows("n", "77")
+    other.commit(Put("walmart", {"n": 78}))
+    window.shows("n", "78")
+
+
 def test_with_a_token_the_page_keeps_a_cookie(site: Site, window: Window) -> None:
     site.count("walmart", 1)
     site.server.stop()

@@ -1,14 +1,15 @@
 // The live page: asks for /status about once a second, and hands it to the parts of the page.
 
 import { Chart } from "./charts.js";
-import { $, el, keyed, say, show } from "./dom.js";
-import { ago, clock, count, duration, isoMoment, plural, printable, short } from "./format.js";
+import { $, el, say, show } from "./dom.js";
+import { ago, clock, count, duration, plural, printable, short } from "./format.js";
 import { Graph } from "./graph.js";
 import { History } from "./history.js";
 import { numberOf, parseFigures } from "./json.js";
 import { HotKeys, Ledger } from "./ledger.js";
 import { ask, Refused } from "./server.js";
 import { Slates } from "./slates.js";
+import { summaryOf, Tiles } from "./tiles.js";
 import { Tip } from "./tip.js";
 
 const VISIBLE = 1000; // milliseconds between questions
@@ -30,7 +31,7 @@ const ledger = new Ledger($("ledger"), $("ledger-note"));
 const hot = new HotKeys($("hot"));
 const history = new History();
 const slates = new Slates((batch) => batch > history.batch && poll());
-const tiles = keyed($("tiles"), makeTile);
+const tiles = new Tiles($("tiles"));
 const throughput = new Chart($("throughput"), tip, {
   value: (point) => point.rows_per_second,
   format: (value) => `${short(value)}/s`,
@@ -86,7 +87,8 @@ async function poll() {
     draw();
     slates.setActive(isActive());
     const batch = numberOf(answer.batch);
-    if (batch !== lastBatch) slates.committed();
+    if (batch < lastBatch) slates.forget(); // another checkpoint behind the same address
+    else if (batch > lastBatch) slates.committed();
     lastBatch = batch;
   } catch (error) {
     failures += 1;
@@ -115,7 +117,8 @@ function draw() {
   document.title = `${printable(status.flow)} · Millstream`;
   say($("flow"), printable(status.flow));
   drawState(stateOf());
-  drawNotice("note", [status.paused && `Paused: ${status.paused}`, status.problem].filter(Boolean).join(" "));
+  const paused = status.paused ? `Paused: ${status.paused}` : "";
+  drawNotice("note", [paused, status.problem ?? ""].filter(Boolean).join(" · "));
   document.body.classList.remove("stale");
   if (!$("view-flow").hidden) {
     graph.update(status, history.rates(status));
@@ -162,55 +165,14 @@ function drawTimes() {
   if (!status) return;
   const time = now();
   if (!$("view-flow").hidden) {
-    tiles(tilesOf(time));
+    tiles.update(status, time);
     drawCharts(time);
   } else {
-    slates.tick(Date.now() / 1000);
+    slates.card.tick(Date.now() / 1000);
   }
-  say($("summary"), $("view-flow").hidden ? summaryOf(time) : "");
+  say($("summary"), $("view-flow").hidden ? summaryOf(status, time) : "");
   const batch = status.at ? `Batch ${count(numberOf(status.batch))}` : "No batch yet";
   say($("updated"), `${batch}, read ${ago(Date.now() / 1000 - answered)}`);
-}
-
-function tilesOf(time) {
-  const rates = status.rates ?? {};
-  const at = numberOf(status.at);
-  const lag = status.lag_seconds == null ? null : numberOf(status.lag_seconds);
-  const dead = numberOf(status.dead);
-  const late = numberOf(status.late);
-  const working = status.running && history.points.length + numberOf(rates.rows_per_second) > 0;
-  const held = (status.sources ?? []).flatMap((one) => one.held_by ?? []);
-  return [
-    ["Last batch", { value: at ? count(numberOf(status.batch)) : "none", note: at ? ago(Math.max(0, time - at)) : "" }],
-    ["Throughput", { value: working ? `${short(numberOf(rates.rows_per_second))}/s` : "–", note: working ? "rows" : "" }],
-    ["Time per batch", { value: working ? duration(numberOf(rates.batch_seconds)) : "–", note: working ? `${short(numberOf(rates.batches_per_second))} batches/s` : "" }],
-    ["Watermark", { value: status.watermark ? isoMoment(status.watermark).slice(11, 19) : "–", note: status.watermark ? isoMoment(status.watermark).slice(0, 10) : "" }],
-    ["Lag", { value: lag === null ? "–" : duration(lag), note: held.length ? `held back by ${printable(held.join(", "))}` : "" }],
-    ["Dead letters", { value: few(dead), note: dead ? "look at these" : "", warn: dead > 0 }],
-    ["Late", { value: few(late), note: "" }],
-  ];
-}
-
-function summaryOf(time) {
-  if (!status.at) return "no batch yet";
-  const parts = [`batch ${count(numberOf(status.batch))}, ${ago(Math.max(0, time - numberOf(status.at)))}`];
-  if (status.watermark) parts.push(`watermark ${isoMoment(status.watermark).slice(0, 19)}`);
-  if (status.lag_seconds != null) parts.push(`lag ${duration(numberOf(status.lag_seconds))}`);
-  return parts.join(" · ");
-}
-
-function makeTile(name) {
-  const value = el("dd", { class: "value" });
-  const note = el("dd", { class: "note" });
-  const element = el("div", { "data-tile": name }, el("dt", {}, name), value, note);
-  return {
-    element,
-    update(tile) {
-      say(value, tile.value);
-      say(note, tile.note);
-      element.classList.toggle("warn", Boolean(tile.warn));
-    },
-  };
 }
 
 function drawCharts(time) {
@@ -218,18 +180,21 @@ function drawCharts(time) {
   const end = last && (!status.running || lost !== null) ? last.at : Math.max(time, last?.at ?? 0);
   const span = minutes * 60;
   const recent = history.points.filter((point) => point.at >= end - span);
-  const said = recent.length ? `${plural(recent.length, "batch", "batches")} in the last ${minutes} min` : "";
+  const said = `${plural(recent.length, "batch", "batches")} in the last ${minutes} min.`;
   const rows = recent.map((point) => point.rows_per_second);
   const times = recent.map((point) => point.batch_seconds);
-  const most = recent.length ? `most ${short(Math.max(...rows))} rows/s` : "";
-  const middle = recent.length ? `median ${duration(median(times))}, most ${duration(Math.max(...times))}` : "";
+  let most = "";
+  let middle = "";
+  if (recent.length) {
+    most = `most ${short(Math.max(...rows))} rows/s`;
+    middle = `median ${duration(median(times))}, most ${duration(Math.max(...times))}`;
+  }
   throughput.update(history.points, end, span, `Throughput over time. ${said} ${most}`);
   latency.update(history.points, end, span, `Time per batch over time. ${said} ${middle}`);
   say($("throughput-now"), most);
   say($("latency-now"), middle);
 }
 
-const few = (value) => (value < 1e8 ? count(value) : short(value));
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
 
 // -- the address -----------------------------------------------------------------------------------

@@ -35,7 +35,8 @@ export function duration(seconds) {
   const first = units.findIndex(([, size]) => whole >= size);
   const [name, size] = units[first];
   const rest = units[first + 1] && Math.floor((whole % size) / units[first + 1][1]);
-  return `${grouped.format(Math.floor(whole / size))} ${name}${rest ? ` ${rest} ${units[first + 1][0]}` : ""}`;
+  const more = rest ? ` ${rest} ${units[first + 1][0]}` : "";
+  return `${grouped.format(Math.floor(whole / size))} ${name}${more}`;
 }
 
 // How long ago, in whole seconds.
@@ -70,6 +71,14 @@ export function printable(text) {
     /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}]/gu,
     (c) => `\\u${c.codePointAt(0).toString(16).padStart(4, "0")}`,
   );
+}
+
+// A text as one part of a path or address; halves of characters, which have no code, are replaced.
+export const encoded = (text) => encodeURIComponent(text.toWellFormed?.() ?? text);
+
+// Where a slate, or those of an updater, are shown on this page.
+export function addressOf(updater, key = null) {
+  return `#/slates/${encoded(updater)}${key === null ? "" : `/${encoded(key)}`}`;
 }
 
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n == 1 ? one : many}`;

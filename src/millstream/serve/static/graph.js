@@ -1,34 +1,16 @@
 // The workflow as a picture. Its shape is drawn when it changes; figures are written into it.
 
 import { el, say, svg } from "./dom.js";
-import { bytes, count, duration, isoMoment, printable, secondsOf, short } from "./format.js";
-import { numberOf } from "./json.js";
+import { behindOf, figuresOf } from "./figures.js";
+import { addressOf, bytes, count, duration, isoMoment, printable, short } from "./format.js";
 import { arrange } from "./layout.js";
+import { head, look, rounded, shape, title } from "./shapes.js";
 
 const WIDEST = 196;
 const NARROWEST = 164;
 const HEIGHT = 70;
 const MARGIN = 14;
 const SMALLEST = 0.66; // a wider picture is scrolled, not shrunk further
-
-// Kind of node -> how it looks, and what it is called.
-const LOOKS = new Map(
-  Object.entries({
-    source: ["source", "source"],
-    sink: ["sink", "sink"],
-    windowed: ["window", "window"],
-    window: ["window", "window"],
-    update: ["update", "updater"],
-    updater: ["update", "updater"],
-    stream: ["stream", "stream"],
-    published: ["stream", "stream"],
-    late: ["late", "late records"],
-    mapbatches: ["step", "map batches"],
-    pairs: ["step", "map"],
-  }),
-);
-const look = (kind) => LOOKS.get(kind)?.[0] ?? "step";
-const title = (kind) => LOOKS.get(kind)?.[1] ?? printable(String(kind ?? "step"));
 
 export class Graph {
   constructor(container, legend, note, tip) {
@@ -170,8 +152,7 @@ export class Graph {
     const attributes = { class: `node ${kind}`, transform: `translate(${x} ${y})`, tabindex: 0 };
     let group;
     if (kind === "update") {
-      const to = `#/slates/${encodeURIComponent(node.name)}`;
-      group = svg("a", { ...attributes, href: to }, ...parts);
+      group = svg("a", { ...attributes, href: addressOf(node.name) }, ...parts);
     } else {
       group = svg("g", { ...attributes, role: "img" }, ...parts);
     }
@@ -225,93 +206,6 @@ export class Graph {
     }
     return lines;
   }
-}
-
-// Everything that is known of a step, from the sources, the operators and the ledger.
-export function figuresOf(status, name) {
-  const source = status.sources?.find((one) => one.name === name);
-  const operator = status.operators?.find((one) => one.name === name);
-  const account = Object.hasOwn(status.ledger ?? {}, name) ? status.ledger[name] : null;
-  const records = source?.rows ?? operator?.offered ?? account?.offered;
-  const watermark = source?.watermark ?? operator?.watermark ?? null;
-  const behind = secondsOf(status.watermark) - secondsOf(watermark);
-  const heldBy = source?.held_by;
-  return {
-    records: records == null ? null : numberOf(records),
-    watermark,
-    lag: status.lag_seconds != null && Number.isFinite(behind) ? numberOf(status.lag_seconds) + behind : null,
-    toRead: numberOf(source?.pending_bytes),
-    heldBy: heldBy == null ? "" : [].concat(heldBy).join(", "),
-    pending: numberOf(operator?.pending),
-    carried: numberOf(operator?.carried),
-    slates: operator?.slates == null ? null : numberOf(operator.slates),
-    strategy: operator?.strategy ?? "",
-    dead: numberOf(operator?.dead ?? account?.dead),
-    late: numberOf(operator?.late ?? account?.late),
-    diverted: numberOf(operator?.diverted ?? account?.diverted),
-    dropped: numberOf(operator?.dropped ?? account?.dropped),
-  };
-}
-
-function behindOf(figures) {
-  if (figures.carried) return `${short(figures.carried)} carried`;
-  if (figures.pending) return `${short(figures.pending)} waiting`;
-  if (figures.toRead) return `${bytes(figures.toRead)} left`;
-  if (figures.lag !== null) return `lag ${duration(figures.lag)}`;
-  return "";
-}
-
-// Each kind has an outline of its own, so that colour is not needed to tell them apart.
-function shape(kind, w, h) {
-  const round = Math.min(9, h / 4);
-  const box = (x, y, rx) => svg("rect", { class: "box", x, y, width: w, height: h, rx });
-  switch (kind) {
-    case "source":
-      return [box(0, 0, Math.min(26, h / 2))];
-    case "sink": {
-      const fold = Math.min(16, h / 2.5);
-      return [
-        svg("path", { class: "box", d: `M0 0h${w - fold}l${fold} ${fold}v${h - fold}h${-w}z` }),
-        svg("path", { class: "line", d: `M${w - fold} 0v${fold}h${fold}` }),
-      ];
-    }
-    case "update": {
-      const off = Math.min(5, h / 7);
-      return [box(off, -off, round), box(0, 0, round)];
-    }
-    case "window": {
-      const bars = Math.max(2, Math.floor((w - 12) / 15));
-      const step = (w - 12) / bars;
-      const d = Array.from({ length: bars }, (_, i) => `M${6 + i * step} 4h${step - 3}`).join("");
-      return [box(0, 0, Math.min(4, round)), svg("path", { class: "panes", d })];
-    }
-    case "stream": {
-      const tip = Math.min(14, h / 3);
-      return [svg("path", { class: "box", d: `M0 0h${w - tip}l${tip} ${h / 2}l${-tip} ${h / 2}h${tip - w}z` })];
-    }
-    default:
-      return [box(0, 0, round)];
-  }
-}
-
-function head(x, y, down) {
-  return down ? `M${x} ${y}l-4.5 -8h9z` : `M${x} ${y}l-8 -4.5v9z`;
-}
-
-function rounded(points, radius) {
-  let path = `M${points[0]}`;
-  for (let i = 1; i < points.length - 1; i += 1) {
-    const before = towards(points[i], points[i - 1], radius);
-    const after = towards(points[i], points[i + 1], radius);
-    path += `L${before}Q${points[i]} ${after}`;
-  }
-  return `${path}L${points.at(-1)}`;
-}
-
-function towards([x, y], [u, v], most) {
-  const length = Math.hypot(u - x, v - y);
-  const part = length ? Math.min(most, length / 2) / length : 0;
-  return [x + (u - x) * part, y + (v - y) * part];
 }
 
 function fit(element, text, room) {

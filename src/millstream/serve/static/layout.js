@@ -20,7 +20,8 @@ export function arrange(nodes, edges, size) {
   const back = closing(names, all);
   const forward = all.filter((edge) => !back.has(edge));
   const layer = layersOf(names, forward);
-  const slots = new Map(names.map((name) => [name, { layer: layer.get(name), height: size.across, near: [] }]));
+  const slotOf = (name) => ({ layer: layer.get(name), height: size.across, near: [] });
+  const slots = new Map(names.map((name) => [name, slotOf(name)]));
   const columns = Array.from({ length: Math.max(0, ...layer.values()) + 1 }, () => []);
   for (const slot of slots.values()) columns[slot.layer].push(slot);
   for (const edge of forward) {

@@ -1,7 +1,7 @@
 // Where every record went, as a table that is checked here once more; and the keys with most events.
 
 import { el, flash, keyed, say, show } from "./dom.js";
-import { count, plural, printable } from "./format.js";
+import { addressOf, count, plural, printable } from "./format.js";
 import { countOf, keyText, numberOf } from "./json.js";
 
 const WAYS = ["aggregated", "dead", "late", "diverted", "dropped"];
@@ -105,7 +105,7 @@ function hotRow(updater, key) {
   const bar = el("span", { class: "bar", "aria-hidden": "true" });
   const share = el("span", { class: "share" });
   const number = el("span", { class: "note" });
-  const to = `#/slates/${encodeURIComponent(updater)}/${encodeURIComponent(key)}`;
+  const to = addressOf(updater, key);
   const link = el("a", { href: to, class: "key", dir: "auto" }, printable(key) || "(empty)");
   return {
     element: el("li", {}, link, number, share, bar),

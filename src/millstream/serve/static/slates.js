@@ -2,21 +2,18 @@
 // value. Its place is in the address: #/slates/<updater>/<key>, each percent-encoded.
 
 import { $, el, flash, keyed, say, show } from "./dom.js";
-import { ago, count, isoMoment, plural, printable } from "./format.js";
+import { addressOf, count, encoded, plural, printable } from "./format.js";
 import { brief, keyText, numberOf, same } from "./json.js";
 import { Changes, dropped, Question } from "./server.js";
-import { Tree } from "./tree.js";
+import { SlateCard } from "./slate.js";
 
 const PAGE = 30;
 const TYPING = 200; // milliseconds without a key before the list follows
 const LEAST = 1000; // milliseconds between two readings of the list
 
-export const addressOf = (updater, key) =>
-  `#/slates/${encodeURIComponent(updater)}${key === null ? "" : `/${encodeURIComponent(key)}`}`;
-
 export class Slates {
   constructor(onBatch) {
-    this.tree = new Tree($("slate"));
+    this.card = new SlateCard();
     this.rows = keyed($("list"), (_, one) => this.#row(keyText(one.key)));
     this.listing = new Question();
     this.reading = new Question();
@@ -24,7 +21,7 @@ export class Slates {
       slate: (data) => this.#changed(data),
       batch: (data) => onBatch(numberOf(data?.batch)),
       reset: () => this.refresh(),
-      state: () => this.#explain(),
+      state: (live) => this.card.setLive(live),
     });
     this.updaters = [];
     this.active = false; // shown, in a visible window, and the server answers
@@ -33,10 +30,9 @@ export class Slates {
     this.prefix = "";
     this.pages = [""]; // the key after which each page begins, up to the one shown
     this.listed = null; // the last answer
-    this.slate = undefined; // {key, value, ts, batch, changed}, null: there is none, undefined: not read yet
     this.timers = { typing: 0, listing: 0 };
     this.lastListing = 0;
-    $("updater").addEventListener("change", (event) => (location.hash = addressOf(event.target.value, null)));
+    $("updater").addEventListener("change", (event) => (location.hash = addressOf(event.target.value)));
     $("prefix").addEventListener("input", () => this.#typed());
     $("find").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -70,15 +66,10 @@ export class Slates {
       $("prefix").value = "";
       this.pages = [""];
       this.listed = null;
-      this.#show(undefined);
     }
     if (updater !== null) $("updater").value = updater;
-    if (asked.key !== this.key || asked.updater !== this.keyOf) {
-      this.key = asked.key;
-      this.keyOf = asked.updater;
-      this.tree.clear();
-      this.#show(undefined);
-    }
+    this.key = asked.key;
+    this.card.look(updater, asked.key);
     this.#draw();
     this.refresh();
   }
@@ -106,17 +97,19 @@ export class Slates {
     if (this.key !== null && !told && !this.reading.open) this.#read();
   }
 
+  // What was read belongs to another checkpoint.
+  forget() {
+    this.listed = null;
+    this.card.forget();
+    this.changes.stop();
+    this.refresh();
+  }
+
   refresh() {
     if (!this.active || this.updater === null) return;
     this.#list();
     if (this.key !== null) this.#read();
     else this.#follow();
-  }
-
-  tick(now) {
-    const parts = this.slate ? [`last event ${isoMoment(this.slate.ts)}`] : [];
-    if (this.slate?.changed) parts.push(`changed ${ago(now - this.slate.changed)}`);
-    say($("slate-note"), parts.join(" · "));
   }
 
   // -- the list ------------------------------------------------------------------------------------
@@ -149,7 +142,7 @@ export class Slates {
     const asked = new URLSearchParams({ prefix: this.prefix, limit: PAGE });
     if (this.pages.at(-1)) asked.set("after", this.pages.at(-1));
     try {
-      this.listed = await this.listing.ask(`slates/${encodeURIComponent(this.updater)}?${asked}`);
+      this.listed = await this.listing.ask(`slates/${encoded(this.updater)}?${asked}`);
       this.failure = "";
     } catch (error) {
       if (dropped(error)) return;
@@ -229,40 +222,14 @@ export class Slates {
     } catch (error) {
       if (dropped(error)) return;
       if (error.status !== 404) {
-        this.#show(undefined, `The slate could not be read: ${error.message}`);
+        this.card.fail(`The slate could not be read: ${error.message}`);
         return;
       }
       found = null;
     }
     const batch = numberOf(found?.batch);
-    this.#show(found && { key: found.key, value: found.slate, ts: found.ts, batch });
+    this.card.show(found && { key: found.key, value: found.slate, ts: found.ts, batch });
     this.#follow();
-  }
-
-  // undefined: not known yet; null: there is none.
-  #show(slate, failure) {
-    if (slate && this.slate && slate.batch < this.slate.batch) return;
-    const before = this.slate;
-    this.slate = slate;
-    if (slate && before) {
-      slate.changed = same(before.value, slate.value) ? before.changed : Date.now() / 1000;
-    }
-    if (slate) this.tree.update(slate.value);
-    else this.tree.clear();
-    show($("slate"), Boolean(slate));
-    say($("slate-key"), this.key === null ? "" : printable(this.key) || "(empty key)");
-    let empty = "";
-    if (this.key === null) empty = this.updater === null ? "" : "Choose a key to see its slate change as batches are committed.";
-    else if (failure) empty = failure;
-    else if (slate === null) empty = "There is no slate for this key. If one comes, it appears here.";
-    else if (!slate) empty = "Reading…";
-    else if (typeof slate.value === "object" && slate.value !== null && !Object.keys(slate.value).length) {
-      empty = "The slate is empty.";
-    }
-    say($("slate-empty"), empty);
-    show($("slate-empty"), empty !== "");
-    this.tick(Date.now() / 1000);
-    this.#explain();
   }
 
   // -- changes -------------------------------------------------------------------------------------
@@ -280,17 +247,18 @@ export class Slates {
       return;
     }
     const asked = new URLSearchParams({ updater: this.updater, prefix: all ? this.prefix : this.key });
-    const known = [this.listed?.batch, this.slate?.batch].filter((batch) => batch != null).map(numberOf);
-    this.changes.follow(`events?${asked}`, known.length ? Math.min(...known) : null);
+    const known = [this.listed?.batch, this.card.slate?.batch].filter((batch) => batch != null);
+    this.changes.follow(`events?${asked}`, known.length ? Math.min(...known.map(numberOf)) : null);
   }
 
   #changed(data) {
     if (data?.updater !== this.updater) return;
     const batch = numberOf(data.batch);
-    const ours = this.slate ? same(data.key, this.slate.key) : keyText(data.key) === this.key;
-    if (ours && this.slate !== undefined && batch >= (this.slate?.batch ?? 0)) {
+    const shown = this.card.slate;
+    const ours = shown ? same(data.key, shown.key) : keyText(data.key) === this.key;
+    if (ours && shown !== undefined && batch >= (shown?.batch ?? 0)) {
       const { key, slate: value, ts } = data;
-      this.#show(value === null ? null : { key, value, ts, batch });
+      this.card.show(value === null ? null : { key, value, ts, batch });
     }
     if (this.listed && batch >= numberOf(this.listed.batch)) {
       const at = this.listed.slates.findIndex((one) => same(one.key, data.key));
@@ -302,17 +270,11 @@ export class Slates {
       }
     }
   }
-
-  #explain() {
-    const live = this.changes.live && this.key !== null;
-    $("slate-live").classList.toggle("good", live);
-    say($("slate-live"), this.key === null ? "" : live ? "● live" : "○ as last read");
-  }
 }
 
 // "." and ".." cannot be a part of a path that a browser asks for; the list knows them too.
 function pathOf(updater, key) {
-  const base = `slates/${encodeURIComponent(updater)}`;
-  if (key !== "" && key !== "." && key !== "..") return `${base}/${encodeURIComponent(key)}`;
+  const base = `slates/${encoded(updater)}`;
+  if (key !== "" && key !== "." && key !== "..") return `${base}/${encoded(key)}`;
   return `${base}?${new URLSearchParams({ prefix: key, limit: 1 })}`;
 }
