@@ -3,7 +3,8 @@
 2,000 keys are stored. A batch brings 1,000 records of 200 keys and closes one slide of 1 s, which
 gives 2,000 results, in windows of 10 to 3,600 panes. This is the cost of the engine alone, with its
 state and commits on disk: batches are driven by `millstream.testing.Driver`, in this process and
-without Spark. Beside sums, which have running values, stands the maximum, which has no inverse.
+without Spark. Beside sums, which have running values, stands the maximum, which has no inverse and
+goes on from kept stacks.
 The results of every tenth batch are compared with NumPy's.
 """
 
@@ -27,7 +28,7 @@ START = 1_700_000_000
 BEHIND = 50  # slides filled in at once before the first live batch, to get there in time
 LIMIT = 600.0
 BUDGET = 60.0  # seconds of live batches for each kind and size
-GROWTH = 1.5  # the most a median batch may grow from the fewest panes to the most
+GROWTH = {"sum": 1.5, "max": 2.0}  # the most a batch may grow from the fewest panes to the most
 
 
 def run(quick: bool = False) -> dict[str, Any]:
@@ -61,23 +62,24 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 def _goals(figures: dict[str, Any]) -> list[Any]:
-    found = figures["sum"]
-    small, large = min(found, key=int), max(found, key=int)
     goals = []
-    for name in ("median", "mean"):
-        text = f"{name} live batch of sums, {large} panes beside {small}"
-        wanted = f"at most {GROWTH} times"
-        if any("timed_out" in found[n] for n in (small, large)):
-            goals.append(goal(text, wanted, None, False))
-            continue
-        grown = round(found[large][name] / found[small][name], 3)
-        goals.append(goal(text, wanted, grown, grown <= GROWTH))
+    for way, most in GROWTH.items():
+        found = figures[way]
+        small, large = min(found, key=int), max(found, key=int)
+        for name in ("median", "mean"):
+            text = f"{name} live batch of {way}, {large} panes beside {small}"
+            wanted = f"at most {most} times"
+            if any("timed_out" in found[n] for n in (small, large)):
+                goals.append(goal(text, wanted, None, False))
+                continue
+            grown = round(found[large][name] / found[small][name], 3)
+            goals.append(goal(text, wanted, grown, grown <= most))
     return goals
 
 
 def _plot(figures: dict[str, Any], quick: bool) -> None:
     with plot("live", quick) as (axis,):
-        for way, label in (("sum", "sum (running values)"), ("max", "max (no inverse)")):
+        for way, label in (("sum", "sum (running values)"), ("max", "max (kept stacks)")):
             done = {int(n): one for n, one in figures[way].items() if "median" in one}
             if done:
                 axis.plot(

@@ -28,7 +28,7 @@ class Settings:
     poll: seconds between looks at idle sources.
     disk_full_wait: seconds to wait for room when the disk is full.
     stop_timeout: seconds `stop()` waits for the current batch.
-    debug: show Spark's log, and compare running values with recomputation at every slide.
+    debug: show Spark's log, and compare what windows keep with recomputation at every slide.
     serve: serve slates and status over HTTP while the flow runs: a port, or "host:port".
     spark: further Spark properties.
     on_progress: called after every batch.

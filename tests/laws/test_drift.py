@@ -17,7 +17,7 @@ from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.preparing import merge_panes, prepare
 from millstream.ops.running import PRESENCE, advance, recompute
 from millstream.ops.spans import NOTHING_CLOSED, Span
-from millstream.run import keyed
+from millstream.run import sliding
 
 PANES = 50
 BITS = 90  # every value is a whole multiple of 2^-90: exact sums are sums of whole numbers
@@ -76,8 +76,8 @@ def slid(values: list[float]) -> Iterator[tuple[float, float, float]]:
         until = min(count, closed + chance.randint(1, 40))
         near = panes.slice(closed - PANES, PANES + until - closed)
         advanced = None
-        if closed // keyed._REFRESH == until // keyed._REFRESH:
-            advanced = advance(job, running, near, closed, until)
+        if closed // sliding._REFRESH == until // sliding._REFRESH:
+            advanced = advance(job, running, near, None, closed, until)
         if advanced is not None and advanced.sure:
             found, _ = results(job, 0, advanced.found, advanced.outputs)
             running = advanced.running

@@ -122,11 +122,11 @@ def check_running(seed: int) -> None:
         running = decode_block(encode_block(running))  # as after a restart
         pane = np.asarray(panes.column("pane"))
         near = panes.filter(pa.array((pane >= at - size) & (pane < until)))
-        advanced = advance(job, running, near, at, until)
+        advanced = advance(job, running, near, None, at, until)
         again, _, _ = close(job, panes, None, at, until, 0)
         if advanced.sure:
             moved, _ = results(job, 0, advanced.found, advanced.outputs)
-            assert disagreement(job, moved, again, panes) is None
+            assert disagreement(job, moved, again, panes, "") is None
             running = advanced.running
         else:
             running = recompute(job, panes, until)

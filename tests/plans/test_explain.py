@@ -30,6 +30,13 @@ class WordCount(ms.MapReduce):
         yield key, sum(values)
 
 
+class Sliding(WordCount):
+    """The same with an inverse."""
+
+    def uncombine(self, key: Any, total: Any, expired: Any) -> Any:
+        return total - expired
+
+
 class Top(ms.MapReduce):
     def reduce(self, key: Any, values: list[Any], window: ms.Window) -> Iterator[tuple[Any, Any]]:
         yield key, max(values)
@@ -114,6 +121,15 @@ def shared_panes(flow: ms.Flow) -> None:
     wide.named("range").sink(ms.Memory())
 
 
+def jobs_that_slide(flow: ms.Flow) -> None:
+    text = flow.source(ms.Stdin(lateness="2s"))
+    text.map_reduce(Sliding(), ms.sliding("1m", "1s")).sink(ms.Memory(), name="inverse")
+    text.map_reduce(WordCount(), ms.sliding("1m", "1s")).sink(ms.Memory(), name="combine")
+    text.map_reduce(WordCount(), ms.session("1m")).sink(ms.Memory(), name="session")
+    early = text.key_by().window(ms.sliding("1m", "1s"), emit="early", every="5s")
+    early.map_reduce(Sliding()).sink(ms.Memory(), name="early")
+
+
 def other_windows(flow: ms.Flow) -> None:
     keyed = flow.source(ms.Files("in/", time="ts", lateness="5s"), name="clicks").key_by("user")
     for window in (ms.landmark("1m"), ms.session("30m"), ms.count_window(9, 3), ms.bytes_window(9)):
@@ -130,6 +146,7 @@ FLOWS: list[Callable[[ms.Flow], None]] = [
     union_fork_and_late,
     shared_panes,
     other_windows,
+    jobs_that_slide,
 ]
 
 

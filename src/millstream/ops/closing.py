@@ -39,7 +39,7 @@ def close(
 
     `panes` must be merged; `values` may be in any order.
     """
-    window_key, window_end, uniques, outputs = _outputs(job, panes, values, closed, closing)
+    window_key, window_end, uniques, outputs = outputs_of(job, panes, values, closed, closing)
     span = job.span
     last = int(window_end.max()) if len(window_end) else closed
     start = end = ts = None
@@ -110,7 +110,7 @@ def _stamps(micros: Int64) -> pa.Array:
     return pa.array(micros).cast(STAMP)
 
 
-def _outputs(
+def outputs_of(
     job: WindowJob, panes: pa.Table | None, values: pa.Table | None, closed: int, closing: int
 ) -> tuple[Int64, Int64, list[pa.Array], dict[str, Any]]:
     """Per closing window its key code and end; the distinct keys; and the output columns."""

@@ -56,28 +56,40 @@ def has_inverse(measure: Measure) -> bool:
 
 
 def advance(
-    job: WindowJob, running: pa.Table, panes: pa.Table, closed: int, closing: int
+    job: WindowJob,
+    running: pa.Table | None,
+    panes: pa.Table | None,
+    late: pa.Table | None,
+    closed: int,
+    closing: int,
 ) -> Advanced:
     """Move every key from the window that ends at `closed` to the one that ends at `closing`.
 
     `running` has one row per key that is present; `panes` are merged rows of all panes that enter
-    or leave on the way.
+    or leave on the way; `late` are rows for panes that the values hold already. There
+    must be rows of any kind.
     """
     span = job.span
-    rows = concat([running.select(["shard", *_keys(job)]), panes.select(["shard", *_keys(job)])])
+    given = (running, panes, late)
+    none = next(table for table in given if table is not None).slice(0, 0)
+    running, panes, late = (none if table is None else table for table in given)
+    rows = concat([t.select(["shard", *_keys(job)]) for t in (running, panes, late)])
     codes, uniques = codes_of(job.keys, rows)
     keys = int(codes.max()) + 1 if len(codes) else 0
     some = np.zeros(keys, np.int64)
     some[codes] = np.arange(len(codes))
     owners = rows.take(pa.array(some))
-    at_running, at_panes = codes[: len(running)], codes[len(running) :]
+    at_running, at_panes, at_late = np.split(codes, np.cumsum([len(running), len(panes)]))
     pane = np.asarray(flat(panes.column("pane")))
     totals = [_Total.start(m, running, at_running, keys) for m in _measures(job)]
     states = [state_of(panes, m) for m in _measures(job)]
+    for total in totals:
+        every = np.ones(len(late), np.bool_)
+        total.move(state_of(late, total.measure), at_late, every, ~every)
     found_key: list[Int64] = []
     found_end: list[Int64] = []
     answers: list[dict[str, Any]] = []
-    sure = True
+    sure = all(total.sure() for total in totals)
     for end in range(closed + span.step, closing + 1, span.step):
         enters = (pane >= end - span.step) & (pane < end)
         leaves = (pane >= end - span.step - span.panes) & (pane < end - span.panes)
@@ -105,16 +117,16 @@ def advance(
 
 
 def disagreement(
-    job: WindowJob, running: Chunk, recomputed: Chunk, panes: pa.Table | None
+    job: WindowJob, running: Chunk, recomputed: Chunk, panes: pa.Table | None, hint: str
 ) -> str | None:
-    """Where results from running values differ from those computed from panes, in words.
+    """Where results from what is kept differ from those computed from panes, in words.
 
     Both are in the order of windows and keys; `panes` tell how large the numbers behind them are.
     Rounding may differ; an `uncombine` that is not the inverse of `combine` shows.
     """
     if len(running) != len(recomputed):
         return (
-            f"{job.name}: running values give {len(running)} results, "
+            f"{job.name}: what is kept gives {len(running)} results, "
             f"recomputing gives {len(recomputed)}"
         )
     mine, others = running.table.to_pylist(), recomputed.table.to_pylist()
@@ -131,7 +143,7 @@ def disagreement(
                 return (
                     f"{job.name}: {what}, key {key}, window until {one.get('window_end')}: the "
                     f"running value of {name!r} is {one.get(name)!r}, recomputed from panes it is "
-                    f"{other.get(name)!r}; is uncombine the inverse of combine? "
+                    f"{other.get(name)!r}; {hint} "
                     "millstream.testing.check_aggregate can tell"
                 )
     return None

@@ -6,18 +6,16 @@ says follows from the graph, and with a checkpoint from its last committed batch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from millstream.durations import text
 from millstream.graph import nodes
-from millstream.ops.jobs import Family, Measure, WindowJob
-from millstream.ops.kernels import Running
-from millstream.ops.running import LEAST_PANES, can_run
+from millstream.ops.jobs import Family, WindowJob
 from millstream.plan.figures import Figures, moment, read_figures
 from millstream.plan.planner import sketch
 from millstream.plan.stages import Plan
+from millstream.plan.strategies import choose, function_name, how_of, pays_above, used_strategy
 
 
 def explain(flow: str, graph: tuple[nodes.Node, ...], checkpoint: str | Path | None = None) -> str:
@@ -97,14 +95,6 @@ def _windows_left(figures: Figures | None, node: nodes.Windowed, job: WindowJob)
     if used is not None:
         parts.append(f"slid last by {used}")
     return ["windows: " + ", ".join(parts)] if parts else []
-
-
-def used_strategy(figures: Figures, job: WindowJob) -> str | None:
-    """How the windows of a job slid last; the manifest says "blocks" for two stacks as well."""
-    used = figures.strategy(job.name)
-    if used == "blocks" and all(m.objects is not None for m in job.measures if not m.held):
-        return "two stacks"
-    return used
 
 
 def _kept(figures: Figures | None, family: Family) -> list[str]:
@@ -240,18 +230,9 @@ def what_of(node: nodes.Node) -> str:
 def _windowed(node: nodes.Windowed, job: WindowJob, figures: Figures | None) -> list[str]:
     lines = [f"{node.name} = key by {keys_of(node)}, window {node.window} <- {_feeds(node)}"]
     inner = _how_windows(job)
-    if node.job is not None:
-        if node.job.can("combine"):
-            inner.append("two stacks: one value per key and pane, because it has combine")
-        else:
-            inner.append("kept values: all are handed to reduce, because it has no combine")
-    elif node.reducer is not None:
-        inner.append(f"kept values: reduce {function_name(node.reducer)} gets records in order")
-    else:
-        choice = choose(node, job)
-        inner.append(f"strategy: {choice.name}, because {choice.why}")
-    for name, agg in node.aggs:
-        inner.append(f"{name} = {agg}: {_WHY[_way(agg, job)]}")
+    choice = choose(node, job)
+    inner.append(f"strategy: {choice.name}, because {choice.why}")
+    inner.extend(f"{name} = {agg}: {how_of(agg, job)}" for name, agg in node.aggs)
     inner.extend(_happened(figures, node))
     inner.extend(_windows_left(figures, node, job))
     lines.extend(f"  {line}" for line in inner)
@@ -277,103 +258,9 @@ def _how_windows(job: WindowJob) -> list[str]:
     return lines
 
 
-def pays_above(job: WindowJob) -> float | None:
-    """Values per second and key above which panes save work; None where they save none.
-
-    Without panes every slide takes t*w values, with them t*s values and w/pane panes. So panes pay
-    off when t*(w - s) > w/pane: t is the rate, w the size and s the slide.
-    """
-    span = job.span
-    if job.kind != "time" or span.whole or not job.combines or span.size <= span.slide:
-        return None
-    return span.panes / ((span.size - span.slide) / 1e6)
-
-
 def number(value: float) -> str:
     """Three digits are enough."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-# -- strategies --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Choice:
-    """How the windows of an operator are computed, and the reason."""
-
-    name: str
-    why: str
-
-
-def choose(node: nodes.Windowed, job: WindowJob) -> Choice:
-    """The strategy of a keyed operator."""
-    if node.job is not None:
-        if node.job.can("combine"):
-            return Choice("two stacks", "it has combine")
-        return Choice("kept values", "it has no combine")
-    if node.reducer is not None:
-        return Choice("kept values", "reduce gets records in order")
-    ways = list(dict.fromkeys(agg.strategy for _, agg in node.aggs))
-    name = " and ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
-    if can_run(job):
-        return Choice(
-            f"running values, else {name}",
-            f"every aggregate has an inverse, and a window has {job.span.panes} panes "
-            f"(from {LEAST_PANES} on)",
-        )
-    if not job.measures or all(m.held for m in job.measures):
-        return Choice(name, "nothing can be combined")
-    if job.kind in _OTHER_WAYS:
-        also = " and kept values" if any(m.held for m in job.measures) else ""
-        return Choice(_OTHER_WAYS[job.kind] + also, _OTHER_WHY[job.kind])
-    if job.kind in ("rows", "bytes"):
-        return Choice(name, "running values are for windows over time")
-    if job.span.whole:
-        return Choice(name, "one window never slides")
-    if job.span.size <= job.span.slide:
-        return Choice(name, "windows do not overlap")
-    if job.span.panes < LEAST_PANES:
-        few = f"a window has {job.span.panes} panes"
-        return Choice(name, f"{few}, running values begin at {LEAST_PANES}")
-    without = [
-        str(agg)
-        for (_, agg), measure in zip(node.aggs, job.measures, strict=True)
-        if not has_inverse(measure)
-    ]
-    have = "has" if len(without) == 1 else "have"
-    return Choice(name, f"{', '.join(without)} {have} no inverse")
-
-
-def has_inverse(measure: Measure) -> bool:
-    """Whether panes can be taken away again."""
-    if measure.objects is not None:
-        return measure.objects.inverse is not None
-    return isinstance(measure.kernel, Running)
-
-
-def _way(agg: Any, job: WindowJob) -> str:
-    if can_run(job):
-        return "running values"
-    if agg.strategy != "kept values" and job.kind in _OTHER_WAYS:
-        return _OTHER_WAYS[job.kind]
-    return str(agg.strategy)
-
-
-_OTHER_WAYS = {"landmark": "totals", "session": "joined pieces"}
-_OTHER_WHY = {
-    "landmark": "nothing ever leaves the window",
-    "session": "a session does not slide",
-}
-
-
-_WHY = {
-    "running values": "running values, panes are added as they enter and taken away as they leave",
-    "blocks": "blocks, one combine per result however many panes",
-    "totals": "totals, each pane is added once to that of its key",
-    "joined pieces": "joined pieces, combined when sessions leave",
-    "two stacks": "two stacks, one or two combines per result, because it has combine",
-    "kept values": "kept values, all values of a window are needed",
-}
 
 
 def _source(spec: Any) -> str:
@@ -407,8 +294,3 @@ def sink_name(spec: Any) -> str:
         return f"{type(spec).__name__}({address.shown})"
     fn = getattr(spec, "fn", None)
     return f"{type(spec).__name__}({function_name(fn) if fn else ''})"
-
-
-def function_name(fn: Any) -> str:
-    """What a function is called in plans."""
-    return getattr(fn, "__qualname__", type(fn).__qualname__).replace("<locals>.", "")

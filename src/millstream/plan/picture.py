@@ -18,24 +18,22 @@ from millstream.durations import text as duration
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.plan.explain import (
-    choose,
     how_it_updates,
     keys_of,
     members_of,
     number,
-    pays_above,
     place_of,
     places,
     reading_of,
     sink_name,
     update_keys,
-    used_strategy,
     what_of,
 )
 from millstream.plan.figures import Figures, moment, read_figures
 from millstream.plan.layout import Box, Layout, Space, arrange
 from millstream.plan.planner import sketch
 from millstream.plan.stages import Plan
+from millstream.plan.strategies import choose, pays_above, used_strategy
 
 _FONT = "'Segoe UI', 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
 _SIZE = 12.0

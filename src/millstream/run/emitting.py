@@ -15,8 +15,8 @@ from millstream.ops.codec import decode_row
 from millstream.ops.events import Keys, event_rows, keys_of_values
 from millstream.ops.records import DeadLetter, Row, as_json, to_table
 from millstream.ops.updates import Cell, Machine, Outcome, Publication, UpdateGroup
-from millstream.run.keyed import Clocks
 from millstream.run.updating import Arrival, Surroundings, run_group
+from millstream.run.work import Clocks
 
 if TYPE_CHECKING:
     from millstream.run.tasks import Task

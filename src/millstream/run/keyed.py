@@ -7,71 +7,22 @@ them leave, or when segments are merged by size. Other kinds add tables with one
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.errors import RunError
 from millstream.ops.chunks import Chunk
 from millstream.ops.closing import close
-from millstream.ops.closing import results as results_of
 from millstream.ops.emission import Firing, Looked, fires, refine
-from millstream.ops.jobs import Family, WindowJob
+from millstream.ops.jobs import WindowJob
 from millstream.ops.kinds import Outcome, close_landmarks, close_numbered, close_sessions
 from millstream.ops.preparing import merge_panes
 from millstream.ops.progress import END
-from millstream.ops.records import DeadLetter
-from millstream.ops.running import PRESENCE, advance, can_run, disagreement, recompute
-from millstream.run.batch import Batch, Control
-from millstream.run.stores import BAGS, Bag, Emitted, Running, Table
-
-_MOST_STEPS = 64  # windows per batch: a backlog with more is faster in blocks
-_REFRESH = 256  # slides after which running values are recomputed, so that rounding stays bounded
-_GAIN = 4  # panes per key from which on running values are cheaper
-
-
-@dataclass(frozen=True)
-class Clocks:
-    """Where time stands in this batch: per operator the watermark, with and without lateness."""
-
-    watermarks: dict[str, int]
-    on_time: dict[str, int]
-    latest: int  # the latest event time of all
-    furthest: dict[str, int]  # per operator a time that no watermark of its input has passed
-
-
-@dataclass
-class Work:
-    """One family's share of a batch in one task."""
-
-    family: Family
-    batch: Batch
-    control: Control
-    numbers: dict[str, int]  # operator -> its number in the identity of records
-    clocks: Clocks
-    counts: Counter[str]  # operator -> records it got in this batch
-
-    def closed(self, job: WindowJob) -> int:
-        """The last window end that had left before this batch."""
-        return self.batch.closed[job.name]
-
-    def closing(self, job: WindowJob) -> int:
-        """The last window end that leaves with this batch."""
-        return max(self.closed(job), job.span.closes_at(self.clocks.watermarks[job.name]))
-
-    def all_closing(self) -> dict[str, int]:
-        """The same for all operators of the family."""
-        return {job.name: self.closing(job) for job in self.family.jobs}
-
-    def account(self, job: WindowJob, last: int, dead: list[DeadLetter]) -> None:
-        """Note how far an operator came, and results that could not be computed."""
-        self.control.last_end[job.name] = last
-        self.control.dead.extend(dead)
-        if dead:
-            self.control.ledger.setdefault(job.name, Counter())["failed"] += len(dead)
+from millstream.run.sliding import Slider, slider_of
+from millstream.run.stores import BAGS, Bag, Emitted, Table
+from millstream.run.work import Work
 
 
 def run_keyed(work: Work, rows: dict[str, list[bytes]]) -> dict[str, Chunk]:
@@ -95,20 +46,22 @@ def run_keyed(work: Work, rows: dict[str, list[bytes]]) -> dict[str, Chunk]:
 def _plain(work: Work, bags: dict[str, Bag]) -> dict[str, Chunk]:
     """Tumbling, sliding and hopping windows: every job slides over the family's panes."""
     results: dict[str, Chunk] = {}
-    stores = {
-        job.name: Running(work.family, job.name, work.batch, work.control)
-        for job in work.family.jobs
-        if can_run(job)
-    }
+    sliders: dict[str, Slider] = {}
     looks = {job.name: _look_until(work, job) for job in work.family.jobs}
     for job in work.family.jobs:
-        if job.name in stores and looks[job.name] is None:
-            chunk = _advance(work, job, bags["panes"], stores[job.name])
-            if chunk is not None:
-                results[job.name] = _without_unknown(work, job, chunk)
+        slider = slider_of(work, job, bags.get("panes"))
+        if slider is None:
+            continue
+        sliders[job.name] = slider
+        chunk = slider.slide() if looks[job.name] is None else None
+        if chunk is not None:
+            results[job.name] = _without_unknown(work, job, chunk)
+            if len(chunk):
+                work.control.strategies[job.name] = slider.name
     rest = [job for job in work.family.jobs if job.name not in results]
     due = any(bag.due(work.all_closing(), rest) for bag in bags.values())
     due = due or any(until is not None for until in looks.values())
+    due = due or any(sliders[job.name].stale() for job in rest if job.name in sliders)
     loaded = {table: bag.all_rows() if due else None for table, bag in bags.items()}
     panes, values = loaded.get("panes"), loaded.get("values")
     if panes is not None and len(panes):
@@ -120,8 +73,8 @@ def _plain(work: Work, bags: dict[str, Bag]) -> dict[str, Chunk]:
         work.account(job, last, dead)
         if len(chunk):
             work.control.strategies[job.name] = "blocks" if job.combines else "kept values"
-        if job.name in stores:
-            _recompute(work, job, bags["panes"], panes, stores[job.name])
+        if job.name in sliders:
+            sliders[job.name].begin(panes)
         chunk = _without_unknown(work, job, chunk)
         open_now, until = None, looks[job.name]
         if until is not None:
@@ -197,70 +150,6 @@ def _emit(
     chunk, memory = refine(job.emission, looked, store.rows(), work.batch.shards, work.batch.number)
     store.replace(memory)
     return chunk
-
-
-def _steps(work: Work, job: WindowJob) -> int:
-    return (work.closing(job) - work.closed(job)) // job.span.step
-
-
-def _advance(work: Work, job: WindowJob, bag: Bag, store: Running) -> Chunk | None:
-    """Slide by running values if that is possible, cheaper and exact enough; None if not."""
-    closed, until = work.closed(job), work.closing(job)
-    refresh = closed // (job.span.step * _REFRESH) != until // (job.span.step * _REFRESH)
-    if not 0 < _steps(work, job) <= _MOST_STEPS or refresh or bag.first_new() < closed:
-        return None
-    if bag.size() < _GAIN * store.size() or not _complete(work, job, closed):
-        return None
-    running = store.rows(closed)
-    if running is None:
-        return None
-    panes = bag.rows_in((closed - job.span.panes, until - job.span.panes), (closed, until))
-    if panes is None:
-        panes = running.slice(0, 0)
-    advanced = advance(job, running, panes, closed, until)
-    if not advanced.sure:
-        return None
-    chunk, dead = results_of(job, work.numbers[job.name], advanced.found, advanced.outputs)
-    if work.batch.debug:
-        _compare(work, job, bag, chunk)
-    work.account(job, until, dead)
-    store.replace(advanced.running)
-    work.control.strategies[job.name] = "running values"
-    return chunk
-
-
-def _complete(work: Work, job: WindowJob, end: int) -> bool:
-    """Whether all panes of a window have the states running values need: some may be new."""
-    since = work.batch.since.get(work.family.name, {})
-    begun = [since[m.state] for m in (*job.measures, PRESENCE) if m.state in since]
-    return all(at <= (end - job.span.panes) * job.span.pane for at in begun)
-
-
-def _compare(work: Work, job: WindowJob, bag: Bag, found: Chunk) -> None:
-    """In debug mode: stop if running values are not what recomputing from panes gives."""
-    panes = bag.all_rows()
-    if panes is not None and len(panes):
-        panes = merge_panes(work.family, panes)
-    number = work.numbers[job.name]
-    again, _, _ = close(job, panes, None, work.closed(job), work.closing(job), number)
-    wrong = disagreement(job, found, again, panes)
-    if wrong is not None:
-        raise RunError(wrong)
-
-
-def _recompute(
-    work: Work, job: WindowJob, bag: Bag, panes: pa.Table | None, store: Running
-) -> None:
-    """Begin running values anew where the next batch is likely to gain from them."""
-    steps, until = _steps(work, job), work.closing(job)
-    if steps == 0 and bag.first_new() >= until:
-        store.keep()  # nothing left, and nothing came for panes the values already hold
-    elif not _complete(work, job, until):
-        store.replace(None)
-    elif 0 < steps <= _MOST_STEPS and panes is not None and len(panes):
-        store.replace(recompute(job, panes, until))
-    else:
-        store.replace(None)
 
 
 # -- other kinds --------------------------------------------------------------------------------

@@ -40,6 +40,21 @@ class Store:
             if int(shard) % batch.parallelism == control.part and segments
         }
 
+    def _everywhere(self) -> list[Segment]:
+        """The segments of all shards, also of those of other tasks."""
+        shards = self.batch.segments.get(self.owner, {}).get(self.table, {})
+        return [one for segments in shards.values() for one in segments]
+
+    def _between(self, ranges: tuple[tuple[int, int], ...]) -> list[pa.Table]:
+        """Stored rows of the shards of this task whose pane lies in one of some ranges."""
+        tables = []
+        for segments in self.stored.values():
+            for one in segments:
+                if any(one.low < high and one.high >= low for low, high in ranges):
+                    (rows,) = read_segments(self.root, [one], self.batch.files)
+                    tables.append(between(rows, ranges, ordered=True))
+        return tables
+
     def _write(self, rows: pa.Table | None) -> dict[int, Segment]:
         """Write rows as one file, a record batch per shard."""
         if rows is None or not len(rows):
@@ -127,16 +142,16 @@ class Bag(Store):
         found = (s for segments in self.stored.values() for s in segments)
         return sum(s.rows for s in found if self._alive(s, closed))
 
+    def everywhere(self) -> int:
+        """The same in all shards, also in those of other tasks."""
+        closed = self.batch.closed
+        return sum(s.rows for s in self._everywhere() if self._alive(s, closed))
+
     def rows_in(self, *ranges: tuple[int, int]) -> pa.Table | None:
         """New and stored rows whose pane lies in one of some ranges [low, high), merged."""
         ranges = _apart(ranges)
         tables = [] if self.new is None else [between(self.new, ranges, ordered=False)]
-        for segments in self.stored.values():
-            for one in segments:
-                if any(one.low < high and one.high >= low for low, high in ranges):
-                    (rows,) = read_segments(self.root, [one], self.batch.files)
-                    tables.append(between(rows, ranges, ordered=True))
-        return self._merged(tables)
+        return self._merged([*tables, *self._between(ranges)])
 
     def append(self) -> None:
         """Keep all there is, and what is new."""
@@ -192,29 +207,36 @@ class Bag(Store):
         return any(bool(job.needed_until(high)[0] > closed[job.name]) for job in self.jobs)
 
 
-class Running(Store):
-    """The running values of one job: all rows are replaced together, or dropped."""
+class Kept(Store):
+    """What an operator keeps of the window that left last: rows that are replaced together."""
 
-    def __init__(self, family: Family, job: str, batch: Batch, control: Control) -> None:
-        super().__init__(family.name, f"running {job}", batch, control)
+    ordered = True
 
     def size(self) -> int:
-        """How many keys have a running value."""
+        """How many rows there are in the shards of this task."""
         return sum(s.rows for segments in self.stored.values() for s in segments)
 
-    def rows(self, closed: int) -> pa.Table | None:
-        """The values of the window that ends at `closed`; None if they are of another one."""
-        segments = [s for found in self.stored.values() for s in found]
-        if not segments or any(s.low != closed or s.high != closed for s in segments):
-            return None
-        return concat(read_segments(self.root, segments, self.batch.files))
+    def everywhere(self) -> int:
+        """How many rows there are in all shards."""
+        return sum(s.rows for s in self._everywhere())
 
-    def keep(self) -> None:
-        """Leave everything as it is."""
-        self._report(dict(self.stored), {})
+    def valid(self, end: int) -> bool:
+        """Whether what is kept, in all shards, is of the window that ends there."""
+        segments = self._everywhere()
+        return bool(segments) and all(s.low == s.high == end for s in segments)
+
+    def rows(self) -> pa.Table | None:
+        """All rows in the shards of this task."""
+        segments = [s for found in self.stored.values() for s in found]
+        return concat(read_segments(self.root, segments, self.batch.files)) if segments else None
+
+    def rows_in(self, *ranges: tuple[int, int]) -> pa.Table | None:
+        """Rows whose pane lies in one of some ranges [low, high)."""
+        tables = self._between(ranges)
+        return concat(tables) if tables else None
 
     def replace(self, rows: pa.Table | None) -> None:
-        """Store new values, or none."""
+        """Store new rows, or none."""
         self._report({}, self._write(rows))
 
 

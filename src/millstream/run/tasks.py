@@ -31,11 +31,12 @@ from millstream.ops.records import DeadLetter, dead_row
 from millstream.plan.stages import Plan
 from millstream.run.batch import AnySplit, Batch, Control, Item, Seen
 from millstream.run.emitting import Emitting
-from millstream.run.keyed import Clocks, Work, run_keyed
+from millstream.run.keyed import run_keyed
 from millstream.run.mirroring import mirrors_slates
 from millstream.run.reading import read
 from millstream.run.steps import stateless, unpacked
 from millstream.run.stores import BAGS
+from millstream.run.work import Clocks, Work
 from millstream.state.manifests import Output
 
 DRIVER = 0  # what goes to the driver travels through the first partition

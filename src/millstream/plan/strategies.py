@@ -1,0 +1,132 @@
+"""How the windows of an operator are computed, and why: what plans say before anything runs.
+
+The engine decides batch by batch (`run/sliding.py`); here stands what it can choose from, by the
+very conditions it asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from millstream.graph import nodes
+from millstream.ops.jobs import WindowJob
+from millstream.ops.running import LEAST_PANES, can_run, has_inverse
+from millstream.ops.stacks import can_stack
+from millstream.plan.figures import Figures
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the windows of an operator are computed, and the reason."""
+
+    name: str
+    why: str
+
+
+def choose(node: nodes.Windowed, job: WindowJob) -> Choice:
+    """The strategy of a keyed operator: live batches by what is kept, others by the rest."""
+    if node.job is not None and not node.job.can("combine"):
+        return Choice("kept values", "all are handed to reduce, it has no combine")
+    if node.reducer is not None and node.job is None:
+        return Choice("kept values", f"reduce {function_name(node.reducer)} gets records in order")
+    name = _plain_name(node, job)
+    panes = f"a window has {job.span.panes} panes"
+    if can_run(job):
+        have = "it has uncombine" if node.job is not None else "every aggregate has an inverse"
+        early = "" if job.emission.mode == "final" else ", in batches without early results"
+        return Choice(
+            f"running values, else {name}", f"{have}, and {panes} (from {LEAST_PANES} on){early}"
+        )
+    if can_stack(job):
+        return Choice(f"kept stacks, else {name}", f"{_without_inverse(node, job)}, and {panes}")
+    combines = "it has combine, and " if node.job is not None else ""
+    return Choice(name, combines + _why(node, job, panes))
+
+
+def _plain_name(node: nodes.Windowed, job: WindowJob) -> str:
+    """The ways of all aggregates together, where nothing is kept from batch to batch."""
+    if node.job is not None:
+        return _OTHER_WAYS.get(job.kind, "two stacks")
+    ways = list(dict.fromkeys(_way(agg, job) for _, agg in node.aggs))
+    return " and ".join(filter(None, (", ".join(ways[:-1]), ways[-1])))
+
+
+def _way(agg: Any, job: WindowJob) -> str:
+    if agg.strategy == "kept values":
+        return "kept values"
+    return _OTHER_WAYS.get(job.kind, str(agg.strategy))
+
+
+def _why(node: nodes.Windowed, job: WindowJob, panes: str) -> str:
+    """Why windows are computed from all their panes in every batch."""
+    if all(m.held for m in job.measures):
+        return "nothing can be combined"
+    if job.kind in _OTHER_WHY:
+        return _OTHER_WHY[job.kind]
+    if job.span.whole:
+        return "one window never slides"
+    if job.span.size <= job.span.slide:
+        return "windows do not overlap"
+    if job.span.panes < LEAST_PANES:
+        return f"{panes}, nothing is gained below {LEAST_PANES}"
+    if any(m.held for m in job.measures):
+        return "all values of a window are needed"
+    return f"{_without_inverse(node, job)}, and results leave early"
+
+
+def _without_inverse(node: nodes.Windowed, job: WindowJob) -> str:
+    if node.job is not None:
+        return "it has combine, but no uncombine"
+    aggs = zip(node.aggs, job.measures, strict=True)
+    without = [str(agg) for (_, agg), measure in aggs if not has_inverse(measure)]
+    return f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no inverse"
+
+
+def how_of(agg: Any, job: WindowJob) -> str:
+    """The way of one aggregate, in words."""
+    kept = "running values" if can_run(job) else "kept stacks" if can_stack(job) else None
+    return _HOW[kept or _way(agg, job)]
+
+
+_OTHER_WAYS = {"landmark": "totals", "session": "joined pieces"}
+_OTHER_WHY = {
+    "landmark": "nothing ever leaves the window",
+    "session": "a session does not slide",
+    "rows": "its rows are numbered, and kept, before anything is combined",
+    "bytes": "its rows are numbered, and kept, before anything is combined",
+}
+_HOW = {
+    "running values": "running values, panes are added as they enter and taken away as they leave",
+    "kept stacks": "kept stacks, what is left once a pane leaves is stored with it",
+    "blocks": "blocks, one combine per result however many panes",
+    "totals": "totals, each pane is added once to that of its key",
+    "joined pieces": "joined pieces, combined when sessions leave",
+    "two stacks": "two stacks, one or two combines per result, because it has combine",
+    "kept values": "kept values, all values of a window are needed",
+}
+
+
+def pays_above(job: WindowJob) -> float | None:
+    """Values per second and key above which panes save work; None where they save none.
+
+    Without panes every slide takes t*w values, with them t*s values and w/pane panes. So panes pay
+    off when t*(w - s) > w/pane: t is the rate, w the size and s the slide.
+    """
+    span = job.span
+    if job.kind != "time" or span.whole or not job.combines or span.size <= span.slide:
+        return None
+    return span.panes / ((span.size - span.slide) / 1e6)
+
+
+def used_strategy(figures: Figures, job: WindowJob) -> str | None:
+    """How the windows of a job slid last; the manifest says "blocks" for two stacks as well."""
+    used = figures.strategy(job.name)
+    if used == "blocks" and all(m.objects is not None for m in job.measures if not m.held):
+        return "two stacks"
+    return used
+
+
+def function_name(fn: Any) -> str:
+    """What a function is called in plans."""
+    return getattr(fn, "__qualname__", type(fn).__qualname__).replace("<locals>.", "")
