@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from datetime import UTC, datetime
 from typing import Any
@@ -305,3 +306,16 @@ def test_a_checkpoint_without_a_batch(tmp_path: Any, serve: Serve) -> None:
     assert client.get("/slates/counts").json()["slates"] == []
     assert client.get("/status").json()["batch"] == -1
     assert client.get("/metrics").status_code == 200
+
+
+def test_the_page_and_its_parts(client: httpx.Client) -> None:
+    page = client.get("/")
+    assert page.status_code == 200
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    parts = re.findall(r'(?:src|href)="(static/[^"]+)"', page.text)
+    assert len(parts) >= 2
+    for part in parts:
+        answer = client.get(f"/{part}")
+        assert answer.status_code == 200
+        kind = answer.headers["content-type"]
+        assert kind.startswith("text/css" if part.endswith("css") else "text/javascript")

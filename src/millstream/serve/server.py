@@ -28,10 +28,38 @@ _PATIENCE = 10.0  # seconds for a request to arrive
 _START = 10.0
 
 
+class _Gathering:
+    """A transport that sends what is written in one go: an answer is a head and a body."""
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._written: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send this at the end of the current turn of the loop."""
+        if not self._written:
+            self._loop.call_soon(self._send)
+        self._written.append(data)
+
+    def close(self) -> None:
+        """Send what is left and close."""
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        if self._written:
+            data, self._written = b"".join(self._written), []
+            self._transport.write(data)
+
+
 class _Protocol(H11Protocol):
     """HTTP/1.1 with a bound on connections, on waiting for a request, and with errors in JSON."""
 
     def connection_made(self, transport: Any) -> None:
+        transport = _Gathering(transport, self.loop)
         super().connection_made(transport)
         if len(self.connections) > _CONNECTIONS:
             transport.close()
