@@ -162,10 +162,10 @@ class Context:
     def publish(self, stream: str, key: Any, value: Any) -> None:
         """Send an event to a stream declared with `flow.stream(name)`."""
         expected, declared = self._streams
-        if stream not in expected:
-            _refuse_stream(self._job, stream, declared)
         if self._job.merge is not None:
             raise ConfigError(f"{self._job.name}: an updater with merge cannot publish")
+        if stream not in expected:
+            _refuse_stream(self._job, stream, declared)
         self._used = True
         packed = pack_key(key)
         if len(packed) > self._longest:

@@ -1,0 +1,578 @@
+"""What updaters promise, one behaviour at a time; random flows are compared in test_random.py."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.plan.planner import sketch
+from millstream.testing import Driver
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(second: float) -> datetime:
+    return START + timedelta(seconds=second)
+
+
+def event(second: float, key: Any = "a", value: Any = 1) -> dict[str, Any]:
+    return {"ts": at(second), "k": key, "v": value}
+
+
+def flow_with(*, lateness: str = "5s") -> tuple[ms.Flow, ms.Stream]:
+    flow = ms.Flow("updates")
+    source = ms.Generator(lambda: iter(()), time="ts", lateness=lateness)
+    return flow, flow.source(source, name="in")
+
+
+def updating(fn: Any, **options: Any) -> ms.Flow:
+    flow, records = flow_with()
+    records.key_by("k").update(fn, name="u", **options).sink(ms.Memory(), name="out")
+    return flow
+
+
+def count(event: Any, slate: Any, ctx: Any) -> None:
+    slate["n"] = slate.get("n", 0) + 1
+
+
+def test_a_failed_call_leaves_nothing() -> None:
+    def fn(event: Any, slate: Any, ctx: Any) -> Any:
+        slate["n"] = slate.get("n", 0) + 1
+        slate.setdefault("all", []).append(event.value["v"])
+        ctx.publish("other", event.key, 1)
+        ctx.timer(after="1s")
+        if event.value["v"] == 2:
+            raise ValueError("two is too much")
+        return {"n": slate["n"]}
+
+    flow, records = flow_with()
+    records.key_by("k").update(fn, name="u", on_timer=count).sink(ms.Memory(), name="out")
+    flow.stream("other").sink(ms.Memory(), name="published")
+    with Driver(flow) as driver:
+        driver.push("in", [event(i, value=i) for i in range(4)]).end()
+        assert driver.slates("u")["a"]["all"] == [0, 1, 3]
+        assert driver.output("out") == [{"n": 1}, {"n": 3}, {"n": 5}]  # timers count as well
+        assert len(driver.output("published")) == 3
+        assert driver.ledger["u"]["dead"] == 1
+        assert driver.ledger["u"]["offered"] == 4
+        (letter,) = driver.dead
+        assert "two is too much" in letter["error"]
+        assert letter["operator"] == "u"
+
+
+def test_slates_have_a_size_limit() -> None:
+    def fn(event: Any, slate: Any, ctx: Any) -> None:
+        slate["text"] = slate.get("text", "") + event.value["v"]
+
+    with Driver(updating(fn, max_slate=100)) as driver:
+        driver.push("in", [event(0, value="x" * 60), event(1, value="y" * 60)]).end()
+        assert driver.slates("u") == {"a": {"text": "x" * 60}}
+        assert "max_slate=100" in driver.dead[0]["error"]
+
+
+def test_what_cannot_be_stored_is_a_dead_letter() -> None:
+    def fn(event: Any, slate: Any, ctx: Any) -> None:
+        slate["x"] = object() if event.value["v"] else 1
+
+    with Driver(updating(fn)) as driver:
+        driver.push("in", [event(0, value=0), event(1, value=1)]).end()
+        assert driver.slates("u") == {"a": {"x": 1}}
+        assert "cannot be stored" in driver.dead[0]["error"]
+
+
+def test_a_long_key_is_a_dead_letter() -> None:
+    with Driver(updating(count), max_key=50) as driver:
+        driver.push("in", [event(0, "x" * 100), event(1, "short")]).end()
+        assert driver.slates("u") == {"short": {"n": 1}}
+        assert "max_key=50" in driver.dead[0]["error"]
+
+
+def test_null_keys_follow_the_policy() -> None:
+    with Driver(updating(count)) as driver:
+        driver.push("in", [event(0, None), event(1, "a")]).end()
+        assert driver.slates("u") == {"a": {"n": 1}}
+        assert driver.ledger["u"]["dead"] == 1
+    flow, records = flow_with()
+    records.key_by("k", nulls="keep").update(count, name="u")
+    with Driver(flow) as driver:
+        driver.push("in", [event(0, None), event(1, "a")]).end()
+        assert driver.slates("u") == {None: {"n": 1}, "a": {"n": 1}}
+
+
+@pytest.mark.parametrize(
+    "keys", [["a", "b"], [1, 2], [1.5, 2.0], [True, False], [at(0), at(1)], ["", "ü\x00/🚀"]]
+)
+def test_keys_of_any_type(keys: list[Any]) -> None:
+    seen = []
+
+    def fn(event: Any, slate: Any, ctx: Any) -> None:
+        seen.append(event.key)
+        slate["n"] = slate.get("n", 0) + 1
+
+    with Driver(updating(fn), parallelism=2) as driver:
+        for second, key in enumerate([*keys, *keys]):
+            driver.push("in", [event(second, key)])
+            driver.step()
+            driver.restart()
+        driver.end()
+        assert sorted(seen) == sorted([*keys, *keys])
+        assert list(driver.slates("u").values()) == [{"n": 2}] * 2
+
+
+def test_keys_that_are_equal_have_one_slate_whatever_their_column() -> None:
+    with Driver(updating(count)) as driver:
+        driver.push("in", [event(0, 1)])
+        driver.step()
+        driver.push("in", [event(1, 1.0), event(2, 2.5)])
+        driver.step()
+        driver.push("in", [event(3, "1"), event(4, True) | {"k": "1"}]).end()
+        assert driver.slates("u") == {1: {"n": 2}, 2.5: {"n": 1}, "1": {"n": 2}}
+
+
+def test_several_key_columns() -> None:
+    flow, records = flow_with()
+    records.key_by("k", "v").update(count, name="u")
+    with Driver(flow) as driver:
+        driver.push("in", [event(0, "a", 1), event(1, "a", 2), event(2, "a", 1)]).end()
+        assert driver.slates("u") == {("a", 1): {"n": 2}, ("a", 2): {"n": 1}}
+
+
+def test_late_events_are_applied_or_diverted() -> None:
+    def keep(event: Any, slate: Any, ctx: Any) -> None:
+        slate.setdefault("seen", []).append(event.value["v"])
+
+    for late, want, ways in (
+        ("apply", [1, 3, 2], {"aggregated": 2, "late": 1, "diverted": 0}),
+        ("divert", [1, 3], {"aggregated": 2, "late": 0, "diverted": 1}),
+    ):
+        flow, records = flow_with(lateness="1s")
+        out = records.key_by("k").update(keep, name="u", late=late)
+        if late == "divert":
+            out.late().sink(ms.Memory(), name="late")
+        with Driver(flow) as driver:
+            driver.push("in", [event(0, value=1), event(10, value=3), event(20, "b", 0)])
+            driver.step()
+            driver.push("in", [event(5, value=2)])
+            driver.step()
+            driver.end()
+            assert driver.slates("u")["a"]["seen"] == want
+            account = driver.ledger["u"]
+            assert account["aggregated"] == ways["aggregated"] + 1
+            assert account["late"] == ways["late"]
+            assert account["diverted"] == ways["diverted"]
+            if late == "divert":
+                assert [row["v"] for row in driver.output("late")] == [2]
+
+
+def test_arrival_order_does_not_wait() -> None:
+    flow, records = flow_with(lateness="1h")
+    records.key_by("k").update(count, name="now", order="arrival")
+    records.key_by("k").update(count, name="then")
+    with Driver(flow) as driver:
+        driver.push("in", [event(0), event(1)])
+        driver.step()
+        assert driver.slates("now") == {"a": {"n": 2}}
+        assert driver.slates("then") == {}
+        driver.end()
+        assert driver.slates("then") == {"a": {"n": 2}}
+
+
+def test_a_slate_that_is_not_written_expires() -> None:
+    with Driver(updating(count, ttl="10s"), parallelism=2) as driver:
+        driver.push("in", [event(0), event(9), event(8, "b"), event(19.5)])
+        driver.step()
+        driver.push("in", [event(30, "c")]).end()
+        # a: 0, 9 within the time; 19.5 comes 10.5 s after 9, so it begins anew; at 30 it is gone
+        assert driver.slates("u") == {"c": {"n": 1}}
+        rows = driver.state("u")
+        assert {row["key"] for row in rows} == {"a", "b", "c"} or len(rows) < 3  # lazily removed
+
+
+def test_expired_slates_begin_anew() -> None:
+    with Driver(updating(count, ttl="10s")) as driver:
+        driver.push("in", [event(0), event(9), event(19.5)]).end()
+        assert driver.slates("u") == {"a": {"n": 1}}
+
+
+def test_wall_clock_ttl_and_timers() -> None:
+    def fn(event: Any, slate: Any, ctx: Any) -> None:
+        slate["n"] = slate.get("n", 0) + 1
+        ctx.timer(after="30s")
+
+    def ring(event: Any, slate: Any, ctx: Any) -> Any:
+        assert event.stream == "timer"
+        return {"key": event.key, "n": slate.get("n")}
+
+    flow = updating(fn, on_timer=ring, ttl="60s", clock="wall", order="arrival")
+    with Driver(flow, now=1_000_000.0) as driver:
+        driver.push("in", [event(0)])
+        driver.step()
+        assert driver.output("out") == []
+        assert not driver.advance("29s").step()
+        assert driver.advance("2s").step()  # no event comes, the timer fires all the same
+        assert driver.output("out") == [{"key": "a", "n": 1}]
+        assert not driver.step()
+        driver.restart()
+        assert not driver.step()  # it has fired, also after a restart
+        assert driver.slates("u") == {"a": {"n": 1}}
+        driver.advance("61s")
+        assert driver.slates("u") == {}
+        driver.push("in", [event(100)])
+        driver.step()
+        assert driver.slates("u") == {"a": {"n": 1}}
+
+
+def test_timers_fire_when_only_time_moves() -> None:
+    def fn(event: Any, slate: Any, ctx: Any) -> None:
+        slate["n"] = slate.get("n", 0) + 1
+        ctx.timer(after="10s")
+        ctx.timer(at=event.ts + timedelta(seconds=10))  # the same moment: one timer
+
+    def ring(event: Any, slate: Any, ctx: Any) -> Any:
+        return {"key": event.key, "at": event.ts, "n": slate["n"]}
+
+    with Driver(updating(fn, on_timer=ring)) as driver:
+        driver.push("in", [event(0)])
+        driver.step()
+        driver.restart()
+        driver.push("in", [event(20, "b")])
+        driver.step()
+        assert driver.output("out") == [{"key": "a", "at": at(10), "n": 1}]
+
+
+def test_a_timer_that_renews_itself_ends_with_the_input() -> None:
+    def fn(event: Any, slate: Any, ctx: Any) -> None:
+        if not slate:
+            ctx.timer(after="10s")
+        slate["n"] = slate.get("n", 0) + 1
+
+    def ring(event: Any, slate: Any, ctx: Any) -> Any:
+        ctx.timer(after="10s")
+        return {"at": event.ts}
+
+    with Driver(updating(fn, on_timer=ring)) as driver:
+        driver.push("in", [event(0), event(35, "b")]).end()
+        times = [row["at"] for row in driver.output("out")]
+        # a: 10, 20, 30 and, past the last event, the one that was set before it; b: 45 likewise
+        assert times == [at(10), at(20), at(30), at(40), at(45)]
+
+
+def test_delete_and_replace() -> None:
+    def fn(event: Any, slate: Any, ctx: Any) -> None:
+        if event.value["v"] == "delete":
+            ctx.delete()
+        elif event.value["v"] == "replace":
+            ctx.replace({"new": True})
+        else:
+            slate["v"] = event.value["v"]
+
+    for restart in (False, True):
+        with Driver(updating(fn)) as driver:
+            for second, value in enumerate(["x", "delete", "y", "replace", "delete"]):
+                driver.push("in", [event(10 * second, value=value)])
+                driver.push("in", [event(10 * second, "b", value)]) if second < 4 else None
+                driver.step()
+                if restart:
+                    driver.restart()
+            driver.end()
+            assert driver.slates("u") == {"b": {"new": True}}
+
+
+def test_a_function_that_writes_nothing_makes_no_slate() -> None:
+    with Driver(updating(lambda event, slate, ctx: {"seen": event.key})) as driver:
+        driver.push("in", [event(0)]).end()
+        assert driver.slates("u") == {}
+        assert driver.output("out") == [{"seen": "a"}]
+
+
+def test_classes_and_codecs() -> None:
+    class Counter:
+        def update(self, event: Any, slate: Any, ctx: Any) -> None:
+            ctx.replace(slate + 1)
+
+    class Text:
+        def new(self) -> int:
+            return 0
+
+        def encode(self, slate: int) -> bytes:
+            return str(slate).encode()
+
+        def decode(self, data: bytes) -> int:
+            return int(data)
+
+    for given in (Counter, Counter()):
+        with Driver(updating(given, codec=Text())) as driver:
+            driver.push("in", [event(0), event(1)])
+            driver.step()
+            driver.restart()
+            driver.push("in", [event(2)]).end()
+            assert driver.slates("u") == {"a": 3}
+
+
+def test_merging_equals_updating() -> None:
+    def both(one: Any, other: Any) -> Any:
+        return {"n": one["n"] + other["n"]}
+
+    flow, records = flow_with()
+    records.key_by("k").update(count, name="plain", order="arrival")
+    records.key_by("k").update(count, name="merged", merge=both)
+    with Driver(flow, parallelism=3) as driver:
+        for turn in range(5):
+            driver.push("in", [event(turn + i / 10, "hot" if i % 3 else str(i)) for i in range(60)])
+            driver.step()
+            driver.restart()
+        driver.end()
+        assert driver.slates("merged") == driver.slates("plain")
+        assert driver.slates("merged")["hot"] == {"n": 200}
+        assert driver.ledger["merged"] == driver.ledger["plain"]
+
+
+def test_hot_keys_are_reported() -> None:
+    with Driver(updating(count), parallelism=2) as driver:
+        driver.push("in", [event(i, "hot" if i % 4 else f"cold {i}") for i in range(40)])
+        driver.push("in", [event(100, "later")])
+        driver.step()
+        hot = driver.engine.manifest.hot["u"]
+        assert hot.events == 40
+        assert hot.keys[0] == ("hot", 30)
+
+
+def test_event_streams_and_union() -> None:
+    def fn(event: Any, slate: Any, ctx: Any) -> None:
+        slate.setdefault("from", []).append((event.stream, event.value))
+        if event.stream == "in":
+            ctx.publish("echo", "b", event.value["v"])
+
+    flow, records = flow_with()
+    echo = flow.stream("echo")
+    records.key_by("k").union(echo.key_by("key")).update(fn, name="u")
+    with Driver(flow) as driver:
+        driver.push("in", [event(0, "a", 7)]).end()
+        slates = driver.slates("u")
+        assert slates["b"] == {"from": [["echo", 7]]}
+        assert slates["a"]["from"][0][0] == "in"
+
+
+# -- cycles ------------------------------------------------------------------------------------
+
+
+def halve(event: Any, slate: Any, ctx: Any) -> None:
+    value = event.value if isinstance(event.value, int) else event.value["v"]
+    slate.setdefault("seen", []).append(value)
+    if value > 1:
+        ctx.publish("half", value // 2, value // 2)
+
+
+def halving() -> ms.Flow:
+    flow, records = flow_with()
+    records.key_by("v").union(flow.stream("half").key_by("key")).update(halve, name="u")
+    return flow
+
+
+def test_a_cycle_runs_until_quiet() -> None:
+    with Driver(halving()) as driver:
+        driver.push("in", [event(0, value=40), event(100, value=3)])
+        driver.step()
+        assert driver.slates("u") == {n: {"seen": [n]} for n in (40, 20, 10, 5, 2, 1)}
+
+
+@pytest.mark.parametrize("order", ["event", "arrival"])
+def test_a_bounded_cycle_carries_the_rest_and_loses_nothing(order: str) -> None:
+    flow, records = flow_with()
+    half = flow.stream("half")
+    records.key_by("v").union(half.key_by("key")).update(halve, name="u", order=order)
+    half.sink(ms.Memory(), name="went")
+    whole = {}
+    for limit in (1000, 1):
+        with Driver(flow, cycle_events=limit) as driver:
+            driver.push("in", [event(i / 1e6, value=40 + i) for i in range(3)])
+            driver.step()
+            batches = 1
+            while driver.engine.manifest.carried:
+                driver.restart()
+                assert driver.step()
+                batches += 1
+            driver.end()
+            whole[limit] = (driver.slates("u"), len(driver.output("went")))
+            assert driver.ledger["u"]["offered"] == 3 + len(driver.output("went"))
+            assert batches > 3 if limit == 1 and order == "arrival" else batches >= 1
+    assert whole[1] == whole[1000]
+
+
+def test_a_cycle_that_never_settles_is_reported() -> None:
+    def forever(event: Any, slate: Any, ctx: Any) -> None:
+        slate["n"] = slate.get("n", 0) + 1
+        ctx.publish("round", event.key, 1)
+
+    flow, records = flow_with()
+    records.key_by("k").union(flow.stream("round").key_by("key")).update(forever, name="u")
+    with Driver(flow, cycle_events=50, cycle_batches=4) as driver:
+        driver.push("in", [event(0)])
+        with pytest.raises(ms.RunError, match=r"does not settle.*1 events still go round"):
+            driver.end()
+        assert driver.slates("u")["a"]["n"] == 4 * 50  # all that was committed
+
+
+def test_windows_inside_a_cycle_are_refused() -> None:
+    flow, records = flow_with()
+    back = flow.stream("back")
+    counted = records.union(back).key_by("k").window(ms.tumbling("1s")).agg(n=ms.count())
+    counted.key_by("k").update(lambda e, s, ctx: ctx.publish("back", e.key, 1), name="u")
+    with pytest.raises(ms.ConfigError, match="is part of a cycle"):
+        Driver(flow)
+
+
+# -- which streams a function publishes to ------------------------------------------------------
+
+TARGET = "hot"
+
+
+def by_constant(event: Any, slate: Any, ctx: Any) -> None:
+    ctx.publish("hot", 1, 1)
+
+
+def by_global(event: Any, slate: Any, ctx: Any) -> None:
+    ctx.publish(TARGET, 1, 1)
+
+
+def by_helper(event: Any, slate: Any, ctx: Any) -> None:
+    by_global(event, slate, ctx)
+
+
+def by_argument(event: Any, slate: Any, ctx: Any, target: str) -> None:
+    ctx.publish(target, 1, 1)
+
+
+class ByAttribute:
+    def __init__(self) -> None:
+        self.target = "hot"
+
+    def update(self, event: Any, slate: Any, ctx: Any) -> None:
+        ctx.publish(self.target, 1, 1)
+
+
+def by_closure() -> Callable[..., None]:
+    target = "hot"
+    return lambda event, slate, ctx: ctx.publish(target, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        by_constant,
+        by_global,
+        by_helper,
+        functools.partial(by_argument, target="hot"),
+        ByAttribute(),
+        by_closure(),
+    ],
+)
+def test_published_streams_are_found_in_the_code(fn: Any) -> None:
+    flow, records = flow_with()
+    records.key_by("k").update(fn, name="u")
+    for name in ("hot", "cold"):
+        flow.stream(name).sink(ms.Memory(), name=f"{name} sink")
+    records.key_by("k").update(lambda e, s, ctx: ctx.publish("cold", 1, 1), name="other")
+    assert sketch(flow.name, flow.nodes).publishes == {
+        "u": frozenset(["hot"]),
+        "other": frozenset(["cold"]),
+    }
+
+
+def test_a_name_made_while_running_may_be_any_stream_or_is_declared() -> None:
+    def fn(event: Any, slate: Any, ctx: Any) -> None:
+        ctx.publish("".join(["h", "ot"]), event.key, 1)
+
+    flow, records = flow_with()
+    records.key_by("k").update(fn, name="u")
+    flow.stream("hot").sink(ms.Memory(), name="out")
+    with Driver(flow) as driver:
+        driver.push("in", [event(0)]).end()
+        assert driver.output("out") == [{"key": "a", "value": 1}]
+
+
+def test_an_unforeseen_stream_stops_the_run() -> None:
+    def fn(event: Any, slate: Any, ctx: Any) -> None:
+        ctx.publish("seen" if event.value["v"] == 1 else "".join(["un", "seen"]), event.key, 1)
+
+    def other(event: Any, slate: Any, ctx: Any) -> None:
+        ctx.publish("unseen", event.key, 1)
+
+    flow, records = flow_with()
+    records.key_by("k").update(fn, name="u")
+    records.key_by("k").update(other, name="other")
+    for name in ("seen", "unseen"):
+        flow.stream(name).sink(ms.Memory(), name=f"{name} sink")
+    with Driver(flow) as driver, pytest.raises(ms.RunError, match=r"publishes=\['unseen'\]"):
+        driver.push("in", [event(0, value=1), event(1, value=2)]).end()
+
+
+def test_a_stream_that_does_not_exist_is_a_dead_letter_with_the_known_ones() -> None:
+    def fn(event: Any, slate: Any, ctx: Any) -> None:
+        ctx.publish("hot" if event.value["v"] else "hott", event.key, 1)
+
+    flow, records = flow_with()
+    records.key_by("k").update(fn, name="u")
+    flow.stream("hot").sink(ms.Memory(), name="out")
+    with Driver(flow) as driver:
+        driver.push("in", [event(0, value=0), event(1, value=1)]).end()
+        assert len(driver.output("out")) == 1
+        assert "there is no stream 'hott'" in driver.dead[0]["error"]
+
+
+def test_a_stream_nobody_publishes_to_is_refused() -> None:
+    flow, records = flow_with()
+    records.key_by("k").update(count, name="u")
+    flow.stream("lonely").sink(ms.Memory())
+    with pytest.raises(ms.ConfigError, match="nobody publishes to stream 'lonely'"):
+        Driver(flow)
+
+
+# -- mistakes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"order": "random"}, 'use "event" or "arrival"'),
+        ({"late": "drop"}, 'use "apply" or "divert"'),
+        ({"clock": "sun"}, 'use "event" or "wall"'),
+        ({"ttl": "soon"}, "not a duration"),
+        ({"max_slate": 0}, "number of bytes"),
+        ({"codec": object()}, "new, encode and decode"),
+        ({"on_timer": 1}, "expected a function"),
+        ({"merge": count, "ttl": "1s"}, "neither timers"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], said: str) -> None:
+    _, records = flow_with()
+    with pytest.raises(ms.ConfigError, match=said):
+        records.key_by("k").update(count, name="u", **options)
+
+
+def test_merge_refuses_what_needs_an_order() -> None:
+    def publishes(event: Any, slate: Any, ctx: Any) -> None:
+        ctx.publish("out", 1, 1)
+
+    flow, records = flow_with()
+    records.key_by("k").update(publishes, name="u", merge=lambda a, b: a)
+    flow.stream("out").sink(ms.Memory())
+    with Driver(flow) as driver:
+        driver.push("in", [event(0)]).end()
+        assert "with merge cannot publish" in driver.dead[0]["error"]
+
+
+def test_a_changed_updater_is_refused_and_a_new_ttl_is_not(tmp_path: Any) -> None:
+    with Driver(updating(count, ttl="1h"), checkpoint=tmp_path) as driver:
+        driver.push("in", [event(0)])
+        driver.step()
+    with Driver(updating(count, ttl="2h"), checkpoint=tmp_path) as driver:
+        driver.push("in", [event(10)]).end()
+        assert driver.slates("u") == {"a": {"n": 2}}
+    with pytest.raises(ms.CheckpointError, match="clock was event, is wall"):
+        Driver(updating(count, ttl="2h", clock="wall"), checkpoint=tmp_path)
