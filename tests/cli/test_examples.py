@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+
+from millstream.cli.loading import load_module
+from tests.cli.conftest import COMMAND
+from tests.examples import oracles
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -42,7 +54,16 @@ def floor(at: datetime, minutes: int) -> datetime:
 def test_every_example_is_tested() -> None:
     tested = {"wordcount.py", "moving_average.py", "clicks_live.py", "two_jobs.py"}
     tested.add("macd.py")  # in tests/examples
-    assert {path.name for path in EXAMPLES.glob("*.py")} == tested
+    applications = {
+        "checkins",
+        "hot_topics",
+        "reputation",
+        "top_urls",
+    }  # there too, as TOML as well
+    assert {path.name for path in EXAMPLES.glob("*.py")} == tested | {
+        f"{name}.py" for name in applications
+    }
+    assert {path.stem for path in EXAMPLES.glob("*.toml")} == applications
 
 
 def test_wordcount(here: Any) -> None:
@@ -111,6 +132,86 @@ def test_two_jobs(here: Any) -> None:
         (row["window_start"], row["key"], row["value"]["shop"], row["value"]["sales"])
         for row in found
     } == expected
+
+
+# -- the applications of the MapUpdate paper -------------------------------------------------------
+
+
+def slates(here: Any, flow: str, updater: str) -> dict[str, Any]:
+    """The slates of an updater as the command line lists them."""
+    result = here.run("slates", "list", updater, "--checkpoint", f".millstream/{flow}")
+    assert result.code == 0, result.err
+    found = [json.loads(line) for line in result.out.splitlines()]
+    return {one["key"]: one["slate"] for one in found}
+
+
+def test_hot_topics(here: Any) -> None:
+    run(here, "hot_topics.py")
+    found = [tuple(row.values()) for row in lines(here.path / "out/hot_topics")]
+    assert sorted(found) == oracles.hot_topics(here.path / "tweets.jsonl") != []
+
+
+def test_reputation(here: Any) -> None:
+    run(here, "reputation.toml")
+    expected = oracles.reputation(here.path / "endorsements.csv")
+    assert slates(here, "reputation", "scores") == expected != {}
+
+
+def test_top_urls(here: Any) -> None:
+    run(here, "top_urls.py")
+    tweets = here.path / "url_tweets.jsonl"
+    assert slates(here, "top_urls", "top") == {"all": {"urls": oracles.top_urls(tweets)}}
+    found = [row["urls"] for row in lines(here.path / "out/top_urls")]
+    assert found == oracles.changes_of_the_top(tweets)
+
+
+def test_checkins_are_counted_live(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an end, read over HTTP while it runs, then stopped: the counts are what was read."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    command = [COMMAND, "run", str(EXAMPLES / "checkins.py"), "--serve", str(port), "--quiet"]
+    with subprocess.Popen(
+        command, cwd=here.path, env={**os.environ, "CHECKINS": "0"}, stderr=subprocess.PIPE
+    ) as running:
+        try:
+            seen = _growing(f"http://127.0.0.1:{port}", 3)
+        finally:
+            running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 0, running.stderr and running.stderr.read()
+    assert seen == sorted(set(seen))
+    found = {name: slate["checkins"] for name, slate in slates(here, "checkins", "counts").items()}
+    assert found["Walmart"] >= seen[-1]
+    offered = _ledger(here.path / ".millstream/checkins")["checkins"]["offered"]
+    monkeypatch.setenv("RATE", "1e9")
+    invented = load_module(EXAMPLES / "checkins.py").checkins()  # the same, without the waiting
+    venues = [checkin["venue"] for checkin in islice(invented, offered)]
+    assert found == oracles.per_retailer(venues)
+
+
+def _growing(url: str, times: int) -> list[int]:
+    """The count of one retailer, each time it has changed."""
+    seen: list[int] = []
+    until = time.monotonic() + 90
+    while len(seen) < times:
+        assert time.monotonic() < until, f"only {seen} came"
+        time.sleep(0.1)
+        try:
+            with urllib.request.urlopen(f"{url}/slates/counts/Walmart", timeout=5) as answer:
+                count = json.load(answer)["slate"]["checkins"]
+        except (urllib.error.URLError, ConnectionError):
+            continue  # not up yet, or nothing counted yet
+        if count not in seen:
+            seen.append(count)
+    with urllib.request.urlopen(url, timeout=5) as page:
+        assert "text/html" in page.headers["content-type"]
+    return seen
+
+
+def _ledger(checkpoint: Path) -> dict[str, dict[str, int]]:
+    newest = max((checkpoint / "manifests").iterdir())
+    found: dict[str, dict[str, int]] = json.loads(newest.read_text().splitlines()[0])["ledger"]
+    return found
 
 
 def _best(per_ten: dict[datetime, Counter[str]]) -> Iterator[tuple[str, int, str, int]]:
