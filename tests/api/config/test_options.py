@@ -12,6 +12,7 @@ import millstream as ms
 from millstream.api import aggregates, sinks, sources, windows
 from millstream.api.config import options
 from millstream.api.stream import KeyedStreams
+from millstream.durations import micros
 
 # A value for every option of sources, sinks and updaters, as it is written and as it arrives. A
 # new option needs a line here, and nothing else.
@@ -39,8 +40,13 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "rows_per_second": ("2.5", 2.5),
     # sinks
     "limit": ("7", 7),
+    "url": ('"redis://localhost:7/1"', "redis://localhost:7/1"),
+    "prefix": ('"app:"', "app:"),
+    "key": ('["day", "shop"]', ("day", "shop")),
+    "wait": ('"5s"', "5s"),
+    "password_env": ('"SECRET"', "SECRET"),
     # updaters
-    "ttl": ('"1h"', 3_600_000_000),
+    "ttl": ('"1h"', "1h"),
     "on_timer": ('"topics:tick"', "tick"),
     "order": ('"arrival"', "arrival"),
     "late": ('"divert"', "divert"),
@@ -52,9 +58,9 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     # windows and keys
     "nulls": ('"keep"', "keep"),
     "emit": ('"early"', "early"),
-    "every": ('"10s"', 10_000_000),
+    "every": ('"10s"', "10s"),
     "every_rows": ("100", 100),
-    "every_event": ('"1m"', 60_000_000),
+    "every_event": ('"1m"', "1m"),
 }
 
 
@@ -68,7 +74,15 @@ def named(value: Any) -> Any:
 
 def written(names: list[str]) -> str:
     """These options as lines of a table."""
+    for name in names:
+        assert name in SAMPLES, f"{name} is new: give it a value in SAMPLES"
     return "\n".join(f"{name} = {SAMPLES[name][0]}" for name in names) + "\n"
+
+
+def sample(option: str) -> Any:
+    """What arrives; durations in microseconds, as nodes have them."""
+    value = SAMPLES[option][1]
+    return micros(value, option) if option in ("ttl", "every", "every_event") else value
 
 
 def classes(module: Any) -> set[str]:
@@ -123,7 +137,7 @@ def test_every_option_of_update(load: Any, option: str) -> None:
         f'[step.x]\nfrom = "r"\nkey_by = "value"\nupdate = "topics:count"\n{written(names)}'
     ).flow.nodes[-1]
     found = node.publishes if option == "publishes" else getattr(node.job, option)
-    assert named(found) == SAMPLES[option][1]
+    assert named(found) == sample(option)
 
 
 @pytest.mark.parametrize("option", sorted({*options.WINDOWING, *options.KEYING}))
@@ -133,7 +147,6 @@ def test_every_option_of_windows_and_keys(load: Any, option: str) -> None:
         '[source.r]\nkind = "rate"\n[step.x]\nfrom = "r"\nkey_by = "value"\n'
         f'window = "tumbling(1m)"\nagg.n = "count"\n{written(names)}'
     ).flow.nodes[-1]
-    sample = SAMPLES[option][1]
     emission = node.emission
     found = {
         "nulls": node.null_keys,
@@ -142,7 +155,7 @@ def test_every_option_of_windows_and_keys(load: Any, option: str) -> None:
         "every_rows": emission.every_rows,
         "every_event": emission.every_event,
     }
-    assert found[option] == sample
+    assert found[option] == sample(option)
 
 
 @pytest.mark.parametrize("name", options.SETTINGS)

@@ -166,11 +166,11 @@ def _plain(*types: type) -> Accept:
     return accept
 
 
-def _texts(value: Any, functions: Functions) -> list[str]:
+def _texts(value: Any, functions: Functions) -> tuple[str, ...]:
     several = [value] if isinstance(value, str) else value
     if not isinstance(several, list) or not all(isinstance(one, str) for one in several):
         raise _NotThis
-    return several
+    return tuple(several)
 
 
 def _table(value: Any, functions: Functions) -> dict[str, str]:
