@@ -116,6 +116,8 @@ def test_every_option_of_sources_and_sinks(load: Any, kind: str, option: str) ->
     names = dict.fromkeys([option, *needed])
     if option == "format" and kind in ("socket", "stdin"):
         names["schema"] = None
+    if kind == "redis":
+        names["key"] = None
     text = f'functions = ["topics.py"]\n[{{}}.x]\nkind = "{kind}"\n{written(list(names))}'
     if kind in options.SOURCES:
         node = load(text.format("source")).flow.nodes[0]
