@@ -32,8 +32,9 @@ export function figuresOf(status, name) {
 
 // The one figure that says most about what a step waits for.
 export function behindOf(figures) {
-  if (figures.carried) return `${short(figures.carried)} carried`;
-  if (figures.pending) return `${short(figures.pending)} waiting`;
+  const few = (value) => short(value).replace(/(\.\d)\d/, "$1"); // there is little room
+  if (figures.carried) return `${few(figures.carried)} carried`;
+  if (figures.pending) return `${few(figures.pending)} waiting`;
   if (figures.toRead) return `${bytes(figures.toRead)} left`;
   if (figures.lag !== null) return `lag ${duration(figures.lag)}`;
   return "";

@@ -7,7 +7,7 @@ import { arrange } from "./layout.js";
 import { head, look, rounded, shape, title } from "./shapes.js";
 
 const WIDEST = 196;
-const NARROWEST = 164;
+const NARROWEST = 170;
 const HEIGHT = 70;
 const MARGIN = 14;
 const SMALLEST = 0.66; // a wider picture is scrolled, not shrunk further

@@ -1,6 +1,6 @@
 // Where every record went, as a table that is checked here once more; and the keys with most events.
 
-import { el, flash, keyed, say, show } from "./dom.js";
+import { el, keyed, say, show } from "./dom.js";
 import { addressOf, count, plural, printable } from "./format.js";
 import { countOf, keyText, numberOf } from "./json.js";
 
@@ -112,7 +112,6 @@ function hotRow(updater, key) {
     update(row) {
       const part = Math.min(1, Math.max(0, numberOf(row.share)));
       const text = `${(100 * part).toFixed(part < 0.0995 ? 1 : 0)} %`;
-      if (share.textContent && share.textContent !== text) flash(share);
       say(share, text);
       say(number, count(countOf(row.count)));
       bar.style.setProperty("--share", part);
