@@ -103,5 +103,6 @@ class Control:
     hot: dict[str, tuple[int, dict[str, int]]] = field(default_factory=dict)  # events, top keys
     windows: int = 0
     rows_in: int = 0
+    read: dict[str, tuple[int, float]] = field(default_factory=dict)  # source -> rows, seconds
     future: int = 0
     seconds: float = 0.0

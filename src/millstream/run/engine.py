@@ -35,6 +35,7 @@ from millstream.run.mirroring import Mirrors
 from millstream.run.program import adopt_additions, check_program
 from millstream.run.publishing import publish, recover, stage_delivery
 from millstream.run.sources import Tracker, make_tracker, progress_of
+from millstream.run.spreading import Spreading, readers
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import Manifest, SourceState
@@ -74,6 +75,8 @@ class Engine:
         self.manifest = Manifest(-1)
         self.trackers: dict[str, Tracker] = {}
         self.notes: list[str] = []
+        self.spreading = Spreading()
+        self.readers: dict[str, int] = {}  # tasks that read each source in the last batch
         self.mirrors: Mirrors | None = None
         self._to_deliver: dict[str, Any] = {sink.name: sink.spec for sink in plan.sinks()}
 
@@ -141,7 +144,9 @@ class Engine:
         batch = self._batch(self._parallelism(pending, parts))
         crash_point("batch-planned", batch.number)
         started = time.perf_counter()
-        items = self._run(executor, batch, _spread(splits, batch.parallelism))
+        tasks = self.spreading.spread(splits, self.trackers, batch.parallelism)
+        self.readers = readers(tasks, list(self.trackers))
+        items = self._run(executor, batch, tasks)
         controls = [payload for _, tag, _, payload in items if tag == "control"]
         crash_point("tasks-done", batch.number)
         self._commit(batch, controls, items)
@@ -331,6 +336,7 @@ class Engine:
             rung=dict.fromkeys((node.name for node in self.plan.updaters()), batch.now + 1),
             due=books.earliest(controls),
             carried={name: n for control in controls for name, n in control.carried.items()},
+            readers=self.readers,
             hot={**old.hot, **books.hottest(controls)},
             ledger={step: dict(account) for step, account in old.ledger.items()},
             dead=old.dead + sum(len(control.dead) for control in controls),
@@ -473,6 +479,7 @@ class Engine:
         """Let the next batch cost about `batch_seconds`; change by at most a factor of two."""
         rows = sum(control.rows_in for control in controls)
         self.last_rows = rows
+        self.spreading.learn(controls)
         reading = [name for name, taken in splits.items() if taken]
         if len(reading) == 1:
             self.trackers[reading[0]].learn(rows)
@@ -480,15 +487,6 @@ class Engine:
             factor = self.settings.batch_seconds / max(self.last_seconds, 1e-3)
             target = int(self.rows_target * min(2.0, max(0.5, factor)))
             self.rows_target = min(self.settings.batch_rows, max(1_000, target))
-
-
-def _spread(splits: dict[str, list[AnySplit]], parts: int) -> list[list[AnySplit]]:
-    """Splits over tasks, in order and about evenly."""
-    flat = [split for taken in splits.values() for split in taken]
-    spread: list[list[AnySplit]] = [[] for _ in range(max(1, min(parts, len(flat))))]
-    for index, split in enumerate(flat):
-        spread[index * len(spread) // len(flat)].append(split)
-    return spread
 
 
 def _same_attempts(controls: list[Control]) -> bool:

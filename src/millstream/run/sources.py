@@ -26,6 +26,7 @@ from millstream.io.readers import Split, available_end, is_gzip, plan_splits
 from millstream.ops.progress import SourceProgress
 from millstream.run.batch import AnySplit, RateSplit, SpoolSplit
 from millstream.run.spool import Receiver
+from millstream.run.spreading import rows_of
 from millstream.state.manifests import SourceState, check_registry
 from millstream.state.segments import safe_name
 
@@ -50,6 +51,7 @@ class Tracker(Protocol):
     def poll(self) -> None: ...
     def pending(self) -> int: ...
     def take(self, rows: int, size: int, parts: int) -> list[AnySplit]: ...
+    def weigh(self, split: AnySplit) -> float: ...
     def learn(self, rows: int) -> None: ...
     def save(self, state: SourceState) -> None: ...
     def committed(self) -> None: ...
@@ -326,6 +328,12 @@ class FilesTracker:
             end = whole[0].end
         return list(plan_splits(kind, self.number, number, file.path, file.offset, end, piece))
 
+    def weigh(self, split: AnySplit) -> float:
+        """About how many rows a piece has."""
+        if isinstance(split, Split) and split.end < 0:  # a compressed file is read whole
+            return os.path.getsize(split.path) / self.row_bytes
+        return rows_of(split) / (1.0 if self.fmt.kind == "parquet" else self.row_bytes)
+
     def learn(self, rows: int) -> None:
         """How many bytes a row has, from what the last batch read."""
         if rows and self._taken and self.fmt.kind != "parquet":
@@ -403,6 +411,10 @@ class SpoolTracker:
         self.ended = self._finished and not self.waiting and self.receiver.error is None
         return splits
 
+    def weigh(self, split: AnySplit) -> float:
+        """The rows of a piece."""
+        return rows_of(split)
+
     def learn(self, rows: int) -> None:
         """Pieces know their rows."""
 
@@ -449,6 +461,10 @@ class RateTracker:
         self.next = max(self.next, end)
         self.ended = self.spec.limit is not None and self.next >= self.spec.limit
         return splits
+
+    def weigh(self, split: AnySplit) -> float:
+        """The rows of a piece."""
+        return rows_of(split)
 
     def learn(self, rows: int) -> None:
         """Every row is known beforehand."""

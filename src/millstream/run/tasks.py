@@ -67,6 +67,7 @@ class Task:
         sources = self.plan.sources()
         for split in splits:
             source = sources[split.source]
+            begun, before = time.perf_counter(), self.control.rows_in
             for piece in read(self.plan.formats[source.name], split, self.batch.now):
                 counts = self.ledger(source.name)
                 counts["offered"] += piece.offered
@@ -81,6 +82,9 @@ class Task:
                 chunk = piece.chunk
                 number = self.plan.number(source)
                 self.push(source, Chunk(chunk.table, chunk.ts, chunk.pos, number))
+            rows, seconds = self.control.read.get(source.name, (0, 0.0))
+            rows += self.control.rows_in - before
+            self.control.read[source.name] = (rows, seconds + time.perf_counter() - begun)
         yield from self._finish(started)
 
     def keyed(self, items: Iterable[Item]) -> Iterator[Item]:

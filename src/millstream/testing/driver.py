@@ -33,6 +33,7 @@ from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.program import known_panes
 from millstream.run.runner import plan_flow
+from millstream.run.spreading import rows_of
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import SourceState
@@ -69,6 +70,10 @@ class Pushed:
             self.next += 1
         self.waiting = []
         return splits
+
+    def weigh(self, split: AnySplit) -> float:
+        """The rows of a piece."""
+        return rows_of(split)
 
     def learn(self, rows: int) -> None:
         """Nothing to learn."""

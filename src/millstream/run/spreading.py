@@ -1,0 +1,80 @@
+"""Which task reads what: fast sources are spread over several tasks, slow ones share one.
+
+How long a row of each source takes to read and to push through its steps is measured in every
+batch, and smoothed. Pieces go to the task that has the least to do so far, the longest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from millstream.run.batch import AnySplit, Control, RateSplit, SpoolSplit
+
+_NEW = 0.5  # weight of the last batch in what is known of a source
+_GUESS = 1e-6  # seconds a row takes, before anything was measured
+
+
+class Sized(Protocol):
+    """A source that knows how many rows a piece of it has, about."""
+
+    def weigh(self, split: AnySplit) -> float: ...
+
+
+class Spreading:
+    """The spread of a flow's sources over tasks, from what earlier batches took."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}  # source -> what a row takes
+
+    def spread(
+        self, splits: Mapping[str, list[AnySplit]], sources: Mapping[str, Sized], parts: int
+    ) -> list[list[AnySplit]]:
+        """Splits per task; as many tasks as there is something for."""
+        known = self.seconds.values()
+        usual = sum(known) / len(known) if known else _GUESS
+        costs = [
+            (self.seconds.get(name, usual) * max(1.0, sources[name].weigh(split)), index, split)
+            for name, taken in splits.items()
+            for index, split in enumerate(taken)
+        ]
+        tasks: list[list[tuple[int, int, AnySplit]]] = [
+            [] for _ in range(max(1, min(parts, len(costs))))
+        ]
+        load = [0.0] * len(tasks)
+        for cost, index, split in sorted(costs, key=lambda one: (-one[0], one[2].source, one[1])):
+            least = load.index(min(load))
+            load[least] += cost
+            tasks[least].append((split.source, index, split))
+        return [[split for _, _, split in sorted(task, key=lambda one: one[:2])] for task in tasks]
+
+    def learn(self, controls: Iterable[Control]) -> None:
+        """Take in what the tasks of a batch measured."""
+        total: dict[str, list[float]] = {}
+        for control in controls:
+            for name, (rows, seconds) in control.read.items():
+                into = total.setdefault(name, [0.0, 0.0])
+                into[0] += rows
+                into[1] += seconds
+        for name, (count, spent) in total.items():
+            if count:
+                before = self.seconds.get(name, spent / count)
+                self.seconds[name] = (1 - _NEW) * before + _NEW * spent / count
+
+
+def readers(tasks: Iterable[list[AnySplit]], names: list[str]) -> dict[str, int]:
+    """How many tasks read each source."""
+    found = dict.fromkeys(names, 0)
+    for task in tasks:
+        for number in {split.source for split in task}:
+            found[names[number]] += 1
+    return found
+
+
+def rows_of(split: AnySplit) -> int:
+    """The rows of a piece that knows them."""
+    if isinstance(split, SpoolSplit):
+        return split.rows
+    if isinstance(split, RateSplit):
+        return split.end - split.start
+    return max(0, split.end - split.start)
