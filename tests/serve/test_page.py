@@ -438,6 +438,30 @@ def test_a_running_flow_is_followed_to_its_end(tmp_path: Path, window: Window) -
     assert not runs.is_alive()
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_narrow_window_is_not_scrolled_sideways(site: Site, window: Window, scheme: str) -> None:
+    site.writer.commit(
+        Put("k" * 900, {"text": "x" * 3000, "n" * 200: {"deep": [[[["y" * 300]]]]}}),
+        ledger={"in": account(10**15, aggregated=10**15), "counts": account(7, aggregated=7)},
+    )
+    window.page.emulate_media(color_scheme=scheme)
+    for width in (360, 700, 1280):
+        window.page.set_viewport_size({"width": width, "height": 700})
+        for place in (site.url(), site.url("counts", "k" * 900)):
+            window.page.goto(place)
+            there = "#slate li" if "slates" in place else "#ledger .verdict"
+            window.wait("(there) => document.querySelector(there) !== null", there)
+            assert window.page.evaluate("() => document.documentElement.scrollWidth") <= width
+    ink, paper = window.page.evaluate(
+        "() => { const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]; }"
+    )
+    assert (_lightness(ink) < _lightness(paper)) == (scheme == "light")
+
+
+def _lightness(colour: str) -> int:
+    return sum(map(int, re.findall(r"\d+", colour)[:3]))
+
+
 # -- for days -----------------------------------------------------------------------------------
 
 
