@@ -29,7 +29,7 @@ MISTAKES: dict[str, tuple[str, int, list[str]]] = {
     "table": ("[sources.x]\n", 1, ["there is no 'sources'", "did you mean 'source'?"]),
     "far table": ("[zebra]\n", 1, ["there is no 'zebra'; a file has: name, functions, run"]),
     "a section is a value": ("[[step]]\n", 1, ["[step.NAME]"]),
-    "a step is a value": ("[step]\nx = 1\n", 2, ["x: expected a table"]),
+    "a step is a value": ("[step]\nx = 1\n", 2, ["[step.x] expected a table, got the number 1"]),
     "option of a source": (
         '[source.b]\nkind = "files"\n# .\npath = "x"\nlatenes = "5s"\n',
         5,
@@ -166,7 +166,7 @@ MISTAKES: dict[str, tuple[str, int, list[str]]] = {
     "the same name twice": (
         '[step.a]\nfrom = "tweets"\nwhere = "true"\n[sink.a]\nfrom = "a"\nkind = "console"\n',
         4,
-        [f"[sink.a] the name is already taken by [step.a] in line {FIRST}"],
+        [f"[sink.a] 'a' is already the name of a step, in line {FIRST}"],
     ),
     "a name that is none": (
         '[step."a/b"]\nfrom = "tweets"\nwhere = "true"\n',

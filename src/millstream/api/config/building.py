@@ -144,12 +144,12 @@ class _Builder(StepReader):
                 continue
             for name, table in tables.items():
                 if not isinstance(table, dict):
-                    told = f"{name}: expected a table; write [{section}.NAME] above it"
+                    told = f"expected a table, got {shown(table)}; write [{section}.NAME] above it"
                     self.note(self.document.mistake((section, name), told))
                 elif name in self.sections:
                     other = self.sections[name]
                     line = self.document.line((other, name))
-                    told = f"the name is already taken by [{other}.{name}] in line {line}"
+                    told = f"{name!r} is already the name of a {other}, in line {line}"
                     self.note(self.document.mistake((section, name), told))
                 else:
                     self.sections[name] = section

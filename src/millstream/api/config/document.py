@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -58,7 +59,7 @@ class Document:
         """A mistake at a place; the message begins with the table it is in."""
         head = ""
         if place[0] in SECTIONS:
-            head = f"[{'.'.join(map(str, place[:2]))}] "
+            head = f"[{'.'.join(map(as_written, place[:2]))}] "
         elif place[0] == "run":
             head = "[run] "
         return Mistake(self.file, self.line(place), head + message)
@@ -88,6 +89,12 @@ class Document:
         table = self.values[names[name]][name]
         spot = _spot(table, message.removeprefix(f"{name}:"))
         return Mistake(self.file, self.line((*place, *spot)), message)
+
+
+def as_written(key: str | int) -> str:
+    """A key as it is written."""
+    text = str(key)
+    return text if re.fullmatch(r"[\w-]+", text) else json.dumps(text, ensure_ascii=False)
 
 
 def _spot(table: dict[str, Any], message: str) -> Place:

@@ -7,6 +7,7 @@ value of the file becomes one of the API goes by the type the API asks for.
 from __future__ import annotations
 
 import inspect
+import json
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
@@ -140,7 +141,7 @@ def shown(value: Any) -> str:
         case bool():
             return str(value).lower()
         case str():
-            return f'"{value}"' if len(value) < 80 else f'"{value[:80]}..."'
+            return json.dumps(value if len(value) < 80 else value[:80] + "...", ensure_ascii=False)
         case int() | float():
             return f"the number {value}"
         case list():

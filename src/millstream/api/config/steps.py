@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from millstream.api.config.document import Document
+from millstream.api.config.document import Document, as_written
 from millstream.api.config.functions import LoadModule, suggest
 from millstream.api.config.options import (
     KEYING,
@@ -185,7 +185,8 @@ class StepReader(Reader):
     def _check_published(self, place: Place, options: dict[str, Any]) -> None:
         for number, stream in enumerate(options.get("publishes", [])):
             if stream not in self.names_of("stream"):
-                hint = suggest(stream, self.names_of("stream")) or f"; declare [stream.{stream}]"
+                missing = f"; declare [stream.{as_written(stream)}]"
+                hint = suggest(stream, self.names_of("stream")) or missing
                 raise self.document.mistake(
                     (*place, "publishes", number), f"publishes: there is no stream {stream!r}{hint}"
                 )
