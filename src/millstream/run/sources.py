@@ -58,6 +58,8 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
+_LEAST_ROWS = 1_000  # a piece with fewer is not worth a task of its own
+
 # -- what a source looks like, before Spark starts ----------------------------------------------
 
 
@@ -289,7 +291,9 @@ class FilesTracker:
         parquet = self.fmt.kind == "parquet"
         budget = rows if parquet else int(min(size, rows * self.row_bytes))
         limit = self.spec.max_files_per_batch or len(self.open)
-        piece = max(1, budget // parts)
+        there = sum(file.end - file.offset for file in self.open.values())
+        least = int(_LEAST_ROWS * (1.0 if parquet else self.row_bytes))
+        piece = max(1, least, min(budget, there) // parts)
         splits: list[AnySplit] = []
         self._taken = 0
         for number in sorted(self.open)[:]:
