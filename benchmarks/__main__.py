@@ -18,7 +18,17 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-NAMES = ("windows", "latency", "overlap", "sharing", "minmax", "live")
+NAMES = (
+    "windows",
+    "latency",
+    "overlap",
+    "sharing",
+    "minmax",
+    "live",
+    "updates",
+    "slates",
+    "http",
+)
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
