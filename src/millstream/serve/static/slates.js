@@ -171,6 +171,7 @@ export class Slates {
     else if (this.failure) empty = `The list could not be read: ${this.failure}`;
     else if (this.listed && !slates.length) {
       empty = this.prefix ? "No key begins like this." : "There are no slates yet.";
+      if (this.listed.next != null) empty = "None so far: there are too many keys to look at in one go.";
     }
     say($("list-empty"), empty);
     show($("list-empty"), empty !== "");
