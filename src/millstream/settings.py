@@ -19,6 +19,7 @@ class Settings:
     parallelism: tasks per stage; default as many as Spark has cores.
     batch_rows, batch_bytes: the most one batch takes in; the size follows `batch_seconds`.
     batch_seconds: what a batch should cost; a backlog runs in batches of about this length.
+    interval: seconds from one commit to the next at least; 0 commits as soon as something came.
     dead_letter_limit, dead_letter_grace: the run stops once more than this share of all records
         after the first so many were dead letters.
     cycle_events: published events a cycle of updaters handles in one batch; the rest is carried.
@@ -40,6 +41,7 @@ class Settings:
     batch_rows: int = 500_000
     batch_bytes: int = 256 * 1024 * 1024
     batch_seconds: float = 2.0
+    interval: float = 0.0
     dead_letter_limit: float = 0.01
     dead_letter_grace: int = 1_000
     cycle_events: int = 200_000
@@ -70,6 +72,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ConfigError(f"{name} must be a whole number from 1, got {value!r}")
+        if self.interval < 0:
+            raise ConfigError(f"interval is a number of seconds from 0, got {self.interval!r}")
         if not 0 <= self.dead_letter_limit <= 1:
             raise ConfigError("dead_letter_limit is a share between 0 and 1")
 

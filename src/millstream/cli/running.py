@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import time
@@ -16,7 +17,7 @@ from rich.console import Console
 from millstream.api.flow import Flow
 from millstream.cli.display import Display, make_display, show_summary
 from millstream.errors import MillstreamError, RunError
-from millstream.graph.nodes import Source
+from millstream.graph.nodes import Source, Update
 from millstream.run.runner import Handle, Progress
 from millstream.run.session import end_java
 
@@ -72,6 +73,17 @@ def run_flow(flow: Flow, checkpoint: Path, options: dict[str, Any], *, quiet: bo
         outcome = "complete" if progress.done else "stopped"
         steps = [node.name for node in flow.nodes]
         show_summary(console, progress, steps, str(checkpoint / "dead"), outcome)
+        updaters = [node.name for node in flow.nodes if isinstance(node, Update)]
+        if updaters:
+            command = f"millstream slates list {shlex.quote(updaters[0])}"
+            console.print(
+                f"slates of {', '.join(updaters)} are kept: "
+                f"{command} --checkpoint {shlex.quote(str(checkpoint))}",
+                style="dim",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
         if not progress.done:
             console.print("run the same command again to go on where it stopped", style="dim")
 

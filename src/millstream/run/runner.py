@@ -133,12 +133,16 @@ class Handle:
     def _loop(self, executor: OnSpark) -> None:
         engine = self._engine
         while not self._stopping.is_set():
+            begun = time.monotonic()
             worked = engine.step(executor)
             if worked or self.progress.batch < 0:
                 self._report()
             if engine.done:
                 break
-            if not worked:
+            rest = self._settings.interval - (time.monotonic() - begun)
+            if worked and rest > 0:
+                self._stopping.wait(rest)
+            elif not worked:
                 self._stopping.wait(self._settings.poll)
         self._report()
 
