@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import millstream as ms
 pytestmark = pytest.mark.spark
 
 
-def test_commits_keep_their_distance(tmp_path: Path) -> None:
+def test_commits_keep_their_distance(spark: Any, tmp_path: Path) -> None:
     flow = ms.Flow("paced")
     flow.source(ms.Rate(200, limit=500)).sink(ms.Memory())
     moments: list[float] = []
@@ -24,7 +25,7 @@ def test_commits_keep_their_distance(tmp_path: Path) -> None:
             moments.append(progress.elapsed)
 
     flow.run(tmp_path / "ck", interval=0.6, on_progress=note, master="local[2]")
-    gaps = [after - before for before, after in zip(moments, moments[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(moments)]
     assert len(gaps) >= 2
     assert min(gaps[1:-1], default=0.6) >= 0.5
 
