@@ -217,6 +217,43 @@ class Again(ms.MapReduce):
         yield key, max(values)
 
 
+class Sizes(ms.MapReduce):
+    """A second job over records, with combine."""
+
+    def __init__(self, column: str) -> None:
+        self.column = column
+
+    def map(self, key: Any, value: Any, ts: Any) -> Iterator[tuple[Any, Any]]:
+        yield (value[self.column] or 0) % 3, value[self.column] or 0
+
+    def combine(self, key: Any, values: list[Any]) -> Any:
+        return max(values)
+
+    def reduce(self, key: Any, values: list[Any], window: ms.Window) -> Iterator[tuple[Any, Any]]:
+        yield key, max(values)
+
+
+def largest(column: str) -> Callable[..., Any]:
+    def reduce(key: Any, records: list[dict[str, Any]], window: ms.Window) -> Any:
+        values = [record[column] for record in records if record[column] is not None]
+        return {"most": max(values, default=None), "columns": ",".join(sorted(records[0]))}
+
+    return reduce
+
+
+AFTER_CHANGES: dict[str, Callable[[str], Any]] = {
+    "mean": ms.mean,
+    "var": ms.var,
+    "std": ms.std,
+    "low": ms.min,
+    "high": ms.max,
+    "kinds": ms.distinct,
+    "often": lambda column: ms.top_k(column, 2),
+    "most": lambda column: ms.top_k(column, 2, by=column),
+    "middle": lambda column: ms.quantile(column, 0.5),
+    "spread": Spread,
+    "sketch": lambda column: ms.distinct(column, approx=True),
+}
 JOBS = {"Words": Words, "Paths": Paths}
 
 # -- recipes ---------------------------------------------------------------------------------------
@@ -317,6 +354,8 @@ class Recipe:
     then: Cut | None  # the window of a second job over the results of the first
     late: bool
     beside: bool  # the stream before the job goes to a sink too
+    second: str = "agg"  # what the second job is, if the first gives changes
+    then_emit: dict[str, Any] = field(default_factory=dict)
 
     def build(self) -> ms.Flow:
         flow = ms.Flow("random")
@@ -339,12 +378,20 @@ class Recipe:
 
     def _second(self, result: ms.Stream) -> ms.Stream:
         assert self.then is not None
+        cut = window(*self.then)
         if self.job.kind == "map_reduce":
-            return result.map_reduce(Again(), window(*self.then))
+            return result.key_by().window(cut, **self.then_emit).map_reduce(Again())
         column = "value" if self.job.what == ("just_count",) else "n"
-        keyed = result.key_by(*self.job.keys, nulls="keep").window(window(*self.then))
+        keyed = result.key_by(*self.job.keys, nulls="keep").window(cut, **self.then_emit)
         totals = {"n": ms.count(), "t": ms.sum(column)}
-        if kind_of(self.job.window) in NUMBERED or self.job.emit:
+        if self.second == "reduce":
+            return keyed.reduce(largest(column))
+        if self.second == "map_reduce":
+            return keyed.map_reduce(Sizes(column))
+        several = self.job.what == ("each_twice",)
+        if self.job.emit:
+            totals |= {name: agg(column) for name, agg in AFTER_CHANGES.items()}
+        if kind_of(self.job.window) in NUMBERED or several:
             return keyed.agg(**totals)
         # One result per key and time, so that even the order of results is defined.
         return keyed.agg(**totals, z=ms.last(column), p=ms.collect(column))
@@ -395,7 +442,7 @@ FLOATS = st.one_of(
 
 
 @st.composite
-def records(draw: Any, base: datetime, key: str, most: int) -> list[dict[str, Any]]:
+def records(draw: Any, base: datetime, key: str, least: int, most: int) -> list[dict[str, Any]]:
     one = st.fixed_dictionaries(
         {
             "ts": MOMENTS.map(lambda us: base + timedelta(microseconds=us)),
@@ -406,18 +453,19 @@ def records(draw: Any, base: datetime, key: str, most: int) -> list[dict[str, An
             "s": st.sampled_from(["a", "zebra", "ä", "", None]),
         }
     )
-    return draw(st.lists(one, max_size=most))
+    return draw(st.lists(one, min_size=least, max_size=most))
 
 
 @st.composite
-def inputs(draw: Any, sources: int, *, most: int = 12) -> Input:
+def inputs(draw: Any, sources: int, *, least: int = 0, most: int = 12) -> Input:
+    """Some batches; with `least`, several of them and so many records in every piece."""
     base, key = draw(st.sampled_from(BASES)), draw(st.sampled_from(sorted(KEYS)))
     out: Input = Input()
-    for _ in range(draw(st.integers(1, 4))):
+    for _ in range(draw(st.integers(3 if least else 1, 4))):
         pieces = []
         for number in range(sources):
-            for _ in range(draw(st.integers(0, 2))):
-                pieces.append((f"in{number}", draw(records(base, key, most))))
+            for _ in range(1 if least else draw(st.integers(0, 2))):
+                pieces.append((f"in{number}", draw(records(base, key, least, most))))
         out.batches.append(pieces)
     return out
 
@@ -478,13 +526,38 @@ def recipes_of_changes(draw: Any, *, sources: int) -> Recipe:
     lateness = tuple(draw(st.sampled_from([0.0, 3.0, 1000.0])) for _ in range(sources))
     some = st.lists(st.sampled_from(sorted(STEPS)), max_size=2)
     steps = tuple(tuple(draw(some)) for _ in range(sources))
+    job = _changing(draw, draw(st.sampled_from(EMISSIONS)))
+    return Recipe(lateness, steps, job, None, draw(st.booleans()), draw(st.booleans()))
+
+
+@st.composite
+def recipes_over_changes(draw: Any, *, sources: int) -> Recipe:
+    """Flows with a second job over the changes of a first, which late records bring about."""
+    lateness = tuple(draw(st.sampled_from([20.0, 1000.0])) for _ in range(sources))
+    steps = tuple(tuple(draw(st.lists(st.sampled_from(TAME), max_size=1))) for _ in lateness)
+    job = _changing(draw, {"emit": "delta"})
+    if job.kind != "map_reduce" and draw(st.booleans()):
+        job = replace(job, keys=draw(st.sampled_from([("k2",), ()])))
+    cut = job.window
+    then = draw(st.sampled_from(draw(st.sampled_from([WINDOWS, KINDS]))))
+    second = draw(st.sampled_from(["agg", "agg", "reduce", "map_reduce"]))
+    ordered = job.kind != "map_reduce" and kind_of(cut) not in NUMBERED
+    if kind_of(then) in NUMBERED and (not ordered or job.what == ("each_twice",)):
+        then = ("session", 4)
+    if kind_of(then) == "bytes" and job.what != ("just_count",):
+        then = ("count", *then[1:])
+    if second == "map_reduce" and kind_of(then) in NUMBERED:  # pairs of one record have no order
+        second = "agg"
+    then_emit = draw(st.sampled_from([{}, {"emit": "delta"}]))
+    return Recipe(lateness, steps, job, then, False, False, second, then_emit)
+
+
+TAME = ["select", "map doubled", "fork", "where x"]
+
+
+def _changing(draw: Any, emit: dict[str, Any]) -> Job:
     job: Job = draw(jobs())
-    emit = draw(st.sampled_from(EMISSIONS))
     cut = draw(st.sampled_from(draw(st.sampled_from([WINDOWS, KINDS]))))
     if job.kind == "map_reduce" and cut[0] == "bytes":  # there the packed pair is the record
         cut = ("count", *cut[1:])
-    job = replace(job, window=cut, emit=emit)
-    then = None
-    if emit["emit"] == "delta" and job.kind != "map_reduce" and draw(st.booleans()):
-        then = draw(st.sampled_from(WINDOWS))
-    return Recipe(lateness, steps, job, then, draw(st.booleans()), draw(st.booleans()))
+    return replace(job, window=cut, emit=emit)

@@ -20,6 +20,7 @@ from tests.differential.flows import (
     recipes,
     recipes_of_changes,
     recipes_of_kinds,
+    recipes_over_changes,
 )
 
 QUICK = settings(
@@ -67,7 +68,10 @@ def check(recipe: Recipe, given: Input, parallelism: int, stops: dict[int, int])
         if sink == "out" and recipe.job.emit.get("emit") == "early":
             found[sink] = last_revisions(recipe, found[sink])
         elif sink == "out" and recipe.job.emit:
-            found[sink] = sum_of_changes(recipe, given_out[sink])
+            found[sink] = sum_of_changes(recipe.job.kind, recipe.job.keys, given_out[sink])
+        elif sink == "then" and recipe.then_emit:
+            job = "map_reduce" if recipe.job.kind == "map_reduce" else recipe.second
+            found[sink] = sum_of_changes(job, recipe.job.keys, given_out[sink])
         assert_same(found[sink], rows, scale=magnitude(batches), what=sink)
     if kind_of(recipe.job.window) in ("plain", "landmark") and not recipe.job.emit:
         assert_windows_ascend(found["out"])
@@ -79,7 +83,9 @@ def last_revisions(recipe: Recipe, rows: list[dict[str, Any]]) -> list[dict[str,
     revisions: dict[str, list[tuple[int, bool]]] = {}
     for row in rows:
         at = ("window_start", "window_end") if kind in ("plain", "landmark") else ("window_start",)
-        revisions.setdefault(_name(recipe, row, *at), []).append((row["revision"], row["final"]))
+        revisions.setdefault(_name(recipe.job.kind, recipe.job.keys, row, *at), []).append(
+            (row["revision"], row["final"])
+        )
     if kind in ("plain", "landmark"):
         for known in revisions.values():  # one by one, and nothing after the last
             assert sorted(set(known)) == list(dict.fromkeys(known))
@@ -88,13 +94,15 @@ def last_revisions(recipe: Recipe, rows: list[dict[str, Any]]) -> list[dict[str,
     return [_without(row, "revision") for row in rows if row["final"]]
 
 
-def sum_of_changes(recipe: Recipe, batches: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def sum_of_changes(
+    job: str, keys: tuple[str, ...], batches: list[list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
     """What a stream of changes comes to, without the marks."""
     current: dict[str, list[dict[str, Any]]] = {}
     for rows in batches:
         updated: set[str] = set()
         for row in rows:
-            name = _name(recipe, row, "window_start", "window_end")
+            name = _name(job, keys, row, "window_start", "window_end")
             plain = _without(row, "op")
             if row["op"] == "-":
                 held = current[name]
@@ -108,9 +116,9 @@ def sum_of_changes(recipe: Recipe, batches: list[list[dict[str, Any]]]) -> list[
     return [row for rows in current.values() for row in rows]
 
 
-def _name(recipe: Recipe, row: dict[str, Any], *bounds: str) -> str:
-    keys = ("key",) if recipe.job.kind == "map_reduce" else recipe.job.keys
-    return repr(([_plain(row.get(key)) for key in keys], *(row.get(at) for at in bounds)))
+def _name(job: str, keys: tuple[str, ...], row: dict[str, Any], *bounds: str) -> str:
+    named = ("key",) if job == "map_reduce" else keys
+    return repr(([_plain(row.get(key)) for key in named], *(row.get(at) for at in bounds)))
 
 
 def _plain(key: Any) -> Any:
@@ -122,12 +130,12 @@ def _without(row: dict[str, Any], mark: str) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != mark}
 
 
-def runs_of(some: Any) -> Any:
+def runs_of(some: Any, least: int = 0) -> Any:
     """A flow, its input, and how it is run."""
     return st.integers(1, 2).flatmap(
         lambda sources: st.tuples(
             some(sources=sources),
-            inputs(sources),
+            inputs(sources, least=least),
             st.sampled_from([1, 2, 4]),
             st.dictionaries(st.integers(1, 3), st.sampled_from([1, 2, 4]), max_size=2),
         )
@@ -135,7 +143,8 @@ def runs_of(some: Any) -> Any:
 
 
 runs, runs_of_kinds = runs_of(recipes), runs_of(recipes_of_kinds)
-runs_of_changes = runs_of(recipes_of_changes)
+runs_of_changes = runs_of(recipes_of_changes, least=2)
+runs_over_changes = runs_of(recipes_over_changes, least=4)
 
 
 @QUICK
@@ -177,4 +186,18 @@ def test_early_results_and_changes_come_to_what_the_reference_gives(run: Any) ->
 @LONG
 @given(runs_of_changes)
 def test_many_early_results_and_changes_come_to_what_the_reference_gives(run: Any) -> None:
+    check(*run)
+
+
+@FEW
+@given(runs_over_changes)
+def test_jobs_over_changes_give_what_they_give_over_final_results(run: Any) -> None:
+    check(*run)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@LONG
+@given(runs_over_changes)
+def test_many_jobs_over_changes_give_what_they_give_over_final_results(run: Any) -> None:
     check(*run)

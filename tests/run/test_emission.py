@@ -143,12 +143,131 @@ def test_mistakes_are_explained(options: dict[str, Any], says: str) -> None:
         source(ms.Flow("x")).key_by("k").window(ms.tumbling("1m"), **options)
 
 
-def test_what_cannot_be_taken_back_is_refused_over_changes() -> None:
+@pytest.mark.parametrize(
+    ("keys", "aggs", "says"),
+    [(("op",), {"n": ms.count()}, "key 'op'"), ((), {"n": ms.count("op")}, r"n=count\(op\)")],
+)
+def test_the_mark_of_a_change_is_not_for_windows(keys: Any, aggs: Any, says: str) -> None:
     flow = ms.Flow("x")
     delta = source(flow).key_by("k").window(ms.tumbling("1m"), emit="delta").agg(n=ms.count())
-    delta.key_by().window(ms.tumbling("5m")).agg(most=ms.max("n")).sink(ms.Memory())
-    with pytest.raises(ConfigError, match=r"most=max\(n\) cannot take back"):
+    delta.key_by(*keys).window(ms.tumbling("5m")).agg(**aggs).sink(ms.Memory())
+    with pytest.raises(ConfigError, match=says):
         Driver(flow)
+
+
+def test_a_column_of_ones_own_may_be_called_op() -> None:
+    flow = ms.Flow("own")
+    delta = source(flow).key_by("k").window(ms.tumbling("5s"), emit="delta").agg(n=ms.count())
+    own = delta.map(lambda row: {"op": f"{row['n'] % 2}", "n": row["n"]})
+    own.key_by("op").window(ms.tumbling("1h")).agg(n=ms.sum("n")).sink(ms.Memory(), name="out")
+    expected = reference(flow, {"in": records(1)})["out"]
+    assert shown(drive(flow, 1, 2, cut=20)["out"]) == shown(expected)
+
+
+class Path(ms.Aggregate):
+    """The order of values, without combine."""
+
+    def zero(self) -> str:
+        return ""
+
+    def add(self, state: str, value: Any) -> str:
+        return f"{state}>{value}"
+
+
+class Highest(ms.Aggregate):
+    """With combine, and no inverse."""
+
+    def zero(self) -> int:
+        return 0
+
+    def add(self, state: int, value: int) -> int:
+        return max(state, value)
+
+    def combine(self, left: int, right: int) -> int:
+        return max(left, right)
+
+
+def test_every_aggregate_over_changes_is_that_of_the_final_results() -> None:
+    flow = ms.Flow("all")
+    keyed = source(flow).key_by("k")
+    exact = {"a": 1e16, "b": 0.1}
+    delta = keyed.window(ms.tumbling("3s"), emit="delta").agg(n=ms.count(), v=ms.max("v"))
+    scaled = delta.map(lambda row: row | {"x": exact[row["k"]] * row["n"], "d": row["window_end"]})
+    aggs = {
+        "sum": ms.sum("x"),
+        "mean": ms.mean("x"),
+        "std": ms.std("n"),
+        "var": ms.var("n"),
+        "low": ms.min("x"),
+        "high": ms.max("d"),
+        "first": ms.first("n"),
+        "last": ms.last("n"),
+        "all": ms.collect("n"),
+        "top": ms.top_k("v", 2),
+        "most": ms.top_k("v", 2, by="x"),
+        "kinds": ms.distinct("v"),
+        "about": ms.distinct("v", approx=True),
+        "middle": ms.quantile("n", [0.1, 0.5]),
+        "path": Path("n"),
+        "highest": Highest("n"),
+    }
+    for name, window in {**WINDOWS, **KINDS}.items():
+        if name != "bytes":
+            scaled.key_by("k").window(window).agg(**aggs).sink(ms.Memory(), name=f"over {name}")
+    expected = reference(flow, {"in": records(2)[:120]})
+    found = drive(flow, 2, 2, cut=11, most=120)
+    for name in found:
+        assert len(found[name]) > 3
+        for column in aggs:
+            given = [(r["k"], r["window_start"], r["window_end"], r[column]) for r in found[name]]
+            want = [(r["k"], r["window_start"], r["window_end"], r[column]) for r in expected[name]]
+            assert sorted(map(_text, given)) == sorted(map(_text, want)), (name, column)
+
+
+class Picky(Highest):
+    """Fails on some values."""
+
+    def add(self, state: int, value: int) -> int:
+        if value == 3:
+            raise ValueError("three is refused")
+        return super().add(state, value)
+
+
+def test_values_an_aggregate_over_changes_fails_on_are_dead_letters() -> None:
+    flow = ms.Flow("picky")
+    delta = source(flow).key_by("k").window(ms.tumbling("3s"), emit="delta").agg(n=ms.count())
+    delta.key_by().window(ms.tumbling("1h")).agg(all=ms.collect("n"), p=Picky("n")).sink(
+        ms.Memory(), name="out"
+    )
+    delta.sink(ms.Memory(), name="changes")
+    with Driver(flow, dead_letter_limit=1.0) as driver:
+        driver.push("in", records(1)[:60]).end()
+        (row,) = driver.output("out")
+        given = [one["n"] for one in driver.output("changes")]
+        assert 3 in given and sorted(row["all"]) == sorted(n for n in given if n != 3)
+        assert len(driver.dead) == given.count(3)
+        assert "three is refused" in driver.dead[0]["error"]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_text, value)) + "]"
+    return str(value)
+
+
+def test_a_window_whose_results_are_all_taken_back_has_none() -> None:
+    flow = ms.Flow("none")
+    few = source(flow).key_by("k").window(ms.tumbling("2s"), emit="delta")
+    alone = few.reduce(lambda key, rows, window: {"n": 1} if len(rows) < 2 else None)
+    alone.key_by("k").window(ms.tumbling("4s")).agg(n=ms.count()).sink(ms.Memory())
+    with Driver(flow) as driver:
+        for second in (1, 5, 1.5, 20):
+            row = {"ts": BEGIN + timedelta(seconds=second), "k": "a", "v": 1}
+            driver.push("in", [row]).step()
+        driver.end()
+        assert [(r["window_end"].second, r["n"]) for r in driver.output()] == [(8, 1), (24, 1)]
 
 
 def test_a_result_that_is_no_more_is_taken_back() -> None:
@@ -200,7 +319,7 @@ KINDS = {
     "session": ms.session("3s"),
     "landmark": ms.landmark("4s"),
     "count": ms.count_window(7),
-    "count, overlapping": ms.count_window(9, 4),
+    "count overlapping": ms.count_window(9, 4),
     "count with gaps": ms.count_window(6, 8),
     "bytes": ms.bytes_window(120, 60),
 }

@@ -197,9 +197,8 @@ class KeyedStream:
             taken in (`every_rows`) or by event time (`every_event`), each when it has changed;
             columns `revision` (0, 1, 2, ...) and `final` say which is which.
         emit="delta": a result leaves when event time has passed the end of its window, and again
-            when a record within the allowed lateness changes it; column `op` is "+", "u" or,
-            if a reduce function now gives nothing, "-".
-            Aggregates further down take the change into account.
+            when a record within the allowed lateness changes it; column `op` is "+", "u" or, if it
+            is no more or has other bounds now, "-". Windows further down take that into account.
         """
         if not isinstance(window, WindowSpec):
             raise ConfigError(

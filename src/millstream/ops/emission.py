@@ -19,6 +19,7 @@ from millstream.ops.chunks import Chunk, Int64, concat, flat
 
 Name = tuple[int, int]  # key, and which of its windows: by time, a session by its start, or number
 REMOVED, REPLACED = -1, -2  # signs of rows that take away: without, or with a new row instead
+_OPS = {"+", "-", "u"}
 _DIGITS = 12  # results that agree in so many digits count as the same
 
 
@@ -338,3 +339,11 @@ def drop_replaced(chunk: Chunk) -> Chunk:
     if chunk.sign is None:
         return chunk
     return chunk.take(chunk.sign != REPLACED)
+
+
+def without_mark(chunk: Chunk) -> Chunk:
+    """Changes as windows and jobs further down see them: `op` is for readers, not for them."""
+    at = chunk.table.schema.get_field_index("op")
+    if chunk.sign is None or at < 0 or not set(chunk.column("op").unique().to_pylist()) <= _OPS:
+        return chunk
+    return chunk.with_table(chunk.table.remove_column(at))

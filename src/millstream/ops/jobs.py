@@ -71,24 +71,36 @@ class WindowJob:
     kind: str = "time"  # or "landmark", "session", "rows", "bytes"
     emission: Emission = FINAL
     logical: Span | None = None  # windows over rows or bytes: their arithmetic, per key
+    changes: bool = False  # its input takes back: values are kept with their signs
 
     def needed_until(self, panes: Int64) -> Int64:
         """The window end at which panes may be forgotten."""
         return self.span.last_end(panes) + self.kept
 
     @property
+    def lifts(self) -> bool:
+        """It has states."""
+        return any(not m.held for m in self.measures)
+
+    @property
+    def lists(self) -> bool:
+        """It needs the values of a window, in order."""
+        return (self.reducer is not None and not self.lifts) or any(m.held for m in self.measures)
+
+    @property
+    def whole_rows(self) -> bool:
+        """States are made late: of rows that are numbered in order, or can be taken back."""
+        return self.logical is not None or self.changes
+
+    @property
     def combines(self) -> bool:
-        """It has states per pane. Rows and bytes are numbered in order first, so they have none."""
-        return self.logical is None and any(not m.held for m in self.measures)
+        """States per pane are kept for it."""
+        return self.lifts and not self.whole_rows
 
     @property
     def holds(self) -> bool:
-        """It keeps values."""
-        if self.logical is not None:
-            return True
-        return (self.reducer is not None and not self.combines) or any(
-            m.held for m in self.measures
-        )
+        """Values are kept for it."""
+        return self.lists or self.whole_rows
 
 
 @dataclass(frozen=True)
@@ -120,6 +132,11 @@ class Family:
     def kind(self) -> str:
         """How its windows are found; only windows of plain time can share."""
         return self.jobs[0].kind
+
+    @property
+    def changes(self) -> bool:
+        """What comes in may be taken back."""
+        return any(job.changes for job in self.jobs)
 
     @property
     def combines(self) -> bool:

@@ -86,13 +86,6 @@ class Running(Protocol):
     def magnitude(self, state: Columns) -> Floats | None: ...
 
 
-@runtime_checkable
-class Reversible(Protocol):
-    """What a kernel needs over streams of changes: a state that takes another away."""
-
-    def negate(self, state: State) -> State: ...
-
-
 class _Additive:
     """Running values of states whose fields simply add up."""
 
@@ -101,10 +94,6 @@ class _Additive:
 
     def minus(self, total: Columns, expired: Columns) -> Columns:
         return {name: total[name] - expired[name] for name in total}
-
-    def negate(self, state: State) -> State:
-        """The state that takes another away when it is merged."""
-        return {name: pc.negate(values) for name, values in state.items()}
 
     def magnitude(self, state: Columns) -> Floats | None:
         """How large the floating-point part is, to judge rounding; None if all is exact."""

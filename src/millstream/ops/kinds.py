@@ -13,15 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.errors import RunError
+from millstream.ops.changes import lift_rows
 from millstream.ops.chunks import Chunk, Int64, concat, flat
 from millstream.ops.closing import Found, add_answers, held_outputs, in_order, results, slide
 from millstream.ops.codec import encode
 from millstream.ops.grid import Grid, find_runs
 from millstream.ops.jobs import Family, WindowJob
-from millstream.ops.kernels import Rows
 from millstream.ops.keys import group_by
-from millstream.ops.preparing import codes_of, lift, state_of
+from millstream.ops.preparing import codes_of, state_of
 from millstream.ops.records import DeadLetter
 from millstream.ops.sessions import find_sessions
 
@@ -331,7 +330,7 @@ def _close_rows(
     key, last, low, high = find_runs(span, codes, pane, *bounds).slices(pane)
     outputs: dict[str, Any] = {}
     if any(not m.held for m in job.measures):
-        states, state_pane, state_codes = _lift_rows(family, rows, codes, pane)
+        states, state_pane, state_codes = lift_rows(family, rows, codes, pane)
         runs = find_runs(span, state_codes, state_pane, *bounds)
         _, _, state_low, state_high = runs.slices(state_pane)
         outputs.update(slide(job, states, runs, state_pane, state_low, state_high))
@@ -345,22 +344,3 @@ def _close_rows(
     found = Found(key, leaving.uniques, start, end, time, last)
     chunk, dead = results(job, src, found, outputs | _missing(job, outputs))
     return chunk, 0, dead
-
-
-def _lift_rows(
-    family: Family, rows: pa.Table, codes: Int64, pane: Int64
-) -> tuple[pa.Table, Int64, Int64]:
-    """Numbered rows as states per (key, pane)."""
-    names = [n for n in rows.column_names if n.startswith("value.")]
-    table = rows.select(names).rename_columns([n.removeprefix("value.") for n in names])
-    ts = np.asarray(flat(rows.column("ts")))
-    groups, group_key, group_pane = group_by(codes, pane)
-    place = np.arange(len(rows), dtype=np.int64)  # rows are in order: their place is their number
-    chunk = Chunk(table, ts, place, 0)
-    columns: dict[str, pa.Array] = {}
-    lifted = Rows(groups, len(group_key), ts, 0, place)
-    for measure in family.measures:
-        bad = lift(measure, chunk, lifted, columns)
-        if bad:
-            raise RunError(f"{family.name}: {next(iter(bad.values()))}")
-    return pa.table(columns), group_pane, group_key

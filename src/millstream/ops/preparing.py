@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import RunError
-from millstream.ops.chunks import Chunk, Int64, concat, flat
+from millstream.ops.chunks import Chunk, Int64, flat
 from millstream.ops.codec import encode
+from millstream.ops.emission import without_mark
 from millstream.ops.jobs import Family, Measure, WindowJob
 from millstream.ops.kernels import Rows
 from millstream.ops.keys import canonical, factorize, group_by, hash_keys
@@ -48,6 +49,7 @@ def prepare(family: Family, chunk: Chunk, closed: dict[str, int], shards: int) -
     """Reduce a chunk to partial states (and kept values) per (key, pane)."""
     accounts: dict[str, Account] = {}
     takes: dict[str, Mask] = {}
+    chunk = without_mark(chunk)
     panes = family.span.pane_of(chunk.ts)
     for job in family.jobs:
         inside = job.span.covered(panes)  # before lateness: a gap is too late for no window
@@ -60,7 +62,7 @@ def prepare(family: Family, chunk: Chunk, closed: dict[str, int], shards: int) -
         keep = wanted.copy()
         keep[list(bad)] = False
         kept = np.flatnonzero(keep)
-        states, values, failed = _reduce_signed(family, chunk.take(kept), shards)
+        states, values, failed = _reduce(family, chunk.take(kept), shards)
         if not failed:
             break
         bad.update({int(kept[index]): why for index, why in failed.items()})
@@ -86,32 +88,6 @@ def null_keys(keys: tuple[str, ...], chunk: Chunk) -> dict[int, str]:
             null = np.flatnonzero(np.asarray(pc.is_null(column)))
             bad.update(dict.fromkeys(null.tolist(), why))
     return dict(sorted(bad.items()))
-
-
-def _reduce_signed(
-    family: Family, chunk: Chunk, shards: int
-) -> tuple[pa.Table | None, pa.Table | None, dict[int, str]]:
-    """Rows that take away become states that take away."""
-    if chunk.sign is None or not len(chunk) or chunk.sign.min() > 0:
-        return _reduce(family, chunk, shards)
-    tables = []
-    for sign in (1, -1):
-        part = np.flatnonzero(np.sign(chunk.sign) == sign)
-        states, _, failed = _reduce(family, chunk.take(part), shards)
-        if failed:
-            return None, None, {int(part[index]): why for index, why in failed.items()}
-        if states is not None:
-            tables.append(states if sign > 0 else _negated(family, states))
-    return concat(tables), None, {}
-
-
-def _negated(family: Family, states: pa.Table) -> pa.Table:
-    for measure in family.measures:
-        kernel: Any = measure.kernel  # one with an inverse: the planner saw to that
-        for field, values in kernel.negate(state_of(states, measure)).items():
-            name = f"state.{measure.state}.{field}"
-            states = states.set_column(states.schema.get_field_index(name), name, values)
-    return states
 
 
 def _reduce(
@@ -154,12 +130,30 @@ def _reduce(
             "src": pa.array(np.full(len(chunk), chunk.src, np.int64)),
             "pos": pa.array(chunk.pos),
         }
+        if family.changes:
+            bad = _failing(family, chunk, codes)
+            if bad:
+                return None, None, bad
+            none = np.full(len(chunk), -1, np.int64)
+            columns["sign"] = pa.array(np.sign(chunk.signs()).astype(np.int8))
+            columns["revision"] = pa.array(none if chunk.revision is None else chunk.revision)
         if family.kind == "bytes":
             columns["size"] = pa.array(record_sizes(chunk))
         for name in _held_columns(family, chunk):
             columns[f"value.{name}"] = chunk.column(name)
         values = pa.table(columns)
     return states, values, {}
+
+
+def _failing(family: Family, chunk: Chunk, codes: Int64) -> dict[int, str]:
+    """Records a user's `add` raises on: found here, so that they are dead letters."""
+    rows = Rows(codes, int(codes.max()) + 1, chunk.ts, chunk.src, chunk.pos)
+    for measure in family.measures:
+        if measure.objects is not None and measure.objects.bulk is None:
+            bad = lift(measure, chunk, rows, {})
+            if bad:
+                return bad
+    return {}
 
 
 def _shards_of(uniques: list[pa.Array], count: int, shards: int, one_shard: bool) -> Int64:
@@ -200,8 +194,8 @@ def lift(
 
 def _held_columns(family: Family, chunk: Chunk) -> list[str]:
     """The columns that must be kept: those of held measures, or all of them for a reducer."""
-    numbered = family.jobs[0].logical is not None  # nothing is combined before it is numbered
-    held = [m for job in family.jobs for m in job.measures if m.held or numbered]
+    late = family.jobs[0].whole_rows  # states are made later, of these rows
+    held = [m for job in family.jobs for m in job.measures if m.held or late]
     whole = any(job.reducer is not None and job.holds for job in family.jobs)
     if whole or any(m.column is None and m.kernel is None for m in held):
         return list(chunk.table.column_names)

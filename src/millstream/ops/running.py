@@ -41,7 +41,7 @@ class Advanced:
 
 def can_run(job: WindowJob) -> bool:
     """Whether every measure of a job has an inverse, and its windows are long enough to gain."""
-    if job.kind != "time" or job.span.whole or not job.measures:
+    if job.kind != "time" or job.span.whole or not job.measures or job.changes:
         return False
     if job.reducer is not None and not job.packed:
         return False

@@ -49,7 +49,9 @@ def can_stack(job: WindowJob) -> bool:
     """Whether windows overlap enough to gain, all measures combine, and some have no inverse."""
     if job.kind != "time" or job.span.whole or not job.measures or job.emission.mode != "final":
         return False
-    if any(m.held for m in job.measures) or (job.reducer is not None and not job.packed):
+    if job.changes or any(m.held for m in job.measures):
+        return False
+    if job.reducer is not None and not job.packed:
         return False
     return job.span.step < job.span.panes >= LEAST_PANES and not can_run(job)
 

@@ -136,17 +136,33 @@ class Plan:
 
         It follows from the latest times of the sources, not from how their input was cut.
         """
-        out: dict[graph.Node, int] = {}
+        out: dict[str, int] = {}
         at_input: dict[str, int] = {}
-        for node in self.nodes:
-            if isinstance(node, graph.Source):
-                out[node] = latest.get(node.name, BEGIN)
-                continue
-            out[node] = max((out[one] for one in node.inputs), default=BEGIN)
-            if isinstance(node, graph.Windowed):
-                at_input[node.name] = out[node]
-                out[node] = node.window.span.output_watermark(out[node])
+        for names in self.order:
+            members = [self.node(name) for name in names]
+            feeding = {n.name for node in members for n in self.feeding(node)} - set(names)
+            at = max((out[name] for name in feeding), default=BEGIN)
+            for node in members:
+                out[node.name] = at
+                if isinstance(node, graph.Source):
+                    out[node.name] = latest.get(node.name, BEGIN)
+                elif isinstance(node, graph.Windowed):
+                    at_input[node.name] = at
+                    out[node.name] = node.window.span.output_watermark(at)
         return at_input
+
+
+def changes_of(node: graph.Node) -> graph.Windowed | None:
+    """The window whose changes reach a node; further windows and updaters end a stream of them."""
+    for one in node.inputs:
+        if isinstance(one, graph.Windowed):
+            if one.emission.mode == "delta":
+                return one
+        elif not isinstance(one, graph.Update):
+            found = changes_of(one)
+            if found is not None:
+                return found
+    return None
 
 
 def upstream(plan: Plan, node: graph.Node) -> list[graph.Node]:

@@ -26,6 +26,8 @@ class Choice:
 
 def choose(node: nodes.Windowed, job: WindowJob) -> Choice:
     """The strategy of a keyed operator: live batches by what is kept, others by the rest."""
+    if job.changes:
+        return Choice("kept values", "what comes in may be taken back")
     if node.job is not None and not node.job.can("combine"):
         return Choice("kept values", "all are handed to reduce, it has no combine")
     if node.reducer is not None and node.job is None:
@@ -85,6 +87,8 @@ def _without_inverse(node: nodes.Windowed, job: WindowJob) -> str:
 
 def how_of(agg: Any, job: WindowJob) -> str:
     """The way of one aggregate, in words."""
+    if job.changes:
+        return _HOW["kept values"]
     kept = "running values" if can_run(job) else "kept stacks" if can_stack(job) else None
     return _HOW[kept or _way(agg, job)]
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.ops.changes import lifted, still_open, unsigned
 from millstream.ops.chunks import Chunk
 from millstream.ops.closing import close
 from millstream.ops.emission import Firing, Looked, fires, refine
@@ -64,15 +65,17 @@ def _plain(work: Work, bags: dict[str, Bag]) -> dict[str, Chunk]:
     due = due or any(sliders[job.name].stale() for job in rest if job.name in sliders)
     loaded = {table: bag.all_rows() if due else None for table, bag in bags.items()}
     panes, values = loaded.get("panes"), loaded.get("values")
-    if panes is not None and len(panes):
+    if work.family.changes:
+        panes = lifted(work.family, values)
+    elif panes is not None and len(panes):
         panes = merge_panes(work.family, panes)
     for job in rest:
-        mine = (panes if job.combines else None, values if job.holds else None)
+        mine = (panes if job.lifts else None, values if job.lists else None)
         number = work.numbers[job.name]
         chunk, last, dead = close(job, *mine, work.closed(job), work.closing(job), number)
         work.account(job, last, dead)
         if len(chunk):
-            work.control.strategies[job.name] = "blocks" if job.combines else "kept values"
+            work.control.strategies[job.name] = "blocks" if job.lifts else "kept values"
         if job.name in sliders:
             sliders[job.name].begin(panes)
         chunk = _without_unknown(work, job, chunk)
@@ -163,9 +166,13 @@ def _sessions(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
     rows: dict[str, pa.Table | None] = {}
     if any(bag.lowest() + gap <= reach for bag in bags.values()):
         rows = {table: bag.every_row() for table, bag in bags.items()}
-    (chunk, last, dead), panes, values = close_sessions(
-        job, rows.get("panes"), rows.get("values"), watermark, src
+    panes, values = rows.get("panes"), rows.get("values")
+    if job.changes:
+        panes = lifted(work.family, values)
+    (chunk, last, dead), panes, listed = close_sessions(
+        job, panes, values if job.lists else None, watermark, src
     )
+    values = listed if job.lists else still_open(job, values, watermark)
     work.account(job, last, dead)
     for table, still in (("panes", panes), ("values", values)):
         if table in bags and _size(still) < _size(rows.get(table)):
@@ -174,7 +181,7 @@ def _sessions(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
             bags[table].append()
     opened = None
     if until is not None:
-        opened, _, _ = close_sessions(job, panes, values, until, src)
+        opened, _, _ = close_sessions(job, panes, listed, until, src)
     return _emit(work, job, chunk, opened, until)
 
 
@@ -190,8 +197,12 @@ def _landmarks(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
     panes = bags["panes"].all_rows() if due and "panes" in bags else None
     values = bags["values"].every_row() if due and "values" in bags else None
     totals, table = None, Table(family, "totals", work.batch, work.control)
-    if panes is not None and len(panes):
+    if job.changes and values is not None:
+        panes = lifted(family, values.filter(pc.greater_equal(values.column("pane"), closed)))
+        values = values if job.lists else None
+    elif panes is not None and len(panes):
         panes = merge_panes(family, panes)
+    if panes is not None and len(panes):
         reach = closing if until is None else until
         totals = table.rows_of(family.keys, panes.filter(pc.less(panes.column("pane"), reach)))
     (chunk, last, dead), grown = close_landmarks(
@@ -206,8 +217,10 @@ def _landmarks(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
     table.store()
     if "panes" in bags:
         bags["panes"].store(work.all_closing())
-    if "values" in bags:
+    if "values" in bags and job.lists:
         bags["values"].append()
+    elif "values" in bags:
+        bags["values"].store(work.all_closing())
     return _emit(work, job, chunk, opened, until)
 
 
@@ -225,7 +238,7 @@ def _numbered(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
         bag.append()
     else:
         settled = pc.less(rows.column("ts"), watermark)
-        ready = rows.filter(settled)
+        ready = unsigned(rows.filter(settled))
         bag.replace(rows.filter(pc.invert(settled)))
     known = tails.every_row() if ended else tails.rows_of(family.keys, ready)
     (chunk, _, dead), held = close_numbered(
@@ -238,6 +251,7 @@ def _numbered(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
         opened, _ = close_numbered(family, ready, known, furthest, number)
     elif until is not None:  # as if nothing could still come in between
         soon = None if rows is None else rows.filter(pc.less(rows.column("ts"), until))
+        soon = unsigned(soon)
         opened, _ = close_numbered(family, soon, tails.rows_of(family.keys, soon), None, number)
     if ended:
         tails.clear()

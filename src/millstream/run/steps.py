@@ -12,6 +12,7 @@ from millstream.errors import RunError
 from millstream.graph import nodes
 from millstream.ops.chunks import Chunk, flat
 from millstream.ops.codec import as_key, decode
+from millstream.ops.emission import without_mark
 from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.jobs import timestamp
 from millstream.ops.records import DeadLetter, apply, as_json, dead_row, describe, to_table
@@ -94,6 +95,7 @@ def _computable(
 
 def _pairs(node: nodes.Pairs, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
     """A job's `map`: what its key and value are follows from where the records come from."""
+    chunk = without_mark(chunk)
     names = set(chunk.table.column_names)
     schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
     out: list[dict[str, bytes]] = []

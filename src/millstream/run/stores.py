@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from millstream.ops.changes import settle
 from millstream.ops.chunks import concat, decode_block, flat
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.keys import hash_keys, key_arrays
@@ -123,7 +124,8 @@ class Bag(Store):
         """New and stored rows, all of them."""
         segments = [s for found in self.stored.values() for s in found]
         tables = read_segments(self.root, segments, self.batch.files)
-        return self._merged([*tables, *([] if self.new is None else [self.new])])
+        rows = self._merged([*tables, *([] if self.new is None else [self.new])])
+        return None if rows is None else settle(rows)
 
     def all_rows(self) -> pa.Table | None:
         """New and stored rows that a window not yet closed can need, not merged."""
@@ -134,7 +136,7 @@ class Bag(Store):
             tables.append(self.new)
         if not tables:
             return None
-        return live(self.jobs, concat(tables), closed)
+        return settle(live(self.jobs, concat(tables), closed))
 
     def size(self) -> int:
         """Stored rows that a window not yet closed can need."""

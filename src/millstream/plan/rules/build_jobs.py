@@ -7,7 +7,7 @@ from dataclasses import replace
 from millstream.api.mapreduce import combiner
 from millstream.graph import nodes
 from millstream.ops.jobs import Measure, WindowJob
-from millstream.plan.stages import Plan
+from millstream.plan.stages import Plan, changes_of
 
 
 def build_jobs(plan: Plan) -> Plan:
@@ -21,6 +21,7 @@ def _job(node: nodes.Windowed) -> WindowJob:
         node.window.kind, "time"
     )
     logical = node.window.logical
+    changes = changes_of(node) is not None
     if node.job is not None:
         measures: tuple[Measure, ...] = ()
         if node.job.can("combine"):
@@ -36,6 +37,7 @@ def _job(node: nodes.Windowed) -> WindowJob:
             kind=kind,
             logical=logical,
             emission=node.emission,
+            changes=changes,
         )
     measures = tuple(agg.measure(name) for name, agg in node.aggs)
     keep = node.null_keys == "keep"
@@ -49,4 +51,5 @@ def _job(node: nodes.Windowed) -> WindowJob:
         kind=kind,
         logical=logical,
         emission=node.emission,
+        changes=changes,
     )

@@ -8,8 +8,7 @@ from millstream.api.sinks import FileSink
 from millstream.api.sources import Files, Rate, Socket
 from millstream.errors import ConfigError
 from millstream.graph import nodes
-from millstream.ops.kernels import Reversible
-from millstream.plan.stages import Plan, upstream
+from millstream.plan.stages import Plan, changes_of, upstream
 
 
 def check_flow(plan: Plan) -> Plan:
@@ -38,30 +37,28 @@ def check_flow(plan: Plan) -> Plan:
 
 
 def _check_deltas(plan: Plan) -> None:
-    """Aggregates over a stream of changes must be able to take a value away."""
+    """Refuse what looks at `op`: a row and the one that takes it back differ there."""
     for node in plan.windowed():
-        origin = next((n for n in upstream(plan, node) if _is_delta(n)), None)
-        if origin is None:
+        origin = changes_of(node)
+        if origin is None or _rewritten(node):
             continue
-        wrong = [f"{name}={agg}" for name, agg in node.aggs if not _reversible(agg)]
-        if node.reducer is not None or node.job is not None:
-            wrong = ["its reduce function"]
-        if node.window.kind not in ("tumbling", "sliding", "hopping") and not wrong:
-            wrong = [f"its window {node.window}"]
-        if wrong:
+        uses = [f"key {name!r}" for name in node.keys if name == "op"]
+        uses += [f"{name}={agg}" for name, agg in node.aggs if "op" in agg.columns]
+        if uses:
             raise ConfigError(
-                f"{node.name!r} works on changes of {origin.name!r}, but {', '.join(wrong)} "
-                "cannot take back a value that changed; use count, sum or mean over "
-                'tumbling or sliding windows, or emit="final" upstream'
+                f"{node.name!r} works on changes of {origin.name!r}, and {', '.join(uses)} looks "
+                'at their mark "op"; a window over changes works on the results as they are now. '
+                "To count changes, send them to a sink or an updater"
             )
 
 
-def _is_delta(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.Windowed) and node.emission.mode == "delta"
-
-
-def _reversible(agg: object) -> bool:
-    return isinstance(getattr(agg, "kernel", None), Reversible)
+def _rewritten(node: nodes.Node) -> bool:
+    """Whether a step before a window may have made a column `op` of its own."""
+    made = (nodes.Map, nodes.MapBatches, nodes.Select, nodes.Pairs)
+    return any(
+        isinstance(one, made) or (not isinstance(one, nodes.Windowed) and _rewritten(one))
+        for one in node.inputs
+    )
 
 
 def _check_sinks(plan: Plan) -> None:

@@ -1,0 +1,98 @@
+"""Windows over a stream of changes: what was taken back is left out, then all is as always.
+
+Not every aggregate can take a value away, and sums of floats cannot without a trace. So such a
+window keeps its values, each with the sign and the revision it came with. A change takes back all
+rows of one revision of a result, which are known by their place; what is left are the newest
+results, and states are made of these.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import RunError
+from millstream.ops.chunks import Chunk, Int64, flat
+from millstream.ops.closing import in_order
+from millstream.ops.jobs import Family, WindowJob
+from millstream.ops.kernels import Rows
+from millstream.ops.keys import factorize, group_by
+from millstream.ops.preparing import lift
+from millstream.ops.sessions import find_sessions
+
+_SIGNS = ("sign", "revision")
+_PLACE = ("ts", "src", "pos", "revision")
+
+
+def settle(rows: pa.Table) -> pa.Table:
+    """Kept rows without those that were taken back, and without those that took them back."""
+    if "sign" not in rows.column_names or not len(rows):
+        return rows
+    sign = np.asarray(flat(rows.column("sign")))
+    if sign.min() > 0:
+        return rows
+    codes, _ = factorize([flat(rows.column(name)) for name in _PLACE])
+    gone = np.zeros(int(codes.max()) + 1, np.bool_)
+    gone[codes[sign < 0]] = True
+    return rows.filter(pa.array(~gone[codes]))
+
+
+def unsigned(rows: pa.Table | None) -> pa.Table | None:
+    """Rows that cannot be taken back any more."""
+    if rows is None:
+        return None
+    return rows.drop_columns([name for name in _SIGNS if name in rows.column_names])
+
+
+def lifted(family: Family, values: pa.Table | None) -> pa.Table | None:
+    """Kept rows as states: one row per (key, pane), ascending, or one per session."""
+    if values is None or not len(values) or not family.measures:
+        return None
+    codes, uniques, values = in_order(family.keys, values)
+    pane = np.asarray(flat(values.column("pane")))
+    until: dict[str, pa.Array] = {}
+    if family.kind == "session":
+        ts = np.asarray(flat(values.column("ts")))
+        found = find_sessions(codes, ts, ts, family.span.size)
+        pane, until = found.start[found.groups], {"until": pa.array(found.until)}
+    states, state_pane, state_key = lift_rows(family, values, codes, pane)
+    shard = np.zeros(len(uniques[0]) if uniques else 1, np.int64)
+    shard[codes] = np.asarray(flat(values.column("shard")))
+    heads: dict[str, pa.Array] = {
+        "shard": pa.array(shard[state_key], pa.int32()),
+        "pane": pa.array(state_pane),
+        **until,
+        **{f"key.{i}": one.take(pa.array(state_key)) for i, one in enumerate(uniques)},
+    }
+    columns = zip(states.column_names, states.columns, strict=True)
+    return pa.table(heads | {name: flat(column) for name, column in columns})
+
+
+def lift_rows(
+    family: Family, rows: pa.Table, codes: Int64, pane: Int64
+) -> tuple[pa.Table, Int64, Int64]:
+    """Rows in order as states per (key, pane)."""
+    names = [n for n in rows.column_names if n.startswith("value.")]
+    table = rows.select(names).rename_columns([n.removeprefix("value.") for n in names])
+    ts = np.asarray(flat(rows.column("ts")))
+    groups, group_key, group_pane = group_by(codes, pane)
+    place = np.arange(len(rows), dtype=np.int64)  # rows are in order: their place is their number
+    chunk = Chunk(table, ts, place, 0)
+    columns: dict[str, pa.Array] = {}
+    lifted = Rows(groups, len(group_key), ts, 0, place)
+    for measure in family.measures:
+        bad = lift(measure, chunk, lifted, columns)
+        if bad:
+            raise RunError(f"{family.name}: {next(iter(bad.values()))}")
+    return pa.table(columns), group_pane, group_key
+
+
+def still_open(job: WindowJob, values: pa.Table | None, watermark: int) -> pa.Table | None:
+    """Kept rows of sessions that are not over."""
+    if values is None or not len(values):
+        return values
+    codes, _, values = in_order(job.keys, values)
+    ts = np.asarray(flat(values.column("ts")))
+    sessions = find_sessions(codes, ts, ts, job.span.size)
+    over = sessions.until + job.span.size <= watermark
+    return values.filter(pa.array(~over[sessions.groups]))
