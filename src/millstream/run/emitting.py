@@ -36,6 +36,8 @@ class Emitting:
     def run(self, group: UpdateGroup, blocks: list[bytes], time_now: Clocks) -> None:
         """Apply what is due, then push what came of it."""
         task, plan = self.task, self.task.plan
+        if group.cyclic and task.control.part:
+            return  # all of a cycle is in the first shard, and that in the first task
         if group.cyclic:
             self.cycle = frozenset(plan.cycle_of(group.jobs[0].name))
         around = Surroundings(

@@ -394,7 +394,7 @@ class Engine:
         self.watermarks = self.plan.watermarks(progress, holds)
         for operator, at in self.watermarks.items():
             if operator not in self.plan.jobs:
-                reached = max(c.last_end[operator] for c in controls if operator in c.last_end)
+                reached = min(c.last_end[operator] for c in controls if operator in c.last_end)
                 if reached > NOTHING_CLOSED:
                     manifest.closed[operator] = max(reached, self._closed(operator))
                 continue
