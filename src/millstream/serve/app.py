@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote_to_bytes
@@ -298,14 +299,20 @@ class _Streaming(Response):
 
 
 async def _follow(view: View, listeners: Listeners) -> None:
-    """Move the view to every new batch; reading a large one does not hold up requests."""
-    while True:
-        try:
-            if await asyncio.to_thread(view.follower.advance):
-                listeners.ring()
-        except Exception:
-            _log.exception("the checkpoint could not be read")
-        await asyncio.sleep(_LOOK)
+    """Move the view to every new batch, on a thread of its own: slow pages do not hold it up."""
+    loop, told = asyncio.get_running_loop(), None
+    with ThreadPoolExecutor(1, "millstream-follow") as thread:
+        while True:
+            try:
+                if await loop.run_in_executor(thread, view.follower.advance):
+                    listeners.ring()
+            except (CheckpointError, OSError) as error:
+                view.follower.problem = str(error)
+            if view.follower.problem != told:
+                told = view.follower.problem
+                if told is not None:
+                    _log.error("the newest batch cannot be shown: %s", told)
+            await asyncio.sleep(_LOOK)
 
 
 def _json(value: Any, status: int = 200, headers: Any = None) -> Response:

@@ -189,11 +189,14 @@ class Snapshot:
         )
 
     def decode(self, updater: Updater, data: bytes) -> Any:
-        """What a stored slate holds; that of a codec nobody gave is told as bytes."""
+        """What a stored slate holds; bytes if its codec is not known here, or fails."""
+        if updater.codec == _PLAIN_CODEC:
+            return decode(data)
         decoder = self._decoders.get(updater.name)
-        if decoder is not None:
-            return decoder(data)
-        return decode(data) if updater.codec == _PLAIN_CODEC else data
+        try:
+            return data if decoder is None else decoder(data)
+        except Exception:  # a user's codec may raise anything; the slate is there all the same
+            return data
 
     # -- many -----------------------------------------------------------------------------------
 

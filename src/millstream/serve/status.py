@@ -182,18 +182,23 @@ def is_locked(path: Path) -> bool:
     """Whether a driver holds a checkpoint; the lock is not taken, a driver may be starting."""
     lock = path / "lock"
     try:
-        number = os.stat(lock).st_ino
+        seen, owner = os.stat(lock), lock.read_text(errors="replace").split()[1:2]
+        device = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}"
         with open("/proc/locks", encoding="ascii", errors="replace") as known:
-            return any(_is_flock(line.split(), number) for line in known)
+            held = [line.split() for line in known]
     except FileNotFoundError:
         return lock.exists() and not _can_lock(lock)
     except OSError:
         return False
-
-
-def _is_flock(words: list[str], inode: int) -> bool:
-    """A line of /proc/locks: `1: FLOCK ADVISORY WRITE 4711 08:01:1835009 0 EOF`."""
-    return len(words) > 5 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode)
+    # A line is `1: FLOCK ADVISORY WRITE 4711 08:01:1835009 0 EOF`. Layered file systems tell
+    # another device there than to us, so the process in the file will do as well.
+    return any(
+        words[1] == "FLOCK"
+        and words[5].rpartition(":")[2] == str(seen.st_ino)
+        and (words[5].startswith(device) or words[4:5] == owner)
+        for words in held
+        if len(words) > 5
+    )
 
 
 def _can_lock(lock: Path) -> bool:
