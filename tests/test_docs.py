@@ -14,6 +14,7 @@ import typer
 
 import millstream
 from millstream import testing
+from millstream.api.config import options
 from millstream.cli.commands import app
 from millstream.cli.loading import load_flow
 from millstream.ops.sql import vocabulary
@@ -214,6 +215,16 @@ def test_public_methods_are_documented(cls: type) -> None:
     building = {"add", "rename", "flow", "node"}  # used by streams, not by users
     for name in {name for name in vars(cls) if not name.startswith("_")} - building:
         assert re.search(rf"`{name}\b", page), f"api.md does not mention {cls.__name__}.{name}"
+
+
+@pytest.mark.parametrize("table", ["source", "stream", "step", "sink", "run"])
+def test_tables_of_configurations_are_documented(table: str) -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    verbs = {*options.VERBS, *(key for verb in options.VERBS.values() for key in verb.keys)}
+    known = {"source": options.SOURCES, "step": verbs, "sink": options.SINKS}
+    assert f"| `[{table}.NAME]` |" in page or f"| `[{table}]` |" in page
+    for word in known.get(table, ()):
+        assert f"`{word}`" in page, f"configuration.md does not mention `{word}`"
 
 
 @pytest.mark.parametrize("name", vocabulary.SUPPORTED)

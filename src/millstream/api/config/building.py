@@ -193,15 +193,15 @@ class _Builder(StepReader):
                     order[path.pop()] = None
         return list(order)
 
-    def _before(self, name: str) -> Iterator[str]:
+    def _before(self, step: str) -> Iterator[str]:
         """The steps a step takes from."""
-        given = self.document.values["step"][name].get("from", [])
-        steps = self.names_of("step")
+        given = self.document.values["step"][step].get("from", [])
         for one in given if isinstance(given, list) else [given]:
-            if isinstance(one, str) and one not in steps:
-                one = one.removesuffix(_LATE)
-            if one in steps:
-                yield one
+            if not isinstance(one, str):
+                continue
+            name = one if one in self.sections else one.removesuffix(_LATE)
+            if self.sections.get(name) == "step":
+                yield name
 
     def _tell_cycle(self, cycle: list[str]) -> None:
         self.note(
@@ -229,13 +229,13 @@ class _Builder(StepReader):
         return streams
 
     def _stream(self, place: Place, name: str) -> Stream:
-        tables = {one for section in ("source", "stream", "step") for one in self.names_of(section)}
-        late = name.removesuffix(_LATE) if name.endswith(_LATE) and name not in tables else None
+        late = name.removesuffix(_LATE) if name.endswith(_LATE) and not self._known(name) else None
         wanted = name if late is None else late
-        if wanted not in tables:
-            if wanted in self.names_of("sink"):
+        if not self._known(wanted):
+            if wanted in self.sections:
                 raise self.document.mistake(place, f"from: {name!r} is a sink; nothing comes out")
-            hint = suggest(wanted, tables) or f"; there are: {', '.join(sorted(tables))}"
+            known = [one for one in self.sections if self._known(one)]
+            hint = suggest(wanted, known) or f"; there are: {', '.join(sorted(known))}"
             raise self.document.mistake(place, f"from: there is no step {name!r}{hint}")
         stream = self.streams.get(wanted)
         if stream is None:  # told before; what takes from it is looked at all the same
@@ -248,6 +248,10 @@ class _Builder(StepReader):
         made = self.streams[name]
         assert made is not None
         return made
+
+    def _known(self, name: str) -> bool:
+        """Whether there is something of that name to take from."""
+        return self.sections.get(name, "sink") != "sink"
 
     def _tables(self, section: str) -> list[tuple[str, dict[str, Any]]]:
         return [(name, self.document.values[section][name]) for name in self.names_of(section)]
