@@ -11,11 +11,9 @@ import pyarrow.compute as pc
 from millstream.ops.chunks import concat, flat
 from millstream.ops.updates import NEVER, Cell, key_text
 from millstream.run.batch import Batch, Control
-from millstream.run.stores import Store, between
+from millstream.run.stores import Store, between, small_ones
 from millstream.state.segments import Segment, read_segments
 from millstream.state.tables import KeyedTable
-
-_SEGMENTS = 6  # of waiting rows per shard, before small ones are merged
 
 
 class Queue(Store):
@@ -61,7 +59,7 @@ class Queue(Store):
             shard: [one for one in segments if one.high >= until]
             for shard, segments in self.kept.items()
         }
-        merging = self._to_merge(kept, sum(map(len, fresh)))
+        merging = small_ones(kept, sum(map(len, fresh)))
         for rows in read_segments(self.root, merging, self.batch.files):
             fresh.append(rows.filter(pc.greater_equal(rows.column("pane"), until)))
         gone = set(merging)
@@ -84,20 +82,6 @@ class Queue(Store):
                 panes = np.asarray(flat(rows.column("pane")))
                 first = min(first, int(panes[np.searchsorted(panes, until)]))
         return first
-
-    def _to_merge(self, kept: dict[str, list[Segment]], fresh: int) -> list[Segment]:
-        """Newest segments, while they are not much larger than what is written anyway."""
-        chosen: list[Segment] = []
-        for segments in kept.values():
-            if len(segments) < _SEGMENTS:
-                continue
-            size = max(1, fresh // max(1, len(kept)))
-            for segment in reversed(segments):
-                if segment.rows > 2 * size and len(segments) < 4 * _SEGMENTS:
-                    break
-                chosen.append(segment)
-                size += segment.rows
-        return chosen
 
 
 class Slates(Store):

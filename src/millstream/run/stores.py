@@ -178,7 +178,7 @@ class Bag(Store):
         fresh: pa.Table | None,
         closing: dict[str, int] | None,
     ) -> None:
-        merging = self._to_merge(kept, 0 if fresh is None else len(fresh))
+        merging = small_ones(kept, 0 if fresh is None else len(fresh))
         tables = read_segments(self.root, merging, self.batch.files)
         if fresh is not None:
             tables.append(fresh)
@@ -187,21 +187,6 @@ class Bag(Store):
         gone = set(merging)
         left = {shard: [s for s in segments if s not in gone] for shard, segments in kept.items()}
         self._report(left, self._write(self._merged(tables)))
-
-    def _to_merge(self, kept: dict[str, list[Segment]], fresh: int) -> list[Segment]:
-        """Newest segments, while they are not much larger than what is written anyway."""
-        chosen: list[Segment] = []
-        share = max(1, fresh // max(1, len(kept) or 1))
-        for segments in kept.values():
-            if len(segments) < _SEGMENTS:
-                continue
-            size = share
-            for segment in reversed(segments):
-                if segment.rows > 2 * size and len(segments) < 4 * _SEGMENTS:
-                    break
-                chosen.append(segment)
-                size += segment.rows
-        return chosen
 
     def _alive(self, segment: Segment, closed: dict[str, int]) -> bool:
         """Whether a window that has not closed can need rows of a segment."""
