@@ -194,6 +194,21 @@ class Bag(Store):
         return any(bool(job.needed_until(high)[0] > closed[job.name]) for job in self.jobs)
 
 
+def small_ones(kept: dict[str, list[Segment]], fresh: int) -> list[Segment]:
+    """Newest segments to merge, while they are not much larger than what is written anyway."""
+    chosen: list[Segment] = []
+    for segments in kept.values():
+        if len(segments) < _SEGMENTS:
+            continue
+        size = max(1, fresh // max(1, len(kept)))
+        for segment in reversed(segments):
+            if segment.rows > 2 * size and len(segments) < 4 * _SEGMENTS:
+                break
+            chosen.append(segment)
+            size += segment.rows
+    return chosen
+
+
 class Kept(Store):
     """What an operator keeps of the window that left last: rows that are replaced together."""
 
