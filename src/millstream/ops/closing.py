@@ -160,6 +160,8 @@ def slide(
         elif measure.kernel is not None:
             parts = [measure.kernel.result(measure.kernel.slide(state, g)) for g in grids]
             outputs[measure.name] = pa.concat_arrays(parts) if parts else pa.nulls(0)
+        elif measure.objects is not None and measure.objects.windows is not None:
+            outputs[measure.name] = measure.objects.windows(state["state"], low, high)
         elif measure.objects is not None:
             states = measure.objects.slide(state["state"], low, high)
             add_answers(job, measure, states, outputs)
