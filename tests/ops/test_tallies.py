@@ -111,3 +111,12 @@ def test_top_k_of_decimals_gives_decimals() -> None:
         assert [one["value"] for one in row["most"]] == [one["value"] for one in want["most"]]
         assert row["kinds"] == want["kinds"]
         assert all(isinstance(one["value"], Decimal) for one in row["often"] + row["most"])
+
+
+def test_plans_name_the_way() -> None:
+    flow = ms.Flow("plan")
+    records = flow.source(ms.Generator(list, time="ts", lateness="0s"), name="in")
+    windowed = records.key_by("k").window(ms.sliding("3m", "1m"))
+    windowed.agg(often=ms.top_k("v"), kinds=ms.distinct("v")).sink(ms.Memory())
+    assert "strategy: running tallies, because a window has 3 panes" in flow.explain()
+    assert "kinds = distinct(v): running tallies, panes are counted in" in flow.explain()

@@ -107,6 +107,7 @@ _HOW = {
     "totals": "totals, each pane is added once to that of its key",
     "joined pieces": "joined pieces, combined when sessions leave",
     "two stacks": "two stacks, one or two combines per result, because it has combine",
+    "running tallies": "running tallies, panes are counted in as they enter, out as they leave",
     "kept values": "kept values, all values of a window are needed",
 }
 
@@ -124,11 +125,13 @@ def pays_above(job: WindowJob) -> float | None:
 
 
 def used_strategy(figures: Figures, job: WindowJob) -> str | None:
-    """How the windows of a job slid last; the manifest says "blocks" for two stacks as well."""
+    """How the windows of a job slid last; the manifest says "blocks" for stacks and tallies too."""
     used = figures.strategy(job.name)
-    if used == "blocks" and all(m.objects is not None for m in job.measures if not m.held):
-        return "two stacks"
-    return used
+    objects = [m.objects for m in job.measures if not m.held]
+    if used != "blocks" or None in objects:
+        return used
+    tallies = all(one is not None and one.windows is not None for one in objects)
+    return "running tallies" if tallies else "two stacks"
 
 
 def function_name(fn: Any) -> str:
