@@ -36,6 +36,10 @@ def meanings(text: str) -> Iterator[Any]:
             yield moment
     elif not isinstance(value, dict):
         yield as_key(value)
+        if isinstance(value, list):
+            moments = [_moment(one) if isinstance(one, str) else None for one in value]
+            if any(moments):
+                yield as_key([a if b is None else b for a, b in zip(value, moments, strict=True)])
 
 
 def value_of(text: str, plain: bool) -> Any:
