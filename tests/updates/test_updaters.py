@@ -578,3 +578,25 @@ def test_a_changed_updater_is_refused_and_a_new_ttl_is_not(tmp_path: Any) -> Non
         assert driver.slates("u") == {"a": {"n": 2}}
     with pytest.raises(ms.CheckpointError, match="clock was event, is wall"):
         Driver(updating(count, ttl="2h", clock="wall"), checkpoint=tmp_path)
+
+
+def test_a_removed_slate_does_not_come_back_when_a_later_one_expires() -> None:
+    def fn(event: Any, slate: Any, ctx: Any) -> None:
+        if event.value["v"] == "delete":
+            ctx.delete()
+        else:
+            slate["v"] = event.value["v"]
+
+    with Driver(updating(fn, ttl="100s"), shards=1) as driver:
+        many = [event(100, f"m{i}", "x") for i in range(300)]  # a large oldest segment
+        driver.push("in", [event(100, value="old"), *many, event(110, "c", "x")])
+        driver.step()
+        driver.push("in", [event(105, value="delete"), event(120, "c", "x")])
+        driver.step()
+        driver.push("in", [event(50, value="late")])  # expires at 150, before the first one would
+        driver.step()
+        for second in range(121, 190):  # many batches, so that small segments are merged
+            driver.push("in", [event(second, f"k{second % 3}", "x"), event(second, "c", "x")])
+            driver.step()
+            assert driver.slates("u").get("a") in (None, {"v": "late"})
+        assert "a" not in driver.slates("u")

@@ -112,8 +112,7 @@ class Slates(Store):
         """Write changed slates (with their shards); drop what has expired where it is cheap."""
         fresh = self._fresh(cells)
         kept = {
-            shard: [one for one in segments if one.high > gone_by]
-            for shard, segments in self.stored.items()
+            shard: _without_expired(segments, gone_by) for shard, segments in self.stored.items()
         }
         if fresh is None:
             self._report(kept, {})
@@ -128,7 +127,9 @@ class Slates(Store):
             chosen = set(segments)
             kept[shard] = [one for one in kept[shard] if one not in chosen]
             if merged is not None:
-                pieces.append(merged.filter(pc.greater(merged.column("pane"), gone_by)))
+                if not kept[shard]:  # else an older row could come to light again
+                    merged = merged.filter(pc.greater(merged.column("pane"), gone_by))
+                pieces.append(merged)
         pieces = [piece for piece in pieces if len(piece)]
         self._report(kept, self._write(concat(pieces) if pieces else None))
 
@@ -155,3 +156,12 @@ class Slates(Store):
             }
         )
         return rows.take(pa.array(np.argsort(hashes, kind="stable")))
+
+
+def _without_expired(segments: list[Segment], gone_by: int) -> list[Segment]:
+    """The segments of a shard without the oldest ones in which everything has expired.
+
+    A newer one stays, since it may hide an older row that lives longer.
+    """
+    first = next((i for i, one in enumerate(segments) if one.high > gone_by), len(segments))
+    return segments[first:]
