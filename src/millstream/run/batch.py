@@ -59,6 +59,7 @@ class Batch:
     closed: dict[str, int]
     segments: dict[str, dict[str, dict[str, list[Segment]]]]
     files: dict[str, SegmentFile]
+    single: frozenset[str] = frozenset()  # families that keep each value by itself, not panes
     debug: bool = False  # compare running values with what panes give
     firing: dict[str, Firing] = field(default_factory=dict)  # operators with early results
     since: dict[str, dict[str, int]] = field(default_factory=dict)  # family, state -> from when on
@@ -95,6 +96,7 @@ class Control:
     segments: dict[str, dict[str, dict[str, list[Segment]]]] = field(default_factory=dict)
     files: list[SegmentFile] = field(default_factory=list)
     strategies: dict[str, str] = field(default_factory=dict)  # operator -> how windows slid
+    filled: dict[str, tuple[int, int]] = field(default_factory=dict)  # family -> panes, windows
     firing: dict[str, Firing] = field(default_factory=dict)
     last_end: dict[str, int] = field(default_factory=dict)
     holds: dict[str, int] = field(default_factory=dict)  # cycles that were not done: from when on

@@ -29,6 +29,7 @@ from millstream.ops.spans import NOTHING_CLOSED
 from millstream.plan.stages import Plan
 from millstream.run import ledger as books
 from millstream.run.batch import AnySplit, Batch, Control, Item
+from millstream.run.choosing import measure, single_values
 from millstream.run.executors import Executor
 from millstream.run.faults import crash_point
 from millstream.run.mirroring import Mirrors
@@ -231,6 +232,7 @@ class Engine:
             closed={name: self._closed(name) for name in self.plan.levels},
             segments=self.manifest.segments,
             files=self.manifest.files,
+            single=single_values(self.plan, self.manifest),
             debug=self.settings.debug,
             firing=self._firing(),
             since=self.since,
@@ -332,6 +334,7 @@ class Engine:
                 op: {t: dict(s) for t, s in tables.items()} for op, tables in old.segments.items()
             },
             strategies=dict(old.strategies),
+            rates=dict(old.rates),
             firing=dict(old.firing),
             rung=dict.fromkeys((node.name for node in self.plan.updaters()), batch.now + 1),
             due=books.earliest(controls),
@@ -370,6 +373,7 @@ class Engine:
         }
         manifest.files = {name: files[name] for name in sorted(used)}
         self._advance(batch, controls, manifest)
+        measure(self.plan, batch, controls, ended, manifest)
         return manifest
 
     def _advance(self, batch: Batch, controls: list[Control], manifest: Manifest) -> None:

@@ -91,14 +91,15 @@ class Bag(Store):
         self.family = family
         self.ordered = table == "panes"
         self.jobs = family.users(table)
-        self.new = self._merged([decode_block(block) for block in blocks])
+        self.combines = table == "panes" and family.name not in batch.single
+        self.new = self._together([decode_block(block) for block in blocks])
 
-    def _merged(self, tables: list[pa.Table]) -> pa.Table | None:
+    def _together(self, tables: list[pa.Table]) -> pa.Table | None:
+        """Rows as they are kept: those of the same pane as one, or each value by itself."""
         tables = [table for table in tables if len(table)]
         if not tables:
             return None
-        table = concat(tables)
-        return merge_panes(self.family, table) if self.table == "panes" else table
+        return merge_panes(self.family, concat(tables)) if self.combines else concat(tables)
 
     def lowest(self) -> int:
         """The first pane of any row here."""
@@ -124,7 +125,7 @@ class Bag(Store):
         """New and stored rows, all of them."""
         segments = [s for found in self.stored.values() for s in found]
         tables = read_segments(self.root, segments, self.batch.files)
-        rows = self._merged([*tables, *([] if self.new is None else [self.new])])
+        rows = self._together([*tables, *([] if self.new is None else [self.new])])
         return None if rows is None else settle(rows)
 
     def all_rows(self) -> pa.Table | None:
@@ -150,10 +151,11 @@ class Bag(Store):
         return sum(s.rows for s in self._everywhere() if self._alive(s, closed))
 
     def rows_in(self, *ranges: tuple[int, int]) -> pa.Table | None:
-        """New and stored rows whose pane lies in one of some ranges [low, high), merged."""
+        """New and stored panes that lie in one of some ranges [low, high), merged."""
         ranges = _apart(ranges)
         tables = [] if self.new is None else [between(self.new, ranges, ordered=False)]
-        return self._merged([*tables, *self._between(ranges)])
+        tables = [table for table in (*tables, *self._between(ranges)) if len(table)]
+        return merge_panes(self.family, concat(tables)) if tables else None
 
     def append(self) -> None:
         """Keep all there is, and what is new."""
@@ -186,7 +188,7 @@ class Bag(Store):
             tables = [live(self.jobs, table, closing) for table in tables]
         gone = set(merging)
         left = {shard: [s for s in segments if s not in gone] for shard, segments in kept.items()}
-        self._report(left, self._write(self._merged(tables)))
+        self._report(left, self._write(self._together(tables)))
 
     def _alive(self, segment: Segment, closed: dict[str, int]) -> bool:
         """Whether a window that has not closed can need rows of a segment."""
