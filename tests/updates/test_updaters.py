@@ -600,3 +600,22 @@ def test_a_removed_slate_does_not_come_back_when_a_later_one_expires() -> None:
             driver.step()
             assert driver.slates("u").get("a") in (None, {"v": "late"})
         assert "a" not in driver.slates("u")
+
+
+def test_an_updater_can_be_added_and_not_taken_away(tmp_path: Any) -> None:
+    def flow_of(*names: str) -> ms.Flow:
+        flow, records = flow_with()
+        for name in names:
+            records.key_by("k").update(count, name=name)
+        return flow
+
+    with Driver(flow_of("one"), checkpoint=tmp_path) as driver:
+        driver.push("in", [event(0), event(10)])
+        driver.step()
+    with Driver(flow_of("one", "two"), checkpoint=tmp_path) as driver:
+        assert driver.engine.notes == ["two is new and begins with what comes from now on"]
+        driver.push("in", [event(20)]).end()
+        assert driver.slates("one") == {"a": {"n": 3}}
+        assert driver.slates("two") == {"a": {"n": 1}}
+    with pytest.raises(ms.CheckpointError, match="operator 'one' is gone"):
+        Driver(flow_of("two"), checkpoint=tmp_path)
