@@ -15,6 +15,8 @@ from millstream.run.stores import Store, between, small_ones
 from millstream.state.segments import Segment, read_segments
 from millstream.state.tables import KeyedTable
 
+_LARGE = 50_000  # rows of a merged shard that are worth a file of their own
+
 
 class Queue(Store):
     """Rows that wait for a time: `pane` is the time, rows before it are taken out in order."""
@@ -121,17 +123,25 @@ class Slates(Store):
         owner = np.asarray(flat(fresh.column("shard")))
         alone = ~np.isin(owner, [int(shard) for shard in merging])
         pieces = [fresh if alone.all() else fresh.filter(pa.array(alone))]
+        written: dict[int, Segment] = {}
         for shard, segments in merging.items():
             mine = fresh.filter(pa.array(owner == int(shard)))
             merged = self.rows.merged(shard, segments, mine, self.batch.number)
             chosen = set(segments)
             kept[shard] = [one for one in kept[shard] if one not in chosen]
-            if merged is not None:
-                if not kept[shard]:  # else an older row could come to light again
-                    merged = merged.filter(pc.greater(merged.column("pane"), gone_by))
+            if merged is None:
+                continue
+            if not kept[shard]:  # else an older row could come to light again
+                alive = pc.greater(merged.column("pane"), gone_by)
+                merged = merged if pc.all(alive).as_py() else merged.filter(alive)
+            if len(merged) > _LARGE:  # a file of its own, so that one at a time is in memory
+                written |= self._write(merged, f"-{shard}")
+            else:
                 pieces.append(merged)
+            del merged
         pieces = [piece for piece in pieces if len(piece)]
-        self._report(kept, self._write(concat(pieces) if pieces else None))
+        written |= self._write(concat(pieces) if pieces else None)
+        self._report(kept, written)
 
     def _fresh(self, cells: list[tuple[Cell, int]]) -> pa.Table | None:
         if not cells:

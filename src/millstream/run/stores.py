@@ -56,8 +56,8 @@ class Store:
                     tables.append(between(rows, ranges, ordered=True))
         return tables
 
-    def _write(self, rows: pa.Table | None) -> dict[int, Segment]:
-        """Write rows as one file, a record batch per shard."""
+    def _write(self, rows: pa.Table | None, suffix: str = "") -> dict[int, Segment]:
+        """Write rows as one file, a record batch per shard; further files need a suffix."""
         if rows is None or not len(rows):
             return {}
         if self.ordered:
@@ -65,7 +65,8 @@ class Store:
             rows = rows.take(pa.array(np.argsort(pane, kind="stable")))
         name = (
             f"{safe_name(self.owner)}/{safe_name(self.table)}/"
-            f"{self.batch.number:08d}-{self.control.part:04d}-{self.control.attempt}.arrow"
+            f"{self.batch.number:08d}-{self.control.part:04d}-"
+            f"{self.control.attempt}{suffix}.arrow"
         )
         file, written = write_segment(self.root, name, rows)
         self.control.files.append(file)

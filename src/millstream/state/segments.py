@@ -44,9 +44,11 @@ class SegmentFile(msgspec.Struct, frozen=True, array_like=True):
 def write_segment(root: Path, name: str, table: pa.Table) -> tuple[SegmentFile, dict[int, Segment]]:
     """Write rows (with columns `shard` and `pane`) as one file, a record batch per shard."""
     shard = np.asarray(table.column("shard").combine_chunks())
-    order = np.argsort(shard, kind="stable")
-    table = table.take(pa.array(order)).combine_chunks()
-    shard = shard[order]
+    if (np.diff(shard) < 0).any():
+        order = np.argsort(shard, kind="stable")
+        table = table.take(pa.array(order))
+        shard = shard[order]
+    table = table.combine_chunks()
     bounds = np.flatnonzero(np.diff(shard)) + 1
     starts = [0, *bounds.tolist()]
     stops = [*bounds.tolist(), len(shard)]
