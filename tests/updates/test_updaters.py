@@ -619,3 +619,47 @@ def test_an_updater_can_be_added_and_not_taken_away(tmp_path: Any) -> None:
         assert driver.slates("two") == {"a": {"n": 1}}
     with pytest.raises(ms.CheckpointError, match="operator 'one' is gone"):
         Driver(flow_of("two"), checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_backlog_that_waited_is_applied_in_portions(parallelism: int) -> None:
+    """Without lateness everything waits for the end; it must not all come in one batch then."""
+
+    def fn(event: Any, slate: Any, ctx: Any) -> Any:
+        slate.setdefault("seen", []).append(event.value["v"])
+        ctx.timer(after="3s")
+        if event.value["v"] % 10 == 0:
+            ctx.publish("tens", "all", event.value["v"])
+
+    def ring(event: Any, slate: Any, ctx: Any) -> Any:
+        ctx.timer(after="7s")
+        return {"at": event.ts, "n": len(slate["seen"])}
+
+    def tens(event: Any, slate: Any, ctx: Any) -> None:
+        slate.setdefault("seen", []).append(event.value)
+
+    def flow() -> ms.Flow:
+        made = ms.Flow("portions")
+        source = made.source(ms.Generator(lambda: iter(()), time="ts", lateness="1h"), name="in")
+        updated = source.key_by("k").update(fn, name="u", on_timer=ring)
+        updated.sink(ms.Memory(), name="out")
+        updated.key_by("n").window(ms.tumbling("10s")).agg(c=ms.count()).sink(
+            ms.Memory(), name="counts"
+        )
+        made.stream("tens").key_by("key").update(tens, name="t")
+        return made
+
+    rows = [event((i * 37) % 200, f"k{i % 5}", i) for i in range(400)]
+    found = []
+    for batch_rows in (1_000_000, 25):
+        with Driver(flow(), parallelism=parallelism, batch_rows=batch_rows) as driver:
+            for start in range(0, 400, 80):
+                driver.push("in", rows[start : start + 80])
+                driver.step()
+            before = driver.engine.manifest.batch
+            driver.end()
+            batches = driver.engine.manifest.batch - before
+            assert (batches > 10) if batch_rows == 25 else (batches == 1)
+            out = sorted(map(str, driver.output("out"))), sorted(map(str, driver.output("counts")))
+            found.append((driver.slates("u"), driver.slates("t"), out, driver.ledger))
+    assert found[0] == found[1]

@@ -64,6 +64,7 @@ class Batch:
     firing: dict[str, Firing] = field(default_factory=dict)  # operators with early results
     since: dict[str, dict[str, int]] = field(default_factory=dict)  # family, state -> from when on
     rung: dict[str, int] = field(default_factory=dict)  # updater -> wall clock of its timers
+    limits: dict[str, int] = field(default_factory=dict)  # updater -> how far it goes at most
     cycle_events: int = 200_000  # published events a cycle handles in one batch
     max_key: int = 1024
 
@@ -108,3 +109,12 @@ class Control:
     read: dict[str, tuple[int, float]] = field(default_factory=dict)  # source -> rows, seconds
     future: int = 0
     seconds: float = 0.0
+
+
+def held_back(*several: dict[str, int]) -> dict[str, int]:
+    """How far updaters come at most, the lowest of all that is said."""
+    found: dict[str, int] = {}
+    for holds in several:
+        for name, at in holds.items():
+            found[name] = min(at, found.get(name, at))
+    return found

@@ -29,7 +29,7 @@ from millstream.ops.preparing import merge_panes, null_keys, prepare
 from millstream.ops.progress import BEGIN, merge_latest
 from millstream.ops.records import DeadLetter, dead_row
 from millstream.plan.stages import Plan
-from millstream.run.batch import AnySplit, Batch, Control, Item, Seen
+from millstream.run.batch import AnySplit, Batch, Control, Item, Seen, held_back
 from millstream.run.emitting import Emitting
 from millstream.run.keyed import run_keyed
 from millstream.run.mirroring import mirrors_slates
@@ -111,7 +111,7 @@ class Task:
             name: p.seen(self.control.latest.get(name, {}))
             for name, p in self.batch.progress.items()
         }
-        held = dict(self.control.holds)
+        held = held_back(self.batch.limits, self.control.holds)
         time_now = Clocks(
             self.plan.watermarks({name: p.watermark() for name, p in progress.items()}, held),
             self.plan.watermarks({name: p.on_time() for name, p in progress.items()}, held),
