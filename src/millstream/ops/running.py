@@ -308,9 +308,7 @@ def _answers(job: WindowJob, totals: list[_Total], present: Int64) -> dict[str, 
             state = {name: pa.array(column[present]) for name, column in total.columns.items()}
             outputs[measure.name] = measure.kernel.result(state)
         else:
-            states = list(total.columns["state"][present])
-            if measure.objects is None or measure.objects.typed is None:
-                states = [fresh(one) for one in states]  # a user's result() may change them
+            states = [fresh(one) for one in total.columns["state"][present]]
             add_answers(job, measure, states, outputs)
     return outputs
 

@@ -332,17 +332,17 @@ class Machine:
     ) -> None:
         """One event or timer of one key."""
         job, ctx = self.job, self.ctx
-        if job.ttl is not None and cell.data is not None:
+        stored = cell.data
+        if job.ttl is not None and stored is not None:
             gone_by = self.now if job.clock == "wall" else max(us, self.closed)
             if cell.expires <= gone_by:
-                cell.data = None
-                cell.ts = cell.expires = -NEVER
+                stored = None  # for this call; if it fails, nothing has changed
         stream = TIMER if timer else self.names.get(src, "")
         event = Event(stream, us, cell.key, packed)
         ctx._us = us
         rows: list[Row] = []
         try:
-            slate = self._new() if cell.data is None else self._decode(cell.data)
+            slate = self._new() if stored is None else self._decode(stored)
             given = (job.on_timer if timer else job.fn)(event, slate, ctx)  # type: ignore[misc]
             if given is not None:
                 rows = several(given)
@@ -364,7 +364,7 @@ class Machine:
             raw = as_json({"key": cell.key, "value": value, "stream": stream})
             self.out.failures.append(Failure(us, src, pos, raw, describe(error), timer))
             return
-        self._write(cell, us, data)
+        self._write(cell, us, data, fresh=stored is None)
         if rows or ctx._used:
             self._emit(cell, us, src, pos, rows, timer)
 
@@ -385,15 +385,17 @@ class Machine:
                 out.timers.append((max(moment, us + 1), cell))
         ctx._clear()
 
-    def _write(self, cell: Cell, us: int, data: bytes | None) -> None:
+    def _write(self, cell: Cell, us: int, data: bytes | None, *, fresh: bool) -> None:
         job = self.job
         if data is None:
             cell.gone = cell.wrote = cell.stored or cell.wrote
             cell.data = None
             cell.ts = cell.expires = -NEVER
             return
-        if cell.data is None and data == self.blank:
+        if fresh and data == self.blank:
             return  # nothing was put into a fresh slate: there is none
+        if fresh:
+            cell.ts = cell.expires = -NEVER
         cell.data, cell.wrote, cell.gone = data, True, False
         if us > cell.ts:
             cell.ts = us
@@ -418,7 +420,7 @@ class Machine:
                 f"{job.name}: the merged slate of {cell.key!r} has {len(data):,} bytes, more than "
                 f"max_slate={job.max_slate:,}"
             )
-        self._write(cell, us, data)
+        self._write(cell, us, data, fresh=cell.data is None)
 
 
 Item = tuple[int, int, int, bytes]  # time, origin, position, packed value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -123,51 +123,69 @@ class Emitting:
             in_cycle = name in self.cycle
             if inside == in_cycle:  # each is counted once, where it arrives
                 self.task.count(stream, len(several), 0)
-            direct: list[nodes.Node] = []
-            others: list[nodes.Node] = []
+            chunk: Chunk | None = None
             for consumer in plan.consumers(stream):
-                if (consumer.name in self.cycle and in_cycle) == inside:
-                    (direct if _by_key(consumer, stream) else others).append(consumer)
-            if direct:
-                self._direct(stream, several, direct)
-            if others:
-                rows = [{"key": one.key, "value": decode_row(one.value)} for one in several]
-                chunk = self._chunk(
-                    stream, rows, [one.us for one in several], [one.pos for one in several]
-                )
-                for consumer in others if len(chunk) else ():
+                if (consumer.name in self.cycle and in_cycle) != inside:
+                    continue
+                if isinstance(consumer, nodes.Update) and _by_key(consumer, stream):
+                    self._direct(stream, several, consumer)
+                    continue
+                if chunk is None:
+                    chunk = self._chunk(
+                        stream,
+                        [{"key": one.key, "value": decode_row(one.value)} for one in several],
+                        [one.us for one in several],
+                        [one.pos for one in several],
+                    )
+                if len(chunk):
                     self.task.step(consumer, chunk, stream)
 
-    def _direct(self, stream: nodes.Node, events: list[Publication], updaters: list[Any]) -> None:
-        """Events to updaters by their key, as they are."""
-        batch, number = self.task.batch, self.task.plan.number(stream)
-        keys = keys_of_values([one.key for one in events])
-        ts = np.array([one.us for one in events], np.int64)
-        pos = np.array([one.pos for one in events], np.int64)
-        values = pa.array([one.value for one in events], pa.binary())
-        for node in updaters:
-            counts = self.task.ledger(node.name)
-            counts["offered"] += len(events)
-            late = ts < batch.closed[node.name]
-            if node.job.order != "event" or not late.any():
-                counts["aggregated"] += len(events)
+    def _direct(self, stream: nodes.Node, events: list[Publication], node: nodes.Update) -> None:
+        """Events to an updater by their key, as they are."""
+        number = self.task.plan.number(stream)
+        for nulls, one in zip(node.null_keys, node.inputs, strict=True):
+            if one is not stream:
+                continue
+            mine = self._on_time(stream, events, node)
+            if nulls == "dead":
+                mine = self._with_key(number, mine, node)
+            if mine:
+                keys = keys_of_values([one.key for one in mine])
+                ts = np.array([one.us for one in mine], np.int64)
+                pos = np.array([one.pos for one in mine], np.int64)
+                values = pa.array([one.value for one in mine], pa.binary())
                 self.deliver(node, keys, ts, number, pos, values)
-            elif node.job.late == "apply":
-                counts["late"] += int(late.sum())
-                counts["aggregated"] += int((~late).sum())
-                self.deliver(node, keys, ts, number, pos, values)
-            else:
-                counts["diverted"] += int(late.sum())
-                counts["aggregated"] += int((~late).sum())
-                rows = [
-                    {"key": one.key, "value": decode_row(one.value)}
-                    for one, is_late in zip(events, late.tolist(), strict=True)
-                    if is_late
-                ]
-                chunk = self._chunk(stream, rows, ts[late].tolist(), pos[late].tolist())
-                self.task.push_late(node.name, chunk)
-                on_time = values.filter(pa.array(~late))
-                self.deliver(node, keys.take(~late), ts[~late], number, pos[~late], on_time)
+
+    def _on_time(
+        self, stream: nodes.Node, events: list[Publication], node: nodes.Update
+    ) -> list[Publication]:
+        """The events an updater applies; all are counted, and late ones set aside if it wants."""
+        counts, closed = self.task.ledger(node.name), self.task.batch.closed[node.name]
+        late = [one for one in events if node.job.order == "event" and one.us < closed]
+        counts["offered"] += len(events)
+        counts["aggregated"] += len(events) - len(late)
+        counts["late" if node.job.late == "apply" else "diverted"] += len(late)
+        if not late or node.job.late == "apply":
+            return events
+        rows = [{"key": one.key, "value": decode_row(one.value)} for one in late]
+        chunk = self._chunk(stream, rows, [one.us for one in late], [one.pos for one in late])
+        self.task.push_late(node.name, chunk)
+        return [one for one in events if one.us >= closed]
+
+    def _with_key(
+        self, number: int, events: list[Publication], node: nodes.Update
+    ) -> list[Publication]:
+        """Events without a key are dead letters."""
+        for one in events:
+            if one.key is None:
+                counts, closed = self.task.ledger(node.name), self.task.batch.closed[node.name]
+                late = node.job.order == "event" and one.us < closed
+                counts["late" if late else "aggregated"] -= 1
+                counts["dead"] += 1
+                raw = as_json({"key": None, "value": decode_row(one.value)})
+                why = "key column 'key' is null"
+                self.task.control.dead.append(DeadLetter(node.name, number, one.pos, raw, why))
+        return [one for one in events if one.key is not None]
 
     # -- events that go to updaters -------------------------------------------------------------
 

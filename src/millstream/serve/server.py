@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import socket
-import sys
 import threading
 import time
 from pathlib import Path
@@ -27,7 +26,6 @@ _LEAST_TOKEN = 16
 _CONNECTIONS = 512
 _PATIENCE = 10.0  # seconds for a request to arrive
 _START = 10.0
-_SWITCH = 0.0005  # seconds
 
 
 class _Gathering:
@@ -118,13 +116,7 @@ class Server:
         return f"http://{host}:{self.port}"
 
     def start(self) -> None:
-        """Serve; returns when requests are answered.
-
-        A thread of the flow that computes in Python lets go of the interpreter only after the
-        switch interval, and a request needs it several times.
-        """
-        self._interval = sys.getswitchinterval()
-        sys.setswitchinterval(min(self._interval, _SWITCH))
+        """Serve; returns when requests are answered."""
         self._thread.start()
         until = time.monotonic() + _START
         while not self._server.started and self._thread.is_alive() and time.monotonic() < until:
@@ -135,7 +127,6 @@ class Server:
         self._server.should_exit = True
         if self._thread.is_alive():
             self._thread.join(5)
-            sys.setswitchinterval(self._interval)
         self._socket.close()
 
     def wait(self, seconds: float) -> bool:

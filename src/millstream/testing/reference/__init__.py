@@ -63,7 +63,8 @@ def reference(
     updaters that go by the wall clock.
     Results at the same time of different keys of one job have no order of their own; here they are
     in the order of keys. The same holds for results of one key over rows or bytes that end at the
-    same time; here they are in the order of their windows.
+    same time; here they are in the order of their windows. Nor have rows that one record becomes on
+    several ways to one key of an updater.
     """
     if (inputs is None) == (batches is None):
         raise ConfigError("reference(): give either inputs or batches")

@@ -38,6 +38,7 @@ class Run:
         self.origins: list[nodes.Node] = [n for n in self.graph if isinstance(n, kinds)]
         streams = {n.name: n for n in self.graph if isinstance(n, nodes.Published)}
         self.updaters = Updaters(self.origins, streams, self.targets, self.push, self._push_late)
+        self.before_end = self.watermark
         self.order = _in_order(self.graph, self._feeding)
 
     def batch(self, given: Mapping[str, list[Row]]) -> None:
@@ -57,21 +58,21 @@ class Run:
     def finish(self) -> None:
         """The end of all input: every window leaves, those that feed others first."""
         self.can_be_late = False  # a result is never late: what waits for it waits for its window
+        self.before_end = self.watermark
         self._move(dict.fromkeys(self.graph, math.inf), ended=True)
 
     def slates(self) -> dict[str, dict[Any, Any]]:
         """Per updater and key the slates that are there once all input was read."""
-        reached = dict.fromkeys(self.origins, max(self.latest.values(), default=-math.inf))
-        return self.updaters.slates(reached)
+        ended = max(self.latest.values(), default=-math.inf) + 1
+        return self.updaters.slates({n: max(at, ended) for n, at in self.before_end.items()})
 
     def _move(self, until: dict[nodes.Node, float], *, ended: bool) -> None:
         """Let event time come to the watermarks after a batch, at each step after its inputs."""
         latest = max(self.latest.values(), default=-math.inf) if ended else math.inf
         for together in self.order:
-            group = [node for node in together if isinstance(node, nodes.Update)]
-            if group:
-                times = Times(self.watermark[group[0]], until[group[0]], latest)
-                self.updaters.run(group, times)
+            if any(isinstance(node, nodes.Update) for node in together):
+                times = Times(self.watermark[together[0]], until[together[0]], latest)
+                self.updaters.run(together, times)
             for node in together:
                 if isinstance(node, nodes.Windowed) and (ended or self._leaves_early(node)):
                     self._close(node, until[node.inputs[0]])
@@ -143,10 +144,16 @@ class Run:
 
     # -- steps ------------------------------------------------------------------------------------
 
-    def push(self, node: nodes.Node, records: list[Record]) -> None:
-        """Give records to every step after this one."""
+    def push(
+        self,
+        node: nodes.Node,
+        records: list[Record],
+        among: Callable[[nodes.Node], bool] = lambda consumer: True,
+    ) -> None:
+        """Give records to every step after this one (or to some of them)."""
         for consumer in self.graph:
-            if node not in consumer.inputs or isinstance(consumer, nodes.Late) or not records:
+            takes = node in consumer.inputs and not isinstance(consumer, nodes.Late)
+            if not takes or not records or not among(consumer):
                 continue
             if isinstance(consumer, nodes.Update):
                 for number, one in enumerate(consumer.inputs):

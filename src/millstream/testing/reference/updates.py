@@ -78,6 +78,8 @@ class Context:
             raise ConfigError(f"there is no stream {stream!r}")
         if self._job.merge is not None:
             raise ConfigError("an updater with merge cannot publish")
+        if len(msgspec.msgpack.encode(key)) > LONGEST_KEY:
+            raise ValueError("the key is too long")
         self.published.append((stream, as_key(_travelled(key)), _travelled(value)))
 
     def timer(
@@ -135,6 +137,7 @@ class Call:
     position: int
     created: int
     value: Any = None
+    late: bool = False
 
     @property
     def place(self) -> tuple[int, bool, int, int, int]:
@@ -170,17 +173,28 @@ class Updaters:
     origins: list[nodes.Node]
     streams: dict[str, nodes.Published]
     targets: dict[nodes.Update, set[str]]
-    push: Callable[[nodes.Node, list[Record]], None]
+    push: Callable[[nodes.Node, list[Record], Callable[[nodes.Node], bool]], None]
     push_late: Callable[[nodes.Node, list[Record]], None]
     states: dict[nodes.Node, State] = field(default_factory=dict)
     created: int = 0
+    together: list[nodes.Node] = field(default_factory=list)  # the steps of the cycle at hand
+    leaving: dict[nodes.Node, list[Record]] = field(default_factory=dict)
 
     def arrive(self, node: nodes.Update, number: int, records: list[Record]) -> None:
         """Records of one of the inputs of an updater."""
         self.states.setdefault(node, State()).inbox += [(number, one) for one in records]
 
-    def run(self, group: list[nodes.Update], times: Times) -> None:
-        """All calls of a batch of the updaters of one cycle (or of one that is in none)."""
+    def run(self, together: list[nodes.Node], times: Times) -> None:
+        """All calls of a batch of the updaters of one cycle (or of one that is in none).
+
+        What leaves the cycle goes on when all calls are done.
+        """
+        self.together, self.leaving = together, {}
+        self._run([node for node in together if isinstance(node, nodes.Update)], times)
+        for node, records in self.leaving.items():
+            self.push(node, records, lambda consumer: consumer not in together)
+
+    def _run(self, group: list[nodes.Update], times: Times) -> None:
         heap: list[tuple[tuple[int, bool, int, int, int], Call]] = []
         for node in group:
             state = self.states.setdefault(node, State())
@@ -225,15 +239,15 @@ class Updaters:
         inbox, state.inbox = state.inbox, []
         for number, record in inbox:
             state.counts["offered"] += 1
-            call = self._event(node, number, record)
-            if call is None:
-                state.counts["dead"] += 1
-                continue
             in_order = node.job.order == "event"
-            late = in_order and call.ts < times.before
+            late = in_order and record.ts < times.before
             if late and node.job.late == "divert":
                 state.counts["diverted"] += 1
                 self.push_late(node, [record])
+                continue
+            call = self._event(node, number, record, late)
+            if call is None:
+                state.counts["dead"] += 1
                 continue
             state.counts["late"] += late
             if in_order and call.ts >= times.until:
@@ -242,7 +256,7 @@ class Updaters:
                 out.append(call)
         return out
 
-    def _event(self, node: nodes.Update, number: int, record: Record) -> Call | None:
+    def _event(self, node: nodes.Update, number: int, record: Record, late: bool) -> Call | None:
         """A record as an event; None if it has no key to be had."""
         keys = node.keys[number]
         values = [record.row.get(name) for name in keys]
@@ -258,7 +272,7 @@ class Updaters:
         self.states[node].keys.setdefault(name, key)
         self.created += 1
         at = (record.ts, False, record.source, record.position, self.created)
-        return Call(node, name, *at, value)
+        return Call(node, name, *at, value, late)
 
     # -- calls ----------------------------------------------------------------------------------
 
@@ -276,6 +290,7 @@ class Updaters:
             raise
         except Exception:  # a user's function may raise anything: the event is a dead letter
             state.counts["failed" if call.timer else "dead"] += 1
+            state.counts["late"] -= call.late
             return []
         for stream, _, _ in ctx.published:
             self._expect(node, stream)
@@ -283,16 +298,20 @@ class Updaters:
         key_hash = int(hashes_of_values([key])[0][0])
         number = self.origins.index(node)
         position = derived_position(call.position, call.origin, key_hash, call.timer, number)
-        after = call.ts + 1
-        self.push(node, [Record(after, number, position, row) for row in rows])
+        made: dict[nodes.Node, list[Row]] = {node: rows}
         for stream, to, value in ctx.published:
-            origin = self.streams[stream]
+            made.setdefault(self.streams[stream], []).append({"key": to, "value": value})
+        for origin, given in made.items():
             number = self.origins.index(origin)
-            row = {"key": to, "value": value}
-            self.push(origin, [Record(after, number, position, row)])
+            records = [Record(call.ts + 1, number, position, row) for row in given]
+            self.leaving.setdefault(origin, []).extend(records)
+            self.push(origin, records, self._inside)
         if call.timer and call.ts > times.latest:
             return []  # the input has ended: what recurs ends too
         return [self._timer(call, at) for at in ctx.timers]
+
+    def _inside(self, consumer: nodes.Node) -> bool:
+        return consumer in self.together
 
     def _applied(
         self, call: Call, key: Any, old: Slate | None, ctx: Context
