@@ -25,7 +25,6 @@ NAMES = (
     "sharing",
     "minmax",
     "live",
-    "choice",
     "updates",
     "slates",
     "http",
