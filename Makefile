@@ -24,8 +24,8 @@ java:
 
 # Programs that only some tests need; those are skipped without them.
 extras:
-	@sh scripts/chromium.sh
-	@sh scripts/redis.sh
+	@sh scripts/tool.sh chromium "the live page" chromium chromium-browser google-chrome
+	@sh scripts/tool.sh redis-server "the Redis sink" redis-server
 
 # Only a changed pyproject.toml installs again; the package itself is editable.
 $(INSTALLED): pyproject.toml

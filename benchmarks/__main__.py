@@ -25,6 +25,7 @@ NAMES = (
     "sharing",
     "minmax",
     "live",
+    "choice",
     "updates",
     "slates",
     "http",

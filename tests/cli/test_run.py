@@ -30,7 +30,9 @@ def test_version_and_help(here: Any) -> None:
     for command in ("run", "plan", "doctor", "demo"):
         result = here.run(command, "--help")
         assert result.code == 0 and "Example:" in result.out
-    assert "the exit code is then 0" in " ".join(here.run("run", "--help").out.split())
+    told = " ".join(here.run("run", "--help").out.split())
+    assert "the exit code is then 0" in told
+    assert "in its table [run];" in told
 
 
 def test_plan_prints_the_plan_without_java(here: Any) -> None:

@@ -61,7 +61,7 @@ class Server:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     if shutil.which("redis-server") is None:
-        pytest.skip("redis-server is not installed (scripts/redis.sh installs it)")
+        pytest.skip("redis-server is not installed (`make test` installs it on Debian as root)")
     one = Server(tmp_path / "redis")
     yield one
     one.kill()
@@ -71,7 +71,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 def locked(tmp_path: Path) -> Iterator[Server]:
     """The same with a password."""
     if shutil.which("redis-server") is None:
-        pytest.skip("redis-server is not installed (scripts/redis.sh installs it)")
+        pytest.skip("redis-server is not installed (`make test` installs it on Debian as root)")
     one = Server(tmp_path / "locked", password="s3cret-word")
     yield one
     one.kill()

@@ -112,8 +112,8 @@ def test_flow_and_redis_killed_at_random(server: Any, tmp_path: Path, seed: int)
             break
         flow.kill()
         flow.wait()
-    if flow.poll() != 0:
-        assert start(server, tmp_path).wait(300) == 0
+    # Redis may have lost something after the flow had ended: the next start makes it whole.
+    assert start(server, tmp_path).wait(300) == 0
     assert contents(server) == expected(rows)
 
 

@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.run import sliding
+from millstream.run import engine, sliding
 from millstream.testing import Driver, reference
 from tests.differential.comparing import assert_same
 from tests.differential.flows import Spread, Texts, Words
@@ -116,15 +117,13 @@ def drive(
         driver = Driver(flow, parallelism=parallelism, checkpoint=place)
         for number, rows in enumerate(batches):
             if number in stops:
-                for sink in driver._sinks:
-                    out.setdefault(sink, []).extend(driver.output(sink))
+                take(driver, out)
                 driver.close()
                 driver = Driver(flow, parallelism=stops[number], checkpoint=place)
             driver.push("in", rows).step()
             used.update(driver.engine.manifest.strategies.values())
         driver.end()
-        for sink in driver._sinks:
-            out.setdefault(sink, []).extend(driver.output(sink))
+        take(driver, out)
         driver.close()
     return out, used
 
@@ -201,3 +200,46 @@ def test_a_late_record_reaches_what_is_kept(what: str, back: int) -> None:
         late = dict(batches[at - back][2], v=1000, x=1000.0)
         batches[at:at] = [[late]]
     check([(what, (16, 1))], batches, 0, 4, {27: 1, 30: 4, 36: 1, 44: 2})
+
+
+class Crash(BaseException):
+    """The driver is gone at this very point."""
+
+
+@pytest.mark.parametrize("point", ["tasks-done", "before-manifest", "after-manifest"])
+@pytest.mark.parametrize("what", ["mixed", "running", "Largest"])
+def test_a_crash_at_any_point_repeats_and_loses_nothing(what: str, point: str) -> None:
+    jobs, batches = [(what, (16, 1)), ("extremes", (9, 3))], steady(60)
+    out: dict[str, Any] = {}
+    crashes = {11, 17, 18, 30, 33, 47}  # the stacks flip about every 16 batches
+
+    def fatal(here: str, batch: int) -> None:
+        if here == point and batch in crashes:
+            crashes.remove(batch)
+            raise Crash
+
+    with tempfile.TemporaryDirectory() as place, patch.object(engine, "crash_point", fatal):
+        driver = Driver(build(jobs, 0), parallelism=2, checkpoint=place)
+        for number, rows in enumerate(batches):
+            driver.push("in", rows)
+            try:
+                driver.step()
+            except Crash:
+                take(driver, out)
+                driver.close()
+                driver = Driver(build(jobs, 0), parallelism=1 + number % 3, checkpoint=place)
+                if driver.engine.manifest.batch < number:
+                    driver.push("in", rows).step()
+        driver.end()
+        take(driver, out)
+        driver.close()
+    assert not crashes
+    expected = reference(build(jobs, 0), batches=[{"in": rows} for rows in batches])
+    for sink, rows in expected.items():
+        assert_same(out[sink], rows, scale=1.0, what=sink)
+
+
+def take(driver: Driver, out: dict[str, Any]) -> None:
+    """Remember what the sinks of a driver got."""
+    for sink in driver._sinks:
+        out.setdefault(sink, []).extend(driver.output(sink))

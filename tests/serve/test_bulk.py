@@ -43,7 +43,7 @@ def test_single_slates(tmp_path: Path) -> None:
     assert slates.get("b", "none") == "none"
     assert "a" in slates
     assert "deleted" not in slates
-    assert {str(key): slate["n"] for key, slate in slates} == {"a": 1, "7": 2, "['x', 1]": 3}
+    assert dict(slates) == {"a": {"n": 1}, 7: {"n": 2}, ("x", 1): {"n": 3}}
     assert slates.batch == 2
 
 

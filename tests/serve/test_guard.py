@@ -283,3 +283,31 @@ def test_small_answers_are_sent_at_once(path: Path) -> None:
     server = open_server(View(Follower(path)), "127.0.0.1", 0)
     assert server._socket.proto == socket.IPPROTO_TCP  # what asyncio looks at for TCP_NODELAY
     server.stop()
+
+
+def test_a_connection_without_a_request_is_closed(
+    path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.serve.server._PATIENCE", 0.2)
+    url = serve(path).base_url
+    with socket.create_connection((url.host, url.port), timeout=10) as silent:
+        assert silent.recv(1) == b""
+    with socket.create_connection((url.host, url.port), timeout=10) as slow:
+        slow.sendall(b"GET /slates HTTP/1.1\r\nhost: local")
+        assert slow.recv(1) == b""
+
+
+def test_connections_are_bounded(path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = serve(path).base_url
+    monkeypatch.setattr("millstream.serve.server._CONNECTIONS", 2)
+    held = [socket.create_connection((url.host, url.port), timeout=10) for _ in range(2)]
+    request = b"GET /slates HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    for wire in held:
+        wire.sendall(request)
+        assert wire.recv(65536).startswith(b"HTTP/1.1 200")
+    with socket.create_connection((url.host, url.port), timeout=10) as third:
+        assert third.recv(1) == b""
+    for wire in held:
+        wire.sendall(request)
+        assert wire.recv(65536).startswith(b"HTTP/1.1 200")
+        wire.close()

@@ -578,3 +578,88 @@ def test_a_changed_updater_is_refused_and_a_new_ttl_is_not(tmp_path: Any) -> Non
         assert driver.slates("u") == {"a": {"n": 2}}
     with pytest.raises(ms.CheckpointError, match="clock was event, is wall"):
         Driver(updating(count, ttl="2h", clock="wall"), checkpoint=tmp_path)
+
+
+def test_a_removed_slate_does_not_come_back_when_a_later_one_expires() -> None:
+    def fn(event: Any, slate: Any, ctx: Any) -> None:
+        if event.value["v"] == "delete":
+            ctx.delete()
+        else:
+            slate["v"] = event.value["v"]
+
+    with Driver(updating(fn, ttl="100s"), shards=1) as driver:
+        many = [event(100, f"m{i}", "x") for i in range(300)]  # a large oldest segment
+        driver.push("in", [event(100, value="old"), *many, event(110, "c", "x")])
+        driver.step()
+        driver.push("in", [event(105, value="delete"), event(120, "c", "x")])
+        driver.step()
+        driver.push("in", [event(50, value="late")])  # expires at 150, before the first one would
+        driver.step()
+        for second in range(121, 190):  # many batches, so that small segments are merged
+            driver.push("in", [event(second, f"k{second % 3}", "x"), event(second, "c", "x")])
+            driver.step()
+            assert driver.slates("u").get("a") in (None, {"v": "late"})
+        assert "a" not in driver.slates("u")
+
+
+def test_an_updater_can_be_added_and_not_taken_away(tmp_path: Any) -> None:
+    def flow_of(*names: str) -> ms.Flow:
+        flow, records = flow_with()
+        for name in names:
+            records.key_by("k").update(count, name=name)
+        return flow
+
+    with Driver(flow_of("one"), checkpoint=tmp_path) as driver:
+        driver.push("in", [event(0), event(10)])
+        driver.step()
+    with Driver(flow_of("one", "two"), checkpoint=tmp_path) as driver:
+        assert driver.engine.notes == ["two is new and begins with what comes from now on"]
+        driver.push("in", [event(20)]).end()
+        assert driver.slates("one") == {"a": {"n": 3}}
+        assert driver.slates("two") == {"a": {"n": 1}}
+    with pytest.raises(ms.CheckpointError, match="operator 'one' is gone"):
+        Driver(flow_of("two"), checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_backlog_that_waited_is_applied_in_portions(parallelism: int) -> None:
+    """Without lateness everything waits for the end; it must not all come in one batch then."""
+
+    def fn(event: Any, slate: Any, ctx: Any) -> Any:
+        slate.setdefault("seen", []).append(event.value["v"])
+        ctx.timer(after="3s")
+        if event.value["v"] % 10 == 0:
+            ctx.publish("tens", "all", event.value["v"])
+
+    def ring(event: Any, slate: Any, ctx: Any) -> Any:
+        ctx.timer(after="7s")
+        return {"at": event.ts, "n": len(slate["seen"])}
+
+    def tens(event: Any, slate: Any, ctx: Any) -> None:
+        slate.setdefault("seen", []).append(event.value)
+
+    def flow() -> ms.Flow:
+        made = ms.Flow("portions")
+        source = made.source(ms.Generator(lambda: iter(()), time="ts", lateness="1h"), name="in")
+        updated = source.key_by("k").update(fn, name="u", on_timer=ring)
+        updated.sink(ms.Memory(), name="out")
+        updated.key_by("n").window(ms.tumbling("10s")).agg(c=ms.count()).sink(
+            ms.Memory(), name="counts"
+        )
+        made.stream("tens").key_by("key").update(tens, name="t")
+        return made
+
+    rows = [event((i * 37) % 200, f"k{i % 5}", i) for i in range(400)]
+    found = []
+    for batch_rows in (1_000_000, 25):
+        with Driver(flow(), parallelism=parallelism, batch_rows=batch_rows) as driver:
+            for start in range(0, 400, 80):
+                driver.push("in", rows[start : start + 80])
+                driver.step()
+            before = driver.engine.manifest.batch
+            driver.end()
+            batches = driver.engine.manifest.batch - before
+            assert (batches > 10) if batch_rows == 25 else (batches == 1)
+            out = sorted(map(str, driver.output("out"))), sorted(map(str, driver.output("counts")))
+            found.append((driver.slates("u"), driver.slates("t"), out, driver.ledger))
+    assert found[0] == found[1]

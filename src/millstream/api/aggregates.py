@@ -54,7 +54,7 @@ class Builtin:
     def strategy(self) -> str:
         """How windows slide over it where running values do not apply, for `explain`."""
         if self.objects is not None:
-            return "two stacks"
+            return "two stacks" if self.objects.windows is None else "running tallies"
         return "blocks" if self.kernel is not None else "kept values"
 
     def __str__(self) -> str:

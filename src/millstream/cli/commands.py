@@ -125,7 +125,7 @@ def run(
 ) -> None:
     """Run the flow in a file, to the end of its input or until it is stopped.
 
-    APP.TOML may say how to run it in its table [run]; options given here come first.
+    APP.TOML may say how to run it in its table \\[run]; options given here come first.
 
     Ctrl-C (or SIGTERM) stops after the current batch, which is committed; the exit code is then 0.
     A second Ctrl-C aborts at once with 130. Either way nothing is lost: the same command goes on.

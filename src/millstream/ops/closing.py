@@ -6,6 +6,7 @@ handed over as slices of the rows in order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from millstream.ops.records import DeadLetter, as_json, describe, several, to_ta
 
 STAMP = pa.timestamp("us", "UTC")
 _ROWS = 4_000_000  # rows gathered at a time
+Merge = Callable[[pa.Table], pa.Table]
 
 
 def close(
@@ -34,12 +36,16 @@ def close(
     closed: int,
     closing: int,
     src: int,
+    merge: Merge | None = None,
 ) -> tuple[Chunk, int, list[DeadLetter]]:
     """The results of all windows that end in (closed, closing], and the last such end.
 
-    `panes` must be merged; `values` may be in any order.
+    `panes` are by key and pane, each once; or, if `merge` is given to make them so, as often as
+    they have values. `values` may be in any order.
     """
-    window_key, window_end, uniques, outputs = outputs_of(job, panes, values, closed, closing)
+    window_key, window_end, uniques, outputs = outputs_of(
+        job, panes, values, closed, closing, merge
+    )
     span = job.span
     last = int(window_end.max()) if len(window_end) else closed
     start = end = ts = None
@@ -111,7 +117,12 @@ def _stamps(micros: Int64) -> pa.Array:
 
 
 def outputs_of(
-    job: WindowJob, panes: pa.Table | None, values: pa.Table | None, closed: int, closing: int
+    job: WindowJob,
+    panes: pa.Table | None,
+    values: pa.Table | None,
+    closed: int,
+    closing: int,
+    merge: Merge | None = None,
 ) -> tuple[Int64, Int64, list[pa.Array], dict[str, Any]]:
     """Per closing window its key code and end; the distinct keys; and the output columns."""
     outputs: dict[str, Any] = {}
@@ -121,6 +132,8 @@ def outputs_of(
         pane = np.asarray(flat(panes.column("pane")))
         runs = find_runs(job.span, codes, pane, closed, closing)
         key, end, low, high = runs.slices(pane)
+        if merge is not None and int((high - low).sum()) >= runs.cells():
+            return outputs_of(job, merge(panes), values, closed, closing)
         found = (key, end, uniques)
         outputs.update(slide(job, panes, runs, pane, low, high))
     if values is not None and len(values):
@@ -160,6 +173,8 @@ def slide(
         elif measure.kernel is not None:
             parts = [measure.kernel.result(measure.kernel.slide(state, g)) for g in grids]
             outputs[measure.name] = pa.concat_arrays(parts) if parts else pa.nulls(0)
+        elif measure.objects is not None and measure.objects.windows is not None:
+            outputs[measure.name] = measure.objects.windows(state["state"], low, high)
         elif measure.objects is not None:
             states = measure.objects.slide(state["state"], low, high)
             add_answers(job, measure, states, outputs)

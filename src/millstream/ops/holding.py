@@ -30,6 +30,9 @@ class ObjectKernel:
     inverse: Callable[[Any, Any], Any] | None = None  # uncombine
     bulk: Callable[[list[pa.Array], Int64, int], pa.Array] | None = None  # lift whole columns
     typed: Callable[[list[Any]], pa.Array] | None = None  # all answers as a column of known type
+    windows: Callable[[pa.Array, Int64, Int64], pa.Array] | None = (
+        None  # answers of `slide`, faster
+    )
 
     def lift(self, values: list[Any], groups: Int64, count: int) -> tuple[pa.Array, dict[int, str]]:
         """One state per group; values on which `add` raises are given back with the error."""

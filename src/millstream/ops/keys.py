@@ -102,11 +102,12 @@ def hash_keys(columns: list[pa.Array], salt: int = 0) -> UInt64:
     return total
 
 
-def hash_text(text: str, salts: tuple[int, ...]) -> tuple[int, ...]:
-    """What `hash_keys` gives for a column of one string, per salt: a lookup has just one key."""
-    values = np.array([text], object)
+def hash_one(value: str | int, salts: tuple[int, ...]) -> tuple[int, ...]:
+    """What `hash_keys` gives for a column of one value, per salt: a lookup has just one key."""
+    tag, kind = ("string", object) if isinstance(value, str) else ("int", np.int64)
+    values = np.array([value], kind)
     hashed = int(pd.util.hash_array(values, hash_key=_HASH_KEY, categorize=False)[0])
-    salted = _mix_one(hashed ^ int(_salt("string")))
+    salted = _mix_one(hashed ^ int(_salt(tag)))
     return tuple(_mix_one((salt * 31 & _ALL_BITS) ^ salted) for salt in salts)
 
 

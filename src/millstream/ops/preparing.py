@@ -45,8 +45,13 @@ class Prepared:
     accounts: dict[str, Account]
 
 
-def prepare(family: Family, chunk: Chunk, closed: dict[str, int], shards: int) -> Prepared:
-    """Reduce a chunk to partial states (and kept values) per (key, pane)."""
+def prepare(
+    family: Family, chunk: Chunk, closed: dict[str, int], shards: int, single: bool = False
+) -> Prepared:
+    """Reduce a chunk to partial states (and kept values) per (key, pane).
+
+    `single`: one state for each value, as the pane of one value.
+    """
     accounts: dict[str, Account] = {}
     takes: dict[str, Mask] = {}
     chunk = without_mark(chunk)
@@ -62,7 +67,7 @@ def prepare(family: Family, chunk: Chunk, closed: dict[str, int], shards: int) -
         keep = wanted.copy()
         keep[list(bad)] = False
         kept = np.flatnonzero(keep)
-        states, values, failed = _reduce(family, chunk.take(kept), shards)
+        states, values, failed = _reduce(family, chunk.take(kept), shards, single)
         if not failed:
             break
         bad.update({int(kept[index]): why for index, why in failed.items()})
@@ -91,7 +96,7 @@ def null_keys(keys: tuple[str, ...], chunk: Chunk) -> dict[int, str]:
 
 
 def _reduce(
-    family: Family, chunk: Chunk, shards: int
+    family: Family, chunk: Chunk, shards: int, single: bool
 ) -> tuple[pa.Table | None, pa.Table | None, dict[int, str]]:
     if not len(chunk):
         return None, None, {}
@@ -106,6 +111,8 @@ def _reduce(
             found = find_sessions(codes, chunk.ts, chunk.ts, family.span.size)
             groups, group_key, group_pane = found.groups, found.key, found.start
             until = {"until": pa.array(found.until)}
+        elif single:
+            groups, group_key, group_pane = np.arange(len(chunk)), codes, panes
         else:
             groups, group_key, group_pane = group_by(codes, panes)
         rows = Rows(groups, len(group_key), chunk.ts, chunk.src, chunk.pos)
@@ -254,6 +261,24 @@ def merge_panes(family: Family, table: pa.Table) -> pa.Table:
                 state["state"], groups, len(group_key)
             )
     return pa.table(columns)
+
+
+def in_pane_order(family: Family, table: pa.Table) -> pa.Table:
+    """Rows by key and pane, which may repeat."""
+    codes, _ = codes_of(family.keys, table)
+    order = np.lexsort((np.asarray(flat(table.column("pane"))), codes))
+    return table.take(pa.array(order))
+
+
+def count_panes(family: Family, table: pa.Table | None, low: int, high: int) -> int:
+    """How many panes of a range have rows, of all keys together."""
+    if table is None or not len(table):
+        return 0
+    pane = np.asarray(flat(table.column("pane")))
+    inside = table.filter(pa.array((pane >= low) & (pane < high)))
+    codes, _ = codes_of(family.keys, inside)
+    _, keys, _ = group_by(codes, np.asarray(flat(inside.column("pane"))))
+    return len(keys)
 
 
 def codes_of(keys: tuple[str, ...], table: pa.Table) -> tuple[Int64, list[pa.Array]]:

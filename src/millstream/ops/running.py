@@ -308,7 +308,9 @@ def _answers(job: WindowJob, totals: list[_Total], present: Int64) -> dict[str, 
             state = {name: pa.array(column[present]) for name, column in total.columns.items()}
             outputs[measure.name] = measure.kernel.result(state)
         else:
-            states = [fresh(one) for one in total.columns["state"][present]]
+            states = list(total.columns["state"][present])
+            if measure.objects is None or measure.objects.typed is None:
+                states = [fresh(one) for one in states]  # a user's result() may change them
             add_answers(job, measure, states, outputs)
     return outputs
 

@@ -6,8 +6,11 @@ that no answer depends on how the input was cut, and panes can be taken away wit
 
 from __future__ import annotations
 
+import heapq
 import itertools
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -20,11 +23,11 @@ from millstream.ops.chunks import Int64
 from millstream.ops.codec import decode, encode
 from millstream.ops.holding import ObjectKernel, never
 from millstream.ops.kernels import as_numbers
-from millstream.ops.keys import canonical, factorize, group_by
+from millstream.ops.keys import factorize, group_by
+from millstream.ops.wires import column_of, type_of, wider, wires_of
 
 State = list[Any]
 Entry = list[Any]  # of a total: [records, exponent, mantissa], and if need be [inf, -inf, NaN]
-_PLAIN = ("int64", "double", "string", "binary", "bool")
 _HALF = 27  # bits of a mantissa that are summed together: no sum of 2^26 rows overflows
 
 
@@ -34,15 +37,19 @@ def distinct(name: str) -> ObjectKernel:
     def answers(states: list[State]) -> pa.Array:
         return pa.array([len(state[2]) for state in states], pa.int64())
 
-    return ObjectKernel(name, zero, never, plus_counts, len, minus_counts, _counts, answers)
+    def windows(states: pa.Array, low: Int64, high: Int64) -> pa.Array:
+        return pa.array([len(tally) for tally in _slide_counts(_decoded(states), low, high)])
+
+    kernel = ObjectKernel(name, zero, never, plus_counts, len, minus_counts, _counts, answers)
+    return replace(kernel, windows=windows)
 
 
 def top_k(name: str, k: int, by: bool) -> ObjectKernel:
     """The k most frequent values, or those with the largest totals."""
     top = _Top(k, by)
-    if by:
-        return ObjectKernel(name, zero, never, plus_totals, len, minus_totals, _totals, top.answers)
-    return ObjectKernel(name, zero, never, plus_counts, len, minus_counts, _counts, top.answers)
+    moves = (plus_totals, minus_totals, _totals) if by else (plus_counts, minus_counts, _counts)
+    plus, minus, bulk = moves
+    return ObjectKernel(name, zero, never, plus, len, minus, bulk, top.answers, windows=top.windows)
 
 
 def zero() -> State:
@@ -99,7 +106,7 @@ class _Pairs:
 
     def states(self, entries: Any, by: str, count: int) -> pa.Array:
         """One state per group, from one entry per pair."""
-        kind, wires = _wires(self.values)
+        kind, wires = wires_of(self.values)
         keys = [wires[code] for code in self.value.tolist()]
         entries = entries.tolist() if isinstance(entries, np.ndarray) else entries
         cuts = np.searchsorted(self.group, np.arange(count + 1)).tolist()
@@ -174,7 +181,10 @@ def _number(entry: Entry, whole: bool) -> int | float:
         return float("nan")
     if plus or minus:
         return float("inf") if plus else float("-inf")
-    mantissa, exponent = _mantissa(entry), int(entry[1])
+    return _rounded(_mantissa(entry), int(entry[1]), whole)
+
+
+def _rounded(mantissa: int, exponent: int, whole: bool) -> int | float:
     if exponent >= 0:
         mantissa <<= exponent
         exponent = 0
@@ -230,7 +240,74 @@ def _summed(numbers: np.ndarray[Any, Any], pair: Int64, count: int) -> list[Entr
     return entries
 
 
+# -- windows: a pane is added when it enters and taken away when it leaves -------------------------
+
+
+def _decoded(states: pa.Array) -> list[State]:
+    return [decode(data) for data in states.to_pylist()]
+
+
+def _entering_and_leaving(low: Int64, high: Int64) -> Iterator[tuple[bool, range, range]]:
+    """Per window whether it begins anew, the rows that enter, and those that leave."""
+    start = stop = 0
+    for first, last in zip(low.tolist(), high.tolist(), strict=True):
+        anew = first >= stop
+        if anew:
+            start = stop = first
+        yield anew, range(stop, last), range(start, first)
+        start, stop = first, last
+
+
+def _slide_counts(rows: list[State], low: Int64, high: Int64) -> Iterator[dict[Any, int]]:
+    """The counts of every window, one after the other in the same dict."""
+    tally: dict[Any, int] = {}
+    for anew, enter, leave in _entering_and_leaving(low, high):
+        if anew:
+            tally.clear()
+        for row in enter:
+            for value, count in rows[row][2].items():
+                tally[value] = tally.get(value, 0) + count
+        for row in leave:
+            for value, count in rows[row][2].items():
+                rest = tally[value] - count
+                if rest:
+                    tally[value] = rest
+                else:
+                    del tally[value]
+        yield tally
+
+
+def _slide_totals(
+    rows: list[State], base: int, low: Int64, high: Int64
+) -> Iterator[dict[Any, int]]:
+    """The totals of every window in units of 2^base, in the same dict; all must be finite."""
+    shifted = [
+        [(value, e[0], _mantissa(e) << (e[1] - base)) for value, e in row[2].items()]
+        for row in rows
+    ]
+    totals: dict[Any, int] = {}
+    records: dict[Any, int] = {}
+    for anew, enter, leave in _entering_and_leaving(low, high):
+        if anew:
+            totals.clear()
+            records.clear()
+        for row in enter:
+            for value, count, total in shifted[row]:
+                totals[value] = totals.get(value, 0) + total
+                records[value] = records.get(value, 0) + count
+        for row in leave:
+            for value, count, total in shifted[row]:
+                records[value] -= count
+                if records[value]:
+                    totals[value] -= total
+                else:
+                    del records[value], totals[value]
+        yield totals
+
+
 # -- the largest ---------------------------------------------------------------------------------
+
+Best = list[tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -240,15 +317,39 @@ class _Top:
 
     def answers(self, states: list[State]) -> pa.Array:
         """Lists of (value, count) or (value, total), the largest first."""
-        kinds = reduce(_wider, (state[0] for state in states), "null")
-        total_kind = reduce(_wider, (state[1] for state in states), "null")
-        found = [self._best(state[2], total_kind == "int64") for state in states]
+        kind, total_kind = _kinds(states)
+        whole = total_kind == "int64"
+        if self.by:
+            found = [self._best_total(state[2], whole) for state in states]
+        else:
+            found = [self._best_count(state[2]) for state in states]
+        return self._column(found, kind, total_kind)
+
+    def windows(self, states: pa.Array, low: Int64, high: Int64) -> pa.Array:
+        """The answers of windows [low, high) over the states of ascending panes."""
+        rows = _decoded(states)
+        kind, total_kind = _kinds(
+            [row for row, held in zip(rows, _held(low, high, len(rows)), strict=True) if held]
+        )
+        whole = total_kind == "int64"
+        if not self.by:
+            found = [self._best_count(tally) for tally in _slide_counts(rows, low, high)]
+            return self._column(found, kind, total_kind)
+        entries = [entry for row in rows for entry in row[2].values()]
+        if all(len(entry) == 3 for entry in entries):
+            base = min((entry[1] for entry in entries), default=0)
+            slid = _slide_totals(rows, base, low, high)
+            found = [self._largest(totals, base, whole) for totals in slid]
+        else:  # infinities and NaN are counted beside the total
+            found = [self._best_total(state[2], whole) for state in _slide_entries(rows, low, high)]
+        return self._column(found, kind, total_kind)
+
+    def _column(self, found: list[Best], kind: str, total_kind: str) -> pa.Array:
         offsets = np.cumsum([0, *map(len, found)])
-        values = _column([value for one in found for value, _ in one], kinds)
-        kind = _type(total_kind) if self.by else pa.int64()
+        values = column_of([value for one in found for value, _ in one], kind)
         sizes = [size for one in found for _, size in one]
         try:
-            numbers = pa.array(sizes, kind)
+            numbers = pa.array(sizes, type_of(total_kind) if self.by else pa.int64())
         except (OverflowError, pa.ArrowInvalid) as error:
             raise RunError("top_k(by=) overflows 64 bits; cast the column to DOUBLE first") from (
                 error
@@ -257,15 +358,63 @@ class _Top:
         structs = pa.StructArray.from_arrays([values, numbers], fields)
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
 
-    def _best(self, tally: dict[Any, Any], whole: bool) -> list[tuple[Any, Any]]:
-        items = tally.items()
-        if not self.by:
-            if len(tally) > self.k:
-                least = sorted(tally.values(), reverse=True)[self.k - 1]
-                items = [item for item in items if item[1] >= least]  # type: ignore[assignment]
-            return sorted(items, key=lambda item: (-item[1], item[0] is None, item[0]))[: self.k]
-        totals = [(value, _number(entry, whole)) for value, entry in items]
-        return sorted(totals, key=_by_total)[: self.k]
+    def _best_count(self, tally: dict[Any, int]) -> Best:
+        items: Iterable[tuple[Any, int]] = tally.items()
+        if len(tally) > self.k:
+            least = heapq.nlargest(self.k, tally.values())[-1]
+            items = [item for item in items if item[1] >= least]
+        return sorted(items, key=lambda item: (-item[1], item[0] is None, item[0]))[: self.k]
+
+    def _best_total(self, tally: dict[Any, Entry], whole: bool) -> Best:
+        if any(len(entry) > 3 for entry in tally.values()):
+            totals = [(value, _number(entry, whole)) for value, entry in tally.items()]
+            return sorted(totals, key=_by_total)[: self.k]
+        base = min((entry[1] for entry in tally.values()), default=0)
+        exact = {value: _mantissa(e) << (e[1] - base) for value, e in tally.items()}
+        return self._largest(exact, base, whole)
+
+    def _largest(self, totals: dict[Any, int], base: int, whole: bool) -> Best:
+        """By totals in units of 2^base: only those that can be among the first are rounded."""
+        items: Iterable[tuple[Any, int]] = totals.items()
+        if len(totals) > self.k:
+            least = heapq.nlargest(self.k, totals.values())[-1]
+            if math.isfinite(_rounded(least, base, whole)):
+                least -= (abs(least) >> 52) + 1  # as near as this, it may be the same when rounded
+                items = [item for item in items if item[1] >= least]
+        rounded = [(value, _rounded(total, base, whole)) for value, total in items]
+        return sorted(rounded, key=_by_total)[: self.k]
+
+
+def _kinds(states: list[State]) -> tuple[str, str]:
+    """The types of all values, and of all totals."""
+    kinds = {(state[0], state[1]) for state in states}
+    ordered = sorted(kinds)
+    return (
+        reduce(wider, (kind for kind, _ in ordered), "null"),
+        reduce(wider, (kind for _, kind in ordered), "null"),
+    )
+
+
+def _held(low: Int64, high: Int64, count: int) -> list[bool]:
+    """Which rows are in any window."""
+    change = np.zeros(count + 1, np.int64)
+    np.add.at(change, low, 1)
+    np.add.at(change, high, -1)
+    held: list[bool] = (np.cumsum(change[:-1]) > 0).tolist()
+    return held
+
+
+def _slide_entries(rows: list[State], low: Int64, high: Int64) -> Iterator[State]:
+    """The entries of every window, in the same state."""
+    state = zero()
+    for anew, enter, leave in _entering_and_leaving(low, high):
+        if anew:
+            state = zero()
+        for row in enter:
+            state = plus_totals(state, ["null", "null", dict(rows[row][2])])
+        for row in leave:
+            state = minus_totals(state, rows[row])
+        yield state
 
 
 def _by_total(item: tuple[Any, float]) -> tuple[Any, ...]:
@@ -275,59 +424,7 @@ def _by_total(item: tuple[Any, float]) -> tuple[Any, ...]:
     return (not nan, 0 if nan else -total, value is None, value)
 
 
-# -- values as dict keys: what msgpack can hold, and the type to make them of again ---------------
-
-
-def _wires(values: pa.Array) -> tuple[str, list[Any]]:
-    """Plain Python values and their type. NaN is None, as there are no nulls; times are numbers."""
-    values = canonical(values)
-    kind = values.type
-    if pa.types.is_null(kind):
-        return "null", []
-    if pa.types.is_floating(kind):
-        return "double", [None if v != v else v for v in values.to_pylist()]
-    if str(kind) in _PLAIN:
-        return str(kind), values.to_pylist()
-    if pa.types.is_temporal(kind):
-        if pa.types.is_timestamp(kind) and kind.unit in ("s", "ms"):
-            values = values.cast(pa.timestamp("us", kind.tz))
-        number = pa.int32() if values.type.bit_width == 32 else pa.int64()
-        return str(values.type), values.view(number).to_pylist()
-    return "packed", [encode(value) for value in values.to_pylist()]
-
-
-def _type(kind: str) -> pa.DataType:
-    if kind.startswith("timestamp[") and ", tz=" in kind:
-        unit, zone = kind.removeprefix("timestamp[").removesuffix("]").split(", tz=")
-        return pa.timestamp(unit, zone)
-    return pa.type_for_alias(kind)
-
-
-def _column(wires: list[Any], kind: str) -> pa.Array:
-    if kind == "packed":
-        return pa.array([decode(wire) for wire in wires])
-    if kind == "double":
-        return pa.array([float("nan") if wire is None else float(wire) for wire in wires], kind)
-    if kind in _PLAIN or kind == "null":
-        return pa.array(wires, kind)
-    made = _type(kind)
-    return pa.array(wires, pa.int32() if made.bit_width == 32 else pa.int64()).view(made)
-
-
 def _widen(left: State, right: State) -> None:
     for place in (0, 1):
         if left[place] != right[place]:
-            left[place] = _wider(left[place], right[place])
-
-
-def _wider(one: str, other: str) -> str:
-    if one == other or other == "null":
-        return one
-    if one == "null":
-        return other
-    if {one, other} == {"int64", "double"}:
-        return "double"
-    raise RunError(
-        f"a column is {one} in some records and {other} in others; give map() a schema or cast "
-        "the column first"
-    )
+            left[place] = wider(left[place], right[place])

@@ -15,7 +15,7 @@ from millstream.ops.jobs import Family, WindowJob
 from millstream.plan.figures import Figures, moment, read_figures
 from millstream.plan.planner import sketch
 from millstream.plan.stages import Plan
-from millstream.plan.strategies import choose, function_name, how_of, pays_above, used_strategy
+from millstream.plan.strategies import choose, function_name, how_of, keeps, number, used_strategy
 
 
 def explain(flow: str, graph: tuple[nodes.Node, ...], checkpoint: str | Path | None = None) -> str:
@@ -113,7 +113,8 @@ def _kept(figures: Figures | None, family: Family) -> list[str]:
 def _family(plan: Plan, family: Family, figures: Figures | None) -> list[str]:
     """The operators of a family; what they share is said first."""
     members = members_of(plan, family)
-    stored = [f"  {line}" for line in _kept(figures, family)]
+    kept = keeps(family, figures)
+    stored = [f"  {line}" for line in (*filter(None, [kept]), *_kept(figures, family))]
     if len(members) == 1:
         return [*_windowed(members[0], family.jobs[0], figures), *stored]
     names = ", ".join(node.name for node in members)
@@ -252,15 +253,7 @@ def _how_windows(job: WindowJob) -> list[str]:
             unit = "row" if job.kind == "rows" else "byte"
             return [f"numbered per key once the watermark has passed, {unit} by {unit}"]
     lines = [f"panes of {text(span.pane)}, {span.panes} a window, {span.step} a slide"]
-    above = pays_above(job)
-    if above is not None:
-        lines.append(f"panes pay off above {number(above)} values per second and key")
     return lines
-
-
-def number(value: float) -> str:
-    """Three digits are enough."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _source(spec: Any) -> str:

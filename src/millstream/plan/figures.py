@@ -10,11 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from millstream.durations import micros
 from millstream.errors import CheckpointError
 from millstream.graph import nodes
 from millstream.ops.jobs import Family, timestamp
 from millstream.ops.progress import BEGIN, END, SourceProgress
+from millstream.ops.rates import Rate
 from millstream.plan.stages import Plan
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import Manifest, SourceState, list_manifests, read_manifest
@@ -84,6 +87,11 @@ class Figures:
     def strategy(self, operator: str) -> str | None:
         """How the windows of an operator slid last."""
         return self.now.strategies.get(operator)
+
+    def measured(self, family: Family) -> Rate | None:
+        """What a family keeps, and the rates that say so; None if nothing was measured."""
+        known = self.now.rates.get(family.name)
+        return None if known is None else msgspec.convert(known, Rate)
 
     def stored(self, family: Family) -> list[Stored]:
         """What a family keeps."""

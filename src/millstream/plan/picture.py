@@ -17,11 +17,11 @@ from pathlib import Path
 from millstream.durations import text as duration
 from millstream.errors import ConfigError
 from millstream.graph import nodes
+from millstream.ops.rates import flips_at, has_choice
 from millstream.plan.explain import (
     how_it_updates,
     keys_of,
     members_of,
-    number,
     place_of,
     places,
     reading_of,
@@ -33,7 +33,7 @@ from millstream.plan.figures import Figures, moment, read_figures
 from millstream.plan.layout import Box, Layout, Space, arrange
 from millstream.plan.planner import sketch
 from millstream.plan.stages import Plan
-from millstream.plan.strategies import choose, pays_above, used_strategy
+from millstream.plan.strategies import choose, number, used_strategy
 
 _FONT = "'Segoe UI', 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
 _SIZE = 12.0
@@ -222,7 +222,8 @@ def _window_lines(plan: Plan, node: nodes.Windowed) -> list[_Line]:
         lines.append(_Line(f"and {len(node.aggs) - len(shown)} more"))
     lines.append(_Line(choose(node, job).name, _STRATEGY, slanted=True))
     if job.kind == "time" and not job.span.whole and not _group(plan, node):
-        above = pays_above(job)
+        family = plan.family_of(node.name)
+        above = flips_at(family) if has_choice(family) else None
         panes = f"{job.span.panes} pane{'s'[: job.span.panes != 1]} of {duration(job.span.pane)}"
         lines.append(_Line(panes, _STRATEGY, slanted=True))
         if above is not None:
@@ -252,6 +253,9 @@ def _figure_lines(plan: Plan, node: nodes.Node, figures: Figures | None) -> list
         used = used_strategy(figures, job)
         if used is not None:
             lines.append(f"slid last by {used}")
+        measured = figures.measured(plan.family_of(node.name))
+        if measured is not None and measured.seconds:
+            lines.append(f"keeps {measured.kept}, {number(measured.per_key)}/s and key")
     elif isinstance(node, nodes.Source) and node.name in figures.watermarks:
         lines.append(f"watermark {moment(figures.watermarks[node.name])}")
     return [_Line(line, _FIGURE) for line in lines]

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from millstream.graph import nodes
-from millstream.ops.jobs import WindowJob
+from millstream.ops.jobs import Family, WindowJob
+from millstream.ops.rates import FULL, PANES, VALUES, flips_at, has_choice, sides
 from millstream.ops.running import LEAST_PANES, can_run, has_inverse
 from millstream.ops.stacks import can_stack
 from millstream.plan.figures import Figures
@@ -64,6 +65,8 @@ def _why(node: nodes.Windowed, job: WindowJob, panes: str) -> str:
     """Why windows are computed from all their panes in every batch."""
     if all(m.held for m in job.measures):
         return "nothing can be combined"
+    if job.changes:
+        return "values that may be taken back are kept, and combined when windows leave"
     if job.kind in _OTHER_WHY:
         return _OTHER_WHY[job.kind]
     if job.span.whole:
@@ -107,28 +110,69 @@ _HOW = {
     "totals": "totals, each pane is added once to that of its key",
     "joined pieces": "joined pieces, combined when sessions leave",
     "two stacks": "two stacks, one or two combines per result, because it has combine",
+    "running tallies": "running tallies, panes are counted in as they enter, out as they leave",
     "kept values": "kept values, all values of a window are needed",
 }
 
 
-def pays_above(job: WindowJob) -> float | None:
-    """Values per second and key above which panes save work; None where they save none.
+# -- panes or single values -----------------------------------------------------------------------
 
-    Without panes every slide takes t*w values, with them t*s values and w/pane panes. So panes pay
-    off when t*(w - s) > w/pane: t is the rate, w the size and s the slide.
-    """
-    span = job.span
-    if job.kind != "time" or span.whole or not job.combines or span.size <= span.slide:
+
+def keeps(family: Family, figures: Figures | None) -> str | None:
+    """What a family keeps and why: as planned, or as it was measured; None if it has no choice."""
+    if not has_choice(family):
         return None
-    return span.panes / ((span.size - span.slide) / 1e6)
+    rate = None if figures is None else figures.measured(family)
+    if rate is None or not rate.seconds:
+        return _as_planned(family)
+    gain, panes = sides(family, rate.per_key)
+    left, right = _sides_named(family)
+    sign = ">" if gain > panes else "<="
+    since = f" since batch {rate.since}" if rate.since else ""
+    return (
+        f"keeps: {_KEPT[rate.kept]}{since}, measured {number(rate.per_key)} values per second and "
+        f"key: {left} = {number(gain)} {sign} {right} = {number(panes)}; "
+        f"{number(rate.per_pane)} values per pane that has any (panes from {FULL} on)"
+    )
+
+
+def _as_planned(family: Family) -> str:
+    left, right = _sides_named(family)
+    at = flips_at(family)
+    few = f"a pane that has any has fewer than {FULL}"
+    if at is None:  # windows do not overlap
+        return f"keeps: panes until a rate is measured, then single values if {few}"
+    return (
+        f"keeps: panes until a rate is measured, then single values if {left} <= {right}, below "
+        f"{number(at)} values per second and key, and {few}"
+    )
+
+
+def _sides_named(family: Family) -> tuple[str, str]:
+    if len(family.users("panes")) == 1:
+        return "t*(w - s)", "w/gcd"
+    return "t*(sum of w/s - 1)", "sum of w/gcd/s"
+
+
+_KEPT = {PANES: "panes", VALUES: "single values"}
+
+
+def number(value: float) -> str:
+    """Three digits are enough."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+# -- what was used ---------------------------------------------------------------------------------
 
 
 def used_strategy(figures: Figures, job: WindowJob) -> str | None:
-    """How the windows of a job slid last; the manifest says "blocks" for two stacks as well."""
+    """How the windows of a job slid last; the manifest says "blocks" for stacks and tallies too."""
     used = figures.strategy(job.name)
-    if used == "blocks" and all(m.objects is not None for m in job.measures if not m.held):
-        return "two stacks"
-    return used
+    objects = [m.objects for m in job.measures if not m.held]
+    if used != "blocks" or None in objects:
+        return used
+    tallies = all(one is not None and one.windows is not None for one in objects)
+    return "running tallies" if tallies else "two stacks"
 
 
 def function_name(fn: Any) -> str:

@@ -59,10 +59,12 @@ class Batch:
     closed: dict[str, int]
     segments: dict[str, dict[str, dict[str, list[Segment]]]]
     files: dict[str, SegmentFile]
+    single: frozenset[str] = frozenset()  # families that keep each value by itself, not panes
     debug: bool = False  # compare running values with what panes give
     firing: dict[str, Firing] = field(default_factory=dict)  # operators with early results
     since: dict[str, dict[str, int]] = field(default_factory=dict)  # family, state -> from when on
     rung: dict[str, int] = field(default_factory=dict)  # updater -> wall clock of its timers
+    limits: dict[str, int] = field(default_factory=dict)  # updater -> how far it goes at most
     cycle_events: int = 200_000  # published events a cycle handles in one batch
     max_key: int = 1024
 
@@ -95,6 +97,7 @@ class Control:
     segments: dict[str, dict[str, dict[str, list[Segment]]]] = field(default_factory=dict)
     files: list[SegmentFile] = field(default_factory=list)
     strategies: dict[str, str] = field(default_factory=dict)  # operator -> how windows slid
+    filled: dict[str, tuple[int, int]] = field(default_factory=dict)  # family -> panes, windows
     firing: dict[str, Firing] = field(default_factory=dict)
     last_end: dict[str, int] = field(default_factory=dict)
     holds: dict[str, int] = field(default_factory=dict)  # cycles that were not done: from when on
@@ -106,3 +109,12 @@ class Control:
     read: dict[str, tuple[int, float]] = field(default_factory=dict)  # source -> rows, seconds
     future: int = 0
     seconds: float = 0.0
+
+
+def held_back(*several: dict[str, int]) -> dict[str, int]:
+    """How far updaters come at most, the lowest of all that is said."""
+    found: dict[str, int] = {}
+    for holds in several:
+        for name, at in holds.items():
+            found[name] = min(at, found.get(name, at))
+    return found

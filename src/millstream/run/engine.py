@@ -28,7 +28,8 @@ from millstream.ops.records import DeadLetter
 from millstream.ops.spans import NOTHING_CLOSED
 from millstream.plan.stages import Plan
 from millstream.run import ledger as books
-from millstream.run.batch import AnySplit, Batch, Control, Item
+from millstream.run.batch import AnySplit, Batch, Control, Item, held_back
+from millstream.run.choosing import measure, single_values
 from millstream.run.executors import Executor
 from millstream.run.faults import crash_point
 from millstream.run.mirroring import Mirrors
@@ -39,7 +40,7 @@ from millstream.run.spreading import Spreading, readers
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import Manifest, SourceState
-from millstream.state.segments import write_durably
+from millstream.state.segments import time_of, write_durably
 
 _SMALL = 20_000  # rows a single task handles faster than two and an exchange
 _FIRST_ROWS = 200_000
@@ -231,13 +232,29 @@ class Engine:
             closed={name: self._closed(name) for name in self.plan.levels},
             segments=self.manifest.segments,
             files=self.manifest.files,
+            single=single_values(self.plan, self.manifest),
             debug=self.settings.debug,
             firing=self._firing(),
             since=self.since,
             rung=self.manifest.rung,
+            limits=self._limits(),
             cycle_events=self.settings.cycle_events,
             max_key=self.settings.max_key,
         )
+
+    def _limits(self) -> dict[str, int]:
+        """How far updaters with more waiting events than a batch should have may go in it."""
+        limits: dict[str, int] = {}
+        for group in self.plan.groups.values():
+            if group.jobs[0].order != "event":
+                continue
+            first = group.jobs[0].name
+            tables = self.manifest.segments.get(first, {}).get("waiting", {})
+            waiting = [segment for segments in tables.values() for segment in segments]
+            at = time_of(waiting, self._closed(first), self.settings.batch_rows)
+            if at is not None:
+                limits.update(dict.fromkeys((job.name for job in group.jobs), at))
+        return limits
 
     def _run(self, executor: Executor, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]:
         """Run the tasks; again as a whole if tasks saw different attempts."""
@@ -332,6 +349,7 @@ class Engine:
                 op: {t: dict(s) for t, s in tables.items()} for op, tables in old.segments.items()
             },
             strategies=dict(old.strategies),
+            rates=dict(old.rates),
             firing=dict(old.firing),
             rung=dict.fromkeys((node.name for node in self.plan.updaters()), batch.now + 1),
             due=books.earliest(controls),
@@ -342,7 +360,7 @@ class Engine:
             dead=old.dead + sum(len(control.dead) for control in controls),
             windows=old.windows + sum(control.windows for control in controls),
         )
-        manifest.complete = ended and not manifest.carried
+        manifest.complete = ended and not manifest.carried and not batch.limits
         if manifest.carried and ended:
             manifest.unsettled = old.unsettled + 1
         files = dict(old.files)
@@ -370,6 +388,7 @@ class Engine:
         }
         manifest.files = {name: files[name] for name in sorted(used)}
         self._advance(batch, controls, manifest)
+        measure(self.plan, batch, controls, ended, manifest)
         return manifest
 
     def _advance(self, batch: Batch, controls: list[Control], manifest: Manifest) -> None:
@@ -390,7 +409,7 @@ class Engine:
             state.ended = self.trackers[node.name].ended
             progress[node.name] = seen.watermark()
             manifest.sources[node.name] = state
-        holds = {name: at for control in controls for name, at in control.holds.items()}
+        holds = held_back(batch.limits, *(control.holds for control in controls))
         self.watermarks = self.plan.watermarks(progress, holds)
         for operator, at in self.watermarks.items():
             if operator not in self.plan.jobs:

@@ -8,6 +8,7 @@ them leave, or when segments are merged by size. Other kinds add tables with one
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +19,11 @@ from millstream.ops.chunks import Chunk
 from millstream.ops.closing import close
 from millstream.ops.emission import Firing, Looked, fires, refine
 from millstream.ops.jobs import WindowJob
+from millstream.ops.keys import group_by
 from millstream.ops.kinds import Outcome, close_landmarks, close_numbered, close_sessions
-from millstream.ops.preparing import merge_panes
+from millstream.ops.preparing import count_panes, in_pane_order, merge_panes
 from millstream.ops.progress import END
+from millstream.ops.rates import has_choice, longest
 from millstream.run.sliding import Slider, slider_of
 from millstream.run.stores import BAGS, Bag, Emitted, Table
 from millstream.run.work import Work
@@ -46,49 +49,93 @@ def run_keyed(work: Work, rows: dict[str, list[bytes]]) -> dict[str, Chunk]:
 
 def _plain(work: Work, bags: dict[str, Bag]) -> dict[str, Chunk]:
     """Tumbling, sliding and hopping windows: every job slides over the family's panes."""
-    results: dict[str, Chunk] = {}
+    family, strategies = work.family, work.control.strategies
+    looks = {job.name: _look_until(work, job) for job in family.jobs}
+    slid: dict[str, Chunk] = {}
     sliders: dict[str, Slider] = {}
-    looks = {job.name: _look_until(work, job) for job in work.family.jobs}
-    for job in work.family.jobs:
+    for job in family.jobs:
         slider = slider_of(work, job, bags.get("panes"))
-        if slider is None:
-            continue
-        sliders[job.name] = slider
-        chunk = slider.slide() if looks[job.name] is None else None
-        if chunk is not None:
-            results[job.name] = _without_unknown(work, job, chunk)
-            if len(chunk):
-                work.control.strategies[job.name] = slider.name
-    rest = [job for job in work.family.jobs if job.name not in results]
+        if slider is not None:
+            sliders[job.name] = slider
+            chunk = slider.slide() if looks[job.name] is None else None
+            if chunk is not None:
+                slid[job.name] = chunk
+                strategies.update({job.name: slider.name} if len(chunk) else {})
+    rest = [job for job in family.jobs if job.name not in slid]
     due = any(bag.due(work.all_closing(), rest) for bag in bags.values())
     due = due or any(until is not None for until in looks.values())
     due = due or any(sliders[job.name].stale() for job in rest if job.name in sliders)
-    loaded = {table: bag.all_rows() if due else None for table, bag in bags.items()}
-    panes, values = loaded.get("panes"), loaded.get("values")
-    if work.family.changes:
-        panes = lifted(work.family, values)
-    elif panes is not None and len(panes):
-        panes = merge_panes(work.family, panes)
-    for job in rest:
-        mine = (panes if job.lifts else None, values if job.lists else None)
-        number = work.numbers[job.name]
-        chunk, last, dead = close(job, *mine, work.closed(job), work.closing(job), number)
-        work.account(job, last, dead)
-        if len(chunk):
-            work.control.strategies[job.name] = "blocks" if job.lifts else "kept values"
-        if job.name in sliders:
-            sliders[job.name].begin(panes)
-        chunk = _without_unknown(work, job, chunk)
-        open_now, until = None, looks[job.name]
-        if until is not None:
-            open_now = close(job, *mine, work.closing(job), until, number)
-        results[job.name] = _emit(work, job, chunk, open_now, until)
-    for job in work.family.jobs:
-        if job not in rest:
-            results[job.name] = _emit(work, job, results[job.name])
+    rows = _Rows(work, bags, due)
+    results: dict[str, Chunk] = {}
+    for job in family.jobs:
+        until, opened = looks[job.name], None
+        if job.name in slid:
+            chunk = slid[job.name]
+        else:
+            chunk, last, dead = rows.close(job, work.closed(job), work.closing(job))
+            work.account(job, last, dead)
+            strategies.update({job.name: rows.strategy(job)} if len(chunk) else {})
+            if job.name in sliders:
+                sliders[job.name].begin(rows.merged)
+            if until is not None:
+                opened = rows.close(job, work.closing(job), until)
+        if has_choice(family) and job is longest(family):
+            entered = sliders[job.name].entered if job.name in slid else rows.entered(job)
+            work.control.filled[family.name] = (entered, _windows(job, chunk))
+        results[job.name] = _emit(work, job, _without_unknown(work, job, chunk), opened, until)
     for bag in bags.values():
         bag.store(work.all_closing())
-    return {job.name: results[job.name] for job in work.family.jobs}
+    return results
+
+
+class _Rows:
+    """All rows of a family, for windows that are computed from them."""
+
+    def __init__(self, work: Work, bags: dict[str, Bag], due: bool) -> None:
+        self.work, self.family = work, work.family
+        self.single = work.family.name in work.batch.single
+        loaded = {table: bag.all_rows() if due else None for table, bag in bags.items()}
+        self.panes, self.values = loaded.get("panes"), loaded.get("values")
+        if self.family.changes:
+            self.panes = lifted(self.family, self.values)
+        elif self.panes is not None and len(self.panes):
+            ordered = in_pane_order if self.single else merge_panes
+            self.panes = ordered(self.family, self.panes)
+
+    def merged(self) -> pa.Table | None:
+        """Panes, each once per key."""
+        if self.single and self.panes is not None and len(self.panes):
+            return merge_panes(self.family, self.panes)
+        return self.panes
+
+    def close(self, job: WindowJob, closed: int, closing: int) -> Outcome:
+        """The windows of a job that end in (closed, closing]."""
+        panes, values = self.panes if job.lifts else None, self.values if job.lists else None
+        merge = partial(merge_panes, self.family) if self.single else None
+        return close(job, panes, values, closed, closing, self.work.numbers[job.name], merge)
+
+    def strategy(self, job: WindowJob) -> str:
+        """How windows are computed here."""
+        if not job.lifts:
+            return "kept values"
+        return "single values" if self.single else "blocks"
+
+    def entered(self, job: WindowJob) -> int:
+        """Panes that enter windows of a job in this batch, of all keys."""
+        low, high = self.work.closed(job), self.work.closing(job)
+        if not self.single and self.panes is not None and len(self.panes):
+            panes = self.panes.column("pane")
+            inside = pc.and_(pc.greater_equal(panes, low), pc.less(panes, high))
+            return int(pc.sum(inside).as_py() or 0)
+        return count_panes(self.family, self.panes, low, high)
+
+
+def _windows(job: WindowJob, chunk: Chunk) -> int:
+    """How many windows some results are of; a reduce may give several rows for one."""
+    if job.reducer is None:
+        return len(chunk)
+    _, keys, _ = group_by(chunk.pos, chunk.ts)
+    return len(keys)
 
 
 def _without_unknown(work: Work, job: WindowJob, chunk: Chunk) -> Chunk:

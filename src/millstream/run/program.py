@@ -139,6 +139,9 @@ def adopt_additions(
         read_to = max(latest)
         for family in plan.families.values():
             notes.extend(_adopt(plan, family, program, manifest, read_to))
+    if manifest.batch >= 0:
+        fresh = [node.name for node in plan.updaters() if node.name not in program["operators"]]
+        notes.extend(f"{name} is new and begins with what comes from now on" for name in fresh)
     program.update({name: described[name] for name in ("operators", "families", "graph")})
     checkpoint.write_program(program)
     return notes

@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 from millstream.ops.chunks import concat, flat
 from millstream.ops.updates import NEVER, Cell, key_text
 from millstream.run.batch import Batch, Control
-from millstream.run.stores import Store, between
+from millstream.run.stores import Store, between, small_ones
 from millstream.state.segments import Segment, read_segments
 from millstream.state.tables import KeyedTable
 
-_SEGMENTS = 6  # of waiting rows per shard, before small ones are merged
+_LARGE = 50_000  # rows of a merged shard that are worth a file of their own
 
 
 class Queue(Store):
@@ -61,7 +61,7 @@ class Queue(Store):
             shard: [one for one in segments if one.high >= until]
             for shard, segments in self.kept.items()
         }
-        merging = self._to_merge(kept, sum(map(len, fresh)))
+        merging = small_ones(kept, sum(map(len, fresh)))
         for rows in read_segments(self.root, merging, self.batch.files):
             fresh.append(rows.filter(pc.greater_equal(rows.column("pane"), until)))
         gone = set(merging)
@@ -84,20 +84,6 @@ class Queue(Store):
                 panes = np.asarray(flat(rows.column("pane")))
                 first = min(first, int(panes[np.searchsorted(panes, until)]))
         return first
-
-    def _to_merge(self, kept: dict[str, list[Segment]], fresh: int) -> list[Segment]:
-        """Newest segments, while they are not much larger than what is written anyway."""
-        chosen: list[Segment] = []
-        for segments in kept.values():
-            if len(segments) < _SEGMENTS:
-                continue
-            size = max(1, fresh // max(1, len(kept)))
-            for segment in reversed(segments):
-                if segment.rows > 2 * size and len(segments) < 4 * _SEGMENTS:
-                    break
-                chosen.append(segment)
-                size += segment.rows
-        return chosen
 
 
 class Slates(Store):
@@ -128,8 +114,7 @@ class Slates(Store):
         """Write changed slates (with their shards); drop what has expired where it is cheap."""
         fresh = self._fresh(cells)
         kept = {
-            shard: [one for one in segments if one.high > gone_by]
-            for shard, segments in self.stored.items()
+            shard: _without_expired(segments, gone_by) for shard, segments in self.stored.items()
         }
         if fresh is None:
             self._report(kept, {})
@@ -138,15 +123,25 @@ class Slates(Store):
         owner = np.asarray(flat(fresh.column("shard")))
         alone = ~np.isin(owner, [int(shard) for shard in merging])
         pieces = [fresh if alone.all() else fresh.filter(pa.array(alone))]
+        written: dict[int, Segment] = {}
         for shard, segments in merging.items():
             mine = fresh.filter(pa.array(owner == int(shard)))
             merged = self.rows.merged(shard, segments, mine, self.batch.number)
             chosen = set(segments)
             kept[shard] = [one for one in kept[shard] if one not in chosen]
-            if merged is not None:
-                pieces.append(merged.filter(pc.greater(merged.column("pane"), gone_by)))
+            if merged is None:
+                continue
+            if not kept[shard]:  # else an older row could come to light again
+                alive = pc.greater(merged.column("pane"), gone_by)
+                merged = merged if pc.all(alive).as_py() else merged.filter(alive)
+            if len(merged) > _LARGE:  # a file of its own, so that one at a time is in memory
+                written |= self._write(merged, f"-{shard}")
+            else:
+                pieces.append(merged)
+            del merged
         pieces = [piece for piece in pieces if len(piece)]
-        self._report(kept, self._write(concat(pieces) if pieces else None))
+        written |= self._write(concat(pieces) if pieces else None)
+        self._report(kept, written)
 
     def _fresh(self, cells: list[tuple[Cell, int]]) -> pa.Table | None:
         if not cells:
@@ -171,3 +166,12 @@ class Slates(Store):
             }
         )
         return rows.take(pa.array(np.argsort(hashes, kind="stable")))
+
+
+def _without_expired(segments: list[Segment], gone_by: int) -> list[Segment]:
+    """The segments of a shard without the oldest ones in which everything has expired.
+
+    A newer one stays, since it may hide an older row that lives longer.
+    """
+    first = next((i for i, one in enumerate(segments) if one.high > gone_by), len(segments))
+    return segments[first:]

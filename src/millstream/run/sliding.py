@@ -11,6 +11,7 @@ rows then has no key in the window, however shards move between tasks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ from millstream.ops import running, stacks
 from millstream.ops.chunks import Chunk, flat
 from millstream.ops.closing import Found, close, results
 from millstream.ops.jobs import Measure, WindowJob
-from millstream.ops.preparing import merge_panes
+from millstream.ops.preparing import count_panes, merge_panes
 from millstream.run.stores import Bag, Kept
 from millstream.run.work import Work
 
@@ -31,15 +32,19 @@ _GAIN = 4  # panes per key from which on running values are cheaper
 _GAIN_STACKS = 8  # likewise panes per row of tops; a key has up to two
 
 
+Load = Callable[[], pa.Table | None]
+
+
 class Slider(Protocol):
     """How the windows of one operator go on from batch to batch."""
 
     name: str  # of the strategy
+    entered: int  # panes that entered windows in this batch, of all keys
 
     def slide(self) -> Chunk | None:
         """The windows that leave, and what is kept brought up to date; None if that needs panes."""
 
-    def begin(self, panes: pa.Table | None) -> None:
+    def begin(self, load: Load) -> None:
         """Keep what follows from all panes (merged), as of the windows that leave now."""
 
     def stale(self) -> bool:
@@ -62,6 +67,7 @@ class _Sliding:
         self.work, self.job, self.bag = work, job, bag
         self.closed, self.closing = work.closed(job), work.closing(job)
         self.steps = (self.closing - self.closed) // job.span.step
+        self.entered = 0
 
     def late(self, first: int) -> pa.Table | None:
         """New rows for panes from `first` on that windows which have left already held."""
@@ -141,6 +147,7 @@ class RunningValues(_Sliding):
             return None
         width = self.job.span.panes
         panes = self.bag.rows_in((closed - width, closing - width), (closed, closing))
+        self.entered = count_panes(self.work.family, panes, closed, closing)
         values = self.store.rows()
         if values is None and panes is None and late is None:
             return self.nothing()
@@ -156,14 +163,15 @@ class RunningValues(_Sliding):
         """The values."""
         return self.store
 
-    def begin(self, panes: pa.Table | None) -> None:
+    def begin(self, load: Load) -> None:
         """Where the next batch is likely to gain from them."""
         if not self.covers_all():
             return
-        if self.steps <= _MOST_STEPS and self._complete(self.closing) and panes is not None:
-            self.store.replace(running.recompute(self.job, panes, self.closing))
-        else:
-            self.store.replace(None)
+        panes = None
+        if self.steps <= _MOST_STEPS and self._complete(self.closing):
+            panes = load()
+        values = None if panes is None else running.recompute(self.job, panes, self.closing)
+        self.store.replace(values)
 
 
 class KeptStacks(_Sliding):
@@ -197,6 +205,7 @@ class KeptStacks(_Sliding):
             return self.nothing()
         gone = self.front.rows_in((closed - width, closing - width))
         panes = self.bag.rows_in((self.first, closing - width), (closed, closing))
+        self.entered = count_panes(self.work.family, panes, closed, closing)
         advanced = stacks.advance(self.job, tops, gone, panes, closed, closing)
         chunk = self.answer(advanced.found, advanced.outputs)
         self.compare(chunk, "is combine associative and commutative?")
@@ -211,10 +220,10 @@ class KeptStacks(_Sliding):
         pays = self.bag.everywhere() >= _GAIN_STACKS * self.tops.everywhere() or self.steps == 0
         return self.steps <= _MOST_STEPS and pays and self.complete(end, self.job.measures)
 
-    def begin(self, panes: pa.Table | None) -> None:
+    def begin(self, load: Load) -> None:
         """Flip; where that does not pay, what is stored stays and is no longer valid."""
         if not self._possible(self.closing) or not self.covers_all():
             return
-        front, tops = stacks.flip(self.job, panes, self.closing) or (None, None)
+        front, tops = stacks.flip(self.job, load(), self.closing) or (None, None)
         self.front.replace(front)
         self.tops.replace(tops)

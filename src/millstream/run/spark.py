@@ -139,6 +139,14 @@ def _send_by_value(plan: Plan) -> None:
 
 
 def _user_objects(node: nodes.Node) -> Iterator[Any]:
+    if isinstance(node, nodes.Update):
+        job = node.job
+        for fn in (job.fn, job.on_timer, job.merge):
+            if fn is not None:
+                yield fn
+                yield type(getattr(fn, "__self__", None))
+        yield type(job.codec)
+        return
     for name in ("fn", "reducer"):
         if getattr(node, name, None) is not None:
             yield getattr(node, name)

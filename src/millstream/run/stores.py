@@ -56,8 +56,8 @@ class Store:
                     tables.append(between(rows, ranges, ordered=True))
         return tables
 
-    def _write(self, rows: pa.Table | None) -> dict[int, Segment]:
-        """Write rows as one file, a record batch per shard."""
+    def _write(self, rows: pa.Table | None, suffix: str = "") -> dict[int, Segment]:
+        """Write rows as one file, a record batch per shard; further files need a suffix."""
         if rows is None or not len(rows):
             return {}
         if self.ordered:
@@ -65,7 +65,8 @@ class Store:
             rows = rows.take(pa.array(np.argsort(pane, kind="stable")))
         name = (
             f"{safe_name(self.owner)}/{safe_name(self.table)}/"
-            f"{self.batch.number:08d}-{self.control.part:04d}-{self.control.attempt}.arrow"
+            f"{self.batch.number:08d}-{self.control.part:04d}-"
+            f"{self.control.attempt}{suffix}.arrow"
         )
         file, written = write_segment(self.root, name, rows)
         self.control.files.append(file)
@@ -91,14 +92,15 @@ class Bag(Store):
         self.family = family
         self.ordered = table == "panes"
         self.jobs = family.users(table)
-        self.new = self._merged([decode_block(block) for block in blocks])
+        self.combines = table == "panes" and family.name not in batch.single
+        self.new = self._together([decode_block(block) for block in blocks])
 
-    def _merged(self, tables: list[pa.Table]) -> pa.Table | None:
+    def _together(self, tables: list[pa.Table]) -> pa.Table | None:
+        """Rows as they are kept: those of the same pane as one, or each value by itself."""
         tables = [table for table in tables if len(table)]
         if not tables:
             return None
-        table = concat(tables)
-        return merge_panes(self.family, table) if self.table == "panes" else table
+        return merge_panes(self.family, concat(tables)) if self.combines else concat(tables)
 
     def lowest(self) -> int:
         """The first pane of any row here."""
@@ -124,7 +126,7 @@ class Bag(Store):
         """New and stored rows, all of them."""
         segments = [s for found in self.stored.values() for s in found]
         tables = read_segments(self.root, segments, self.batch.files)
-        rows = self._merged([*tables, *([] if self.new is None else [self.new])])
+        rows = self._together([*tables, *([] if self.new is None else [self.new])])
         return None if rows is None else settle(rows)
 
     def all_rows(self) -> pa.Table | None:
@@ -150,10 +152,11 @@ class Bag(Store):
         return sum(s.rows for s in self._everywhere() if self._alive(s, closed))
 
     def rows_in(self, *ranges: tuple[int, int]) -> pa.Table | None:
-        """New and stored rows whose pane lies in one of some ranges [low, high), merged."""
+        """New and stored panes that lie in one of some ranges [low, high), merged."""
         ranges = _apart(ranges)
         tables = [] if self.new is None else [between(self.new, ranges, ordered=False)]
-        return self._merged([*tables, *self._between(ranges)])
+        tables = [table for table in (*tables, *self._between(ranges)) if len(table)]
+        return merge_panes(self.family, concat(tables)) if tables else None
 
     def append(self) -> None:
         """Keep all there is, and what is new."""
@@ -178,7 +181,7 @@ class Bag(Store):
         fresh: pa.Table | None,
         closing: dict[str, int] | None,
     ) -> None:
-        merging = self._to_merge(kept, 0 if fresh is None else len(fresh))
+        merging = small_ones(kept, 0 if fresh is None else len(fresh))
         tables = read_segments(self.root, merging, self.batch.files)
         if fresh is not None:
             tables.append(fresh)
@@ -186,27 +189,27 @@ class Bag(Store):
             tables = [live(self.jobs, table, closing) for table in tables]
         gone = set(merging)
         left = {shard: [s for s in segments if s not in gone] for shard, segments in kept.items()}
-        self._report(left, self._write(self._merged(tables)))
-
-    def _to_merge(self, kept: dict[str, list[Segment]], fresh: int) -> list[Segment]:
-        """Newest segments, while they are not much larger than what is written anyway."""
-        chosen: list[Segment] = []
-        share = max(1, fresh // max(1, len(kept) or 1))
-        for segments in kept.values():
-            if len(segments) < _SEGMENTS:
-                continue
-            size = share
-            for segment in reversed(segments):
-                if segment.rows > 2 * size and len(segments) < 4 * _SEGMENTS:
-                    break
-                chosen.append(segment)
-                size += segment.rows
-        return chosen
+        self._report(left, self._write(self._together(tables)))
 
     def _alive(self, segment: Segment, closed: dict[str, int]) -> bool:
         """Whether a window that has not closed can need rows of a segment."""
         high = np.array([segment.high])
         return any(bool(job.needed_until(high)[0] > closed[job.name]) for job in self.jobs)
+
+
+def small_ones(kept: dict[str, list[Segment]], fresh: int) -> list[Segment]:
+    """Newest segments to merge, while they are not much larger than what is written anyway."""
+    chosen: list[Segment] = []
+    for segments in kept.values():
+        if len(segments) < _SEGMENTS:
+            continue
+        size = max(1, fresh // max(1, len(kept)))
+        for segment in reversed(segments):
+            if segment.rows > 2 * size and len(segments) < 4 * _SEGMENTS:
+                break
+            chosen.append(segment)
+            size += segment.rows
+    return chosen
 
 
 class Kept(Store):

@@ -29,7 +29,7 @@ from millstream.ops.preparing import merge_panes, null_keys, prepare
 from millstream.ops.progress import BEGIN, merge_latest
 from millstream.ops.records import DeadLetter, dead_row
 from millstream.plan.stages import Plan
-from millstream.run.batch import AnySplit, Batch, Control, Item, Seen
+from millstream.run.batch import AnySplit, Batch, Control, Item, Seen, held_back
 from millstream.run.emitting import Emitting
 from millstream.run.keyed import run_keyed
 from millstream.run.mirroring import mirrors_slates
@@ -111,7 +111,7 @@ class Task:
             name: p.seen(self.control.latest.get(name, {}))
             for name, p in self.batch.progress.items()
         }
-        held = dict(self.control.holds)
+        held = held_back(self.batch.limits, self.control.holds)
         time_now = Clocks(
             self.plan.watermarks({name: p.watermark() for name, p in progress.items()}, held),
             self.plan.watermarks({name: p.on_time() for name, p in progress.items()}, held),
@@ -179,7 +179,8 @@ class Task:
         family = self.plan.family_of(node.name)
         if family.jobs[0].name != node.name:
             return  # the first of the family does it for all
-        prepared = prepare(family, chunk, self.batch.closed, self.batch.shards)
+        single = family.name in self.batch.single
+        prepared = prepare(family, chunk, self.batch.closed, self.batch.shards, single)
         if prepared.panes is not None:
             self._hold(self.panes.setdefault(family.name, []), prepared.panes, family)
         if prepared.values is not None:
@@ -238,6 +239,8 @@ class Task:
 
     def _hold(self, held: list[pa.Table], table: pa.Table, family: Family) -> None:
         held.append(table)
+        if family.name in self.batch.single:
+            return
         if len(held) > 1 and sum(map(len, held)) > _MERGE_ROWS:
             held[:] = [merge_panes(family, concat(held))]
 
@@ -308,7 +311,7 @@ class Task:
         parts = self.batch.parallelism
         for name, tables in held.items():
             table = concat(tables)
-            if kind == "panes" and len(tables) > 1:
+            if kind == "panes" and len(tables) > 1 and name not in self.batch.single:
                 table = merge_panes(self.plan.families[name], table)
             if parts == 1:
                 yield (0, kind, name, encode_block(table))

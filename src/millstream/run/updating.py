@@ -117,13 +117,13 @@ def run_group(around: Surroundings, blocks: list[bytes]) -> dict[str, Outcome]:
 
 def _member(around: Surroundings, job: UpdateJob) -> _Member:
     batch, control = around.batch, around.control
-    limit = around.watermarks[job.name]
+    watermark = around.watermarks[job.name]
     machine = Machine(
         job,
         closed=batch.closed[job.name],
-        limit=limit,
+        limit=min(watermark, batch.limits.get(job.name, watermark)),
         now=batch.now,
-        latest=around.latest if limit >= END else None,
+        latest=around.latest if watermark >= END else None,
         streams=around.publishes.get(job.name, frozenset()),
         declared=around.declared,
         names=around.names,

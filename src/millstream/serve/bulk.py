@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millstream.ops.codec import as_key
 from millstream.serve.columns import to_table
 from millstream.serve.following import Follower
 from millstream.serve.keys import value_of
@@ -46,13 +47,13 @@ class Slates:
         return self._follower.read(lambda now: now.get(self.updater, key)) is not None
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """Keys and slates, in no particular order; all of one batch."""
+        """Keys (several columns: a tuple) and slates, in no particular order; all of one batch."""
         snapshot, tables = self._follower.read(self._scan)
         about = snapshot.updater(self.updater)
         for table in tables:
             columns = (table.column(name).to_pylist() for name in ("key", "plain", "slate"))
             for text, plain, data in zip(*columns, strict=True):
-                yield value_of(text, plain), snapshot.decode(about, data)
+                yield as_key(value_of(text, plain)), snapshot.decode(about, data)
 
     def arrow(self) -> pa.Table:
         """All slates as one table: key, one column per field, ts."""

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from millstream.ops.codec import as_key
-from millstream.ops.keys import hash_text
+from millstream.ops.keys import hash_one
 from millstream.ops.updates import SECOND_HASH, hashes_of_values
 
 LONGEST_TEXT = 8192  # a key has at most 1 KiB packed; its JSON can be longer
@@ -36,6 +36,10 @@ def meanings(text: str) -> Iterator[Any]:
             yield moment
     elif not isinstance(value, dict):
         yield as_key(value)
+        if isinstance(value, list):
+            moments = [_moment(one) if isinstance(one, str) else None for one in value]
+            if any(moments):
+                yield as_key([a if b is None else b for a, b in zip(value, moments, strict=True)])
 
 
 def value_of(text: str, plain: bool) -> Any:
@@ -45,13 +49,15 @@ def value_of(text: str, plain: bool) -> Any:
 
 def hashes_of(value: Any) -> tuple[np.uint64, np.uint64] | None:
     """The two hashes that name a key; None for what cannot be one."""
-    return _of_text(value) if type(value) is str else _of_value(value)
+    if type(value) is str or (type(value) is int and -(2**63) <= value < 2**63):
+        return _of_one(value)
+    return _of_value(value)
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _of_text(text: str) -> tuple[np.uint64, np.uint64] | None:
+def _of_one(value: str | int) -> tuple[np.uint64, np.uint64] | None:
     try:
-        first, second = hash_text(text, _SALTS)
+        first, second = hash_one(value, _SALTS)
     except UnicodeEncodeError:  # half of a surrogate pair
         return None
     return np.uint64(first), np.uint64(second)

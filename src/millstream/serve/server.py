@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -26,6 +27,7 @@ _LEAST_TOKEN = 16
 _CONNECTIONS = 512
 _PATIENCE = 10.0  # seconds for a request to arrive
 _START = 10.0
+_SWITCH = 0.0005  # seconds
 
 
 class _Gathering:
@@ -116,7 +118,13 @@ class Server:
         return f"http://{host}:{self.port}"
 
     def start(self) -> None:
-        """Serve; returns when requests are answered."""
+        """Serve; returns when requests are answered.
+
+        A thread of the flow that computes in Python lets go of the interpreter only after the
+        switch interval, and a request needs it several times.
+        """
+        self._interval = sys.getswitchinterval()
+        sys.setswitchinterval(min(self._interval, _SWITCH))
         self._thread.start()
         until = time.monotonic() + _START
         while not self._server.started and self._thread.is_alive() and time.monotonic() < until:
@@ -127,6 +135,7 @@ class Server:
         self._server.should_exit = True
         if self._thread.is_alive():
             self._thread.join(5)
+            sys.setswitchinterval(self._interval)
         self._socket.close()
 
     def wait(self, seconds: float) -> bool:

@@ -63,6 +63,7 @@ class Manifest(msgspec.Struct):
     ledger: dict[str, dict[str, int]] = {}
     firing: dict[str, list[int]] = {}  # operator -> when it gave early results last
     strategies: dict[str, str] = {}  # operator -> how its windows slid last
+    rates: dict[str, dict[str, Any]] = {}  # family -> whether it keeps panes or values, and why
     rung: dict[str, int] = {}  # updater -> wall clock up to which its timers have fired
     due: dict[str, list[int]] = {}  # updater -> next event time and wall clock it waits for
     carried: dict[str, int] = {}  # updater of a cycle -> events left over for the next batch

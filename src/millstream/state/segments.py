@@ -44,9 +44,11 @@ class SegmentFile(msgspec.Struct, frozen=True, array_like=True):
 def write_segment(root: Path, name: str, table: pa.Table) -> tuple[SegmentFile, dict[int, Segment]]:
     """Write rows (with columns `shard` and `pane`) as one file, a record batch per shard."""
     shard = np.asarray(table.column("shard").combine_chunks())
-    order = np.argsort(shard, kind="stable")
-    table = table.take(pa.array(order)).combine_chunks()
-    shard = shard[order]
+    if (np.diff(shard) < 0).any():
+        order = np.argsort(shard, kind="stable")
+        table = table.take(pa.array(order))
+        shard = shard[order]
+    table = table.combine_chunks()
     bounds = np.flatnonzero(np.diff(shard)) + 1
     starts = [0, *bounds.tolist()]
     stops = [*bounds.tolist(), len(shard)]
@@ -61,6 +63,31 @@ def write_segment(root: Path, name: str, table: pa.Table) -> tuple[SegmentFile, 
     data = sink.getvalue()
     write_durably(root / name, data)
     return SegmentFile(name, len(data), zlib.crc32(data)), segments
+
+
+def time_of(segments: list[Segment], since: int, rows: int) -> int | None:
+    """The time before which there are about so many rows from `since` on; None if all are fewer.
+
+    Rows are taken to be evenly spread over the times of their segment.
+    """
+    low = np.array([max(one.low, since) for one in segments], np.float64)
+    high = np.array([one.high + 1 for one in segments], np.float64)
+    width = high - np.array([one.low for one in segments], np.float64)
+    counts = np.array([one.rows for one in segments], np.float64)
+
+    def before(at: float) -> float:
+        return float((counts * np.clip((np.minimum(at, high) - low) / width, 0.0, 1.0)).sum())
+
+    if not segments or before(float(high.max())) <= rows:
+        return None
+    early, late = int(max(low.min(), since)), int(high.max())
+    while late - early > 1:
+        middle = (early + late) // 2
+        if before(middle) < rows:
+            early = middle
+        else:
+            late = middle
+    return late
 
 
 def read_segments(
