@@ -470,3 +470,20 @@ def test_a_late_record_moves_the_windows_over_records_after_it() -> None:
 def test_over_the_whole_input_a_result_leaves_once() -> None:
     with pytest.raises(ConfigError, match=r"ms\.landmark"):
         source(ms.Flow("x")).key_by("k").window(WHOLE, emit="delta")
+
+
+def test_what_was_taken_back_is_forgotten_when_segments_are_merged() -> None:
+    flow = ms.Flow("often")
+    files = ms.Files("x", schema="ts bigint, v bigint", time="ts", lateness="1h", follow=True)
+    counted = flow.source(files, name="in").key_by().window(ms.tumbling("1s"), emit="delta")
+    counts = counted.agg(n=ms.count())
+    hours = counts.key_by().window(ms.tumbling("1h")).agg(n=ms.sum("n"), most=ms.max("n"))
+    hours.named("hours").sink(ms.Memory())
+    with Driver(flow) as driver:
+        driver.push("in", [{"ts": second, "v": 0} for second in range(11)]).step()
+        for _ in range(60):  # each changes ten results
+            driver.push("in", [{"ts": second, "v": 0} for second in range(10)]).step()
+        kept = [row for row in driver.state("hours") if "sign" in row]
+        assert 10 <= len(kept) < 300  # of 1,210 that came
+        driver.end()
+        assert [(row["n"], row["most"]) for row in driver.output()] == [(611, 61)]

@@ -37,6 +37,23 @@ def settle(rows: pa.Table) -> pa.Table:
     return rows.filter(pa.array(~gone[codes]))
 
 
+def without_pairs(rows: pa.Table) -> pa.Table:
+    """Some of the kept rows without those of both signs: what they take back may lie elsewhere.
+
+    The rows of one revision in one shard come in one batch, so they are all here or none is.
+    """
+    if "sign" not in rows.column_names or not len(rows):
+        return rows
+    sign = np.asarray(flat(rows.column("sign")))
+    if sign.min() > 0 or sign.max() < 0:
+        return rows
+    codes, _ = factorize([flat(rows.column(name)) for name in ("shard", *_PLACE)])
+    given, gone = (np.zeros(int(codes.max()) + 1, np.bool_) for _ in range(2))
+    given[codes[sign > 0]] = True
+    gone[codes[sign < 0]] = True
+    return rows.filter(pa.array(~(given & gone)[codes]))
+
+
 def unsigned(rows: pa.Table | None) -> pa.Table | None:
     """Rows that cannot be taken back any more."""
     if rows is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from millstream.ops.changes import settle
+from millstream.ops.changes import settle, without_pairs
 from millstream.ops.chunks import concat, decode_block, flat
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.keys import hash_keys, key_arrays
@@ -100,7 +100,8 @@ class Bag(Store):
         tables = [table for table in tables if len(table)]
         if not tables:
             return None
-        return merge_panes(self.family, concat(tables)) if self.combines else concat(tables)
+        table = concat(tables)
+        return merge_panes(self.family, table) if self.combines else without_pairs(table)
 
     def lowest(self) -> int:
         """The first pane of any row here."""
