@@ -415,7 +415,7 @@ def test_a_cycle_that_never_settles_is_reported() -> None:
     records.key_by("k").union(flow.stream("round").key_by("key")).update(forever, name="u")
     with Driver(flow, cycle_events=50, cycle_batches=4) as driver:
         driver.push("in", [event(0)])
-        with pytest.raises(ms.RunError, match=r"does not settle.*1 events still go round"):
+        with pytest.raises(ms.RunError, match=r"does not settle.*still going round"):
             driver.end()
         assert driver.slates("u")["a"]["n"] == 4 * 50  # all that was committed
 
@@ -548,13 +548,48 @@ def test_a_stream_nobody_publishes_to_is_refused() -> None:
         ({"max_slate": 0}, "number of bytes"),
         ({"codec": object()}, "new, encode and decode"),
         ({"on_timer": 1}, "expected a function"),
-        ({"merge": count, "ttl": "1s"}, "neither timers"),
+        ({"merge": lambda one, other: one, "ttl": "1s"}, "neither timers"),
+        ({"merge": count}, r"merge=\): count\(.*cannot be called with \(slate, slate\)"),
+        ({"on_timer": lambda event: None}, r"cannot be called with \(event, slate, ctx\)"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], said: str) -> None:
     _, records = flow_with()
     with pytest.raises(ms.ConfigError, match=said):
         records.key_by("k").update(count, name="u", **options)
+
+
+class Nothing:
+    """An updater whose method has another name."""
+
+    def updat(self, event: Any, slate: Any, ctx: Any) -> None: ...
+
+
+async def waits(event: Any, slate: Any, ctx: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [
+        (lambda event, slate: None, r"cannot be called with \(event, slate, ctx\): too many"),
+        (lambda event, slate, ctx, more: None, "missing a required argument: 'more'"),
+        (waits, "waits is async; give a plain function"),
+        (Nothing(), "an object with a method update, got Nothing"),
+    ],
+)
+def test_functions_that_cannot_be_called_are_refused(fn: Any, said: str) -> None:
+    _, records = flow_with()
+    with pytest.raises(ms.ConfigError, match=said):
+        records.key_by("k").update(fn, name="u")
+
+
+def test_a_stream_without_a_key_says_so() -> None:
+    _, records = flow_with()
+    with pytest.raises(ms.ConfigError, match=r"'in' has no key yet; write key_by\(...\).update"):
+        records.update(count, name="u")
+    assert not hasattr(records, "update")
+    with pytest.raises(AttributeError, match="no attribute 'updat'"):
+        records.updat(count)
 
 
 def test_merge_refuses_what_needs_an_order() -> None:

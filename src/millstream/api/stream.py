@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from millstream.api.flow import Flow
 
 
+class _NoKey(ConfigError, AttributeError):
+    """What only a keyed stream has."""
+
+
 class Stream:
     """Records on their way. Use a stream any number of times: each use is a fork."""
 
@@ -32,6 +37,16 @@ class Stream:
 
     def __repr__(self) -> str:
         return f"<Stream {self.node.name!r} of flow {self.flow.name!r}>"
+
+    if not TYPE_CHECKING:  # a checker of types shall go on to see what is missing
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("window", "update", "agg", "reduce"):
+                raise _NoKey(
+                    f"{name}(): {self.node.name!r} has no key yet; write key_by(...).{name}(...), "
+                    "and key_by() for one group of everything"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def name(self) -> str:
@@ -371,10 +386,37 @@ def _updater(fn: Any, on_timer: Any, merge: Any) -> tuple[Any, Any, Any]:
         on_timer = on_timer or getattr(fn, "on_timer", None)
         merge = merge or getattr(fn, "merge", None)
         fn = fn.update
+    elif not callable(fn):
+        raise ConfigError(
+            f"update(): expected a function or an object with a method update, got "
+            f"{type(fn).__name__}"
+        )
     for what, one in (("on_timer=", on_timer), ("merge=", merge)):
         if one is not None and not callable(one):
             raise ConfigError(f"update({what}): expected a function, got {one!r}")
-    return _function("update", fn), on_timer, merge
+    _check_call("update()", fn, "event", "slate", "ctx")
+    _check_call("update(on_timer=)", on_timer, "event", "slate", "ctx")
+    _check_call("update(merge=)", merge, "slate", "slate")
+    return fn, on_timer, merge
+
+
+def _check_call(where: str, fn: Any, *arguments: str) -> None:
+    """A function that cannot be called this way would make a dead letter of every event."""
+    if fn is None:
+        return
+    called = getattr(fn, "__qualname__", type(fn).__name__)
+    if inspect.iscoroutinefunction(fn):
+        raise ConfigError(f"{where}: {called} is async; give a plain function")
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # some builtins have none
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f"{where}: {called}{signature} cannot be called with ({', '.join(arguments)}): {error}"
+        ) from error
 
 
 class WindowedStream:

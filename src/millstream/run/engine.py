@@ -457,11 +457,11 @@ class Engine:
         """A cycle that goes on and on after the end of the input will never come to rest."""
         if manifest.unsettled <= self.settings.cycle_batches:
             return
-        for name, count in manifest.carried.items():
+        for name in manifest.carried:
             steps = " -> ".join(self.plan.cycle_of(name))
             raise RunError(
                 f"the cycle {steps} does not settle: {manifest.unsettled - 1} batches after the "
-                f"end of the input {count:,} events still go round. Let an updater stop publishing "
+                "end of the input events are still going round. Let an updater stop publishing "
                 "at some point; if it only takes long, raise cycle_batches or cycle_events and "
                 "start again. Everything up to there is committed"
             )
