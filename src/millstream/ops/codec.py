@@ -20,6 +20,7 @@ from millstream.errors import RunError
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder()
+pack, unpack = _encoder.encode, _decoder.decode  # for plain values, where every call counts
 _IMMUTABLE = (int, float, str, bytes, bool, type(None))
 
 
@@ -103,7 +104,6 @@ def encode_rows(table: pa.Table) -> list[bytes]:
             values = [None if v is None else _extended(code, v) for v in values]
         columns.append(values)
     names = table.column_names
-    pack = _encoder.encode
     return [pack(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
 
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from millstream.ops.chunks import Chunk, Int64
 from millstream.ops.codec import encode, encode_rows
 from millstream.ops.keys import canonical, factorize
+from millstream.ops.packing import pack_rows
 from millstream.ops.updates import UInt64, both_hashes, hashes_of_values, pack_key
 
 SCHEMA = pa.schema(
@@ -92,7 +93,8 @@ def packed_values(chunk: Chunk, keys: tuple[str, ...]) -> pa.Array:
     """What `event.value` is: the record, or the value of a pair of key and value."""
     if keys == ("key",) and set(chunk.table.column_names) == {"key", "value"}:
         return pa.array([encode(value) for value in chunk.column("value").to_pylist()], pa.binary())
-    return pa.array(encode_rows(chunk.table), pa.binary())
+    packed = pack_rows(chunk.table)
+    return pa.array(encode_rows(chunk.table), pa.binary()) if packed is None else packed
 
 
 def event_rows(

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError, RunError
-from millstream.ops.codec import as_key, decode, decode_row, encode
+from millstream.ops.codec import as_key, decode, decode_row, encode, pack, unpack
 from millstream.ops.jobs import EPOCH, timestamp
 from millstream.ops.keys import canonical, hash_keys
 from millstream.ops.records import Row, as_json, describe, several
@@ -52,7 +52,10 @@ class DictCodec:
         """A slate as bytes."""
         if type(slate) is not dict:
             raise TypeError(f"a slate is a dict, not {type(slate).__name__}; give update() a codec")
-        return encode(slate)
+        try:
+            return pack(slate)
+        except (TypeError, OverflowError):
+            return encode(slate)  # raises as well, and says what can be stored
 
     def decode(self, data: bytes) -> Any:
         """The inverse of `encode`."""
@@ -246,7 +249,8 @@ class Cell:
 
     def __init__(self, packed: bytes, key_hash: int, check: int) -> None:
         self.packed, self.hash, self.check = packed, key_hash, check
-        self.key = as_key(decode(packed))
+        key = unpack(packed)
+        self.key = as_key(key) if type(key) is list else key
         self.data: bytes | None = None  # None: there is no slate
         self.ts = -NEVER
         self.expires = -NEVER
@@ -322,9 +326,10 @@ class Machine:
         self.out = Outcome()
         self.ctx = Context(job, streams, declared, now, longest)
         codec = job.codec
-        self._new, self._encode, self._decode = codec.new, codec.encode, codec.decode
+        self._new, self._encode = codec.new, codec.encode
+        self._decode: Callable[[bytes], Any] = codec.decode
         if isinstance(codec, DictCodec):  # the same without a detour
-            self._decode = decode
+            self._decode = unpack
         self.blank = codec.encode(codec.new())
 
     def call(
