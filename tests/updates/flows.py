@@ -376,6 +376,21 @@ def _way(feed: Feed) -> tuple[str, str]:
     return feed.origin, "text" if feed.keys in (("k",), ("key",)) else repr(feed.keys)
 
 
+def _all_reached(updaters: list[Node]) -> list[Node]:
+    """The same, with a source for those no record would ever reach."""
+    while True:
+        known: set[str] = set()
+        for _ in updaters:
+            for number, node in enumerate(updaters):
+                if any(one.origin.startswith("in") or one.origin in known for one in node.feeds):
+                    known |= {f"u{number}", *(one.stream for one in node.how.publishes)}
+        lost = [i for i in range(len(updaters)) if f"u{i}" not in known]
+        if not lost:
+            return updaters
+        node = updaters[lost[0]]
+        updaters[lost[0]] = replace(node, feeds=(*node.feeds, Feed("in0")))
+
+
 @st.composite
 def recipes(draw: Any, sources: int, *, late: bool = True, most: int = 4) -> Recipe:
     """A flow; with `late` its updaters differ in what they do about order."""
@@ -409,6 +424,7 @@ def recipes(draw: Any, sources: int, *, late: bool = True, most: int = 4) -> Rec
         if not mine and node.order == "arrival" and draw(st.booleans()):
             node = replace(node, merge=True, how=Behaviour(), late="apply", ttl=None)
         updaters.append(node)
+    updaters = _all_reached(updaters)
     last = updaters[-1]
     window = None
     if last.how.emits != "none" and not last.merge:
