@@ -23,7 +23,7 @@ class Settings:
     dead_letter_limit, dead_letter_grace: the run stops once more than this share of all records
         after the first so many were dead letters.
     cycle_events: published events a cycle of updaters handles in one batch; the rest is carried.
-    cycle_batches: batches after the end of the input in which a cycle must come to rest.
+    cycle_hops: how often what one event sets off may go round a cycle, before the run stops.
     max_key: the most bytes the key of a slate may have.
     retain: committed batches kept for going back.
     poll: seconds between looks at idle sources.
@@ -45,7 +45,7 @@ class Settings:
     dead_letter_limit: float = 0.01
     dead_letter_grace: int = 1_000
     cycle_events: int = 200_000
-    cycle_batches: int = 50
+    cycle_hops: int = 100_000
     max_key: int = 1024
     retain: int = 10
     poll: float = 0.05
@@ -63,7 +63,7 @@ class Settings:
             "batch_bytes",
             "retain",
             "cycle_events",
-            "cycle_batches",
+            "cycle_hops",
             "max_key",
         ):
             if getattr(self, name) < 1:

@@ -413,11 +413,49 @@ def test_a_cycle_that_never_settles_is_reported() -> None:
 
     flow, records = flow_with()
     records.key_by("k").union(flow.stream("round").key_by("key")).update(forever, name="u")
-    with Driver(flow, cycle_events=50, cycle_batches=4) as driver:
+    with Driver(flow, cycle_events=50, cycle_hops=201) as driver:
         driver.push("in", [event(0)])
-        with pytest.raises(ms.RunError, match=r"does not settle.*still going round"):
+        with pytest.raises(ms.RunError, match=r"cycle of updater 'u' does not settle.*201 times"):
             driver.end()
-        assert driver.slates("u")["a"]["n"] == 4 * 50  # all that was committed
+        assert driver.slates("u")["a"]["n"] == 200  # four batches of 50 were committed
+
+
+def test_a_cycle_that_explodes_is_reported() -> None:
+    def double(event: Any, slate: Any, ctx: Any) -> None:
+        slate["n"] = slate.get("n", 0) + 1
+        for _ in range(2):
+            ctx.publish("round", event.key, 1)
+
+    flow, records = flow_with()
+    records.key_by("k").union(flow.stream("round").key_by("key")).update(double, name="u")
+    with Driver(flow, cycle_events=20) as driver:
+        driver.push("in", [event(0)])
+        with pytest.raises(ms.RunError, match=r"every event sets off more of them"):
+            driver.end()
+
+
+def test_a_cycle_with_a_long_backlog_is_not_taken_for_one_that_never_settles() -> None:
+    with Driver(halving(), cycle_events=5, cycle_hops=10) as driver:
+        driver.push("in", [event(i, value=300 + i) for i in range(200)]).end()
+        assert driver.slates("u")[1] == {"seen": [1] * 200}
+
+
+def test_a_timer_and_an_event_that_set_each_other_off_for_ever_are_reported() -> None:
+    def fn(event: Any, slate: Any, ctx: Any) -> None:
+        slate["n"] = slate.get("n", 0) + 1
+        ctx.timer(after="1s")
+
+    def ring(event: Any, slate: Any, ctx: Any) -> None:
+        ctx.publish("round", event.key, 1)
+
+    flow, records = flow_with()
+    keyed = records.key_by("k").union(flow.stream("round").key_by("key"))
+    keyed.update(fn, name="u", on_timer=ring)
+    with Driver(flow, cycle_hops=100) as driver:
+        driver.push("in", [event(0), event(10)])
+        driver.step()
+        with pytest.raises(ms.RunError, match="does not settle"):
+            driver.end()
 
 
 def test_windows_inside_a_cycle_are_refused() -> None:

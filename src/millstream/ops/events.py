@@ -30,6 +30,7 @@ SCHEMA = pa.schema(
         ("src", pa.int64()),
         ("pos", pa.int64()),
         ("value", pa.binary()),
+        ("hops", pa.int32()),  # how often what led to it went round a cycle
     ]
 )
 _PLAIN = (
@@ -122,6 +123,7 @@ def event_rows(
             pa.array(np.full(count, src, np.int64)),
             pa.array(pos, pa.int64()),
             values,
+            pa.array(np.zeros(count, np.int32)),
         ],
         schema=SCHEMA,
     )

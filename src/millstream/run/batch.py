@@ -66,6 +66,7 @@ class Batch:
     rung: dict[str, int] = field(default_factory=dict)  # updater -> wall clock of its timers
     limits: dict[str, int] = field(default_factory=dict)  # updater -> how far it goes at most
     cycle_events: int = 200_000  # published events a cycle handles in one batch
+    cycle_hops: int = 100_000
     max_key: int = 1024
 
 

@@ -239,6 +239,7 @@ class Engine:
             rung=self.manifest.rung,
             limits=self._limits(),
             cycle_events=self.settings.cycle_events,
+            cycle_hops=self.settings.cycle_hops,
             max_key=self.settings.max_key,
         )
 
@@ -305,7 +306,6 @@ class Engine:
         manifest = self._patiently(lambda: self._next_manifest(batch, controls))
         dead = [letter for control in controls for letter in control.dead]
         self._check_dead(manifest, dead)
-        self._check_settled(manifest)
         self._patiently(lambda: self._write(batch, manifest, dead, items))
         before, self.manifest = self.manifest, manifest
         crash_point("after-manifest", batch.number)
@@ -361,8 +361,6 @@ class Engine:
             windows=old.windows + sum(control.windows for control in controls),
         )
         manifest.complete = ended and not manifest.carried and not batch.limits
-        if manifest.carried and ended:
-            manifest.unsettled = old.unsettled + 1
         files = dict(old.files)
         for control in controls:
             files.update({file.file: file for file in control.files})
@@ -452,19 +450,6 @@ class Engine:
             f"{limit:.1%}: {often}. Batch {manifest.batch} was not committed; its dead letters "
             f"are in {where}. Correct the function or the data, or raise dead_letter_limit"
         )
-
-    def _check_settled(self, manifest: Manifest) -> None:
-        """A cycle that goes on and on after the end of the input will never come to rest."""
-        if manifest.unsettled <= self.settings.cycle_batches:
-            return
-        for name in manifest.carried:
-            steps = " -> ".join(self.plan.cycle_of(name))
-            raise RunError(
-                f"the cycle {steps} does not settle: {manifest.unsettled - 1} batches after the "
-                "end of the input events are still going round. Let an updater stop publishing "
-                "at some point; if it only takes long, raise cycle_batches or cycle_events and "
-                "start again. Everything up to there is committed"
-            )
 
     def _write_dead(self, stem: str, dead: list[DeadLetter]) -> Path:
         sources = {self.plan.number(node): node.name for node in self.plan.sources()}

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.errors import RunError
 from millstream.ops.chunks import concat, decode_block, flat
 from millstream.ops.events import SCHEMA
 from millstream.ops.progress import BEGIN, END
@@ -35,6 +36,7 @@ from millstream.run.batch import Batch, Control
 from millstream.run.slates import Queue, Slates
 
 _HOTTEST = 10  # keys that are reported
+_MOST_CARRIED = 50  # batches' worth of events a cycle may leave over
 
 
 class Arrival(NamedTuple):
@@ -112,6 +114,12 @@ def run_group(around: Surroundings, blocks: list[bytes]) -> dict[str, Outcome]:
         if until < planned:
             control.holds[member.job.name] = until
             control.carried[member.job.name] = sum(1 for item in rest if item.to == number)
+            if len(rest) > _MOST_CARRIED * batch.cycle_events:
+                raise RunError(
+                    f"the cycle of {group.name!r} does not settle: every event sets off more of "
+                    f"them, and {len(rest):,} wait by now. Let an updater publish less; this batch "
+                    "was not committed"
+                )
     return {member.job.name: member.machine.out for member in members}
 
 
@@ -244,6 +252,7 @@ class _Item(NamedTuple):
     value: bytes | None
     fresh: bool  # made in this batch
     alarm: bool = False
+    hops: int = 0  # publications from the event of a source (or a timer) to this one
 
 
 def _simulate(
@@ -263,16 +272,16 @@ def _simulate(
                 for at in set(moments) if not alarm else {0}:
                     heap.append(_Item(at, 0, -1, 0, len(heap), to, cell, None, False, alarm))
     if ready is not None:
-        names = ("to", "pane", "src", "pos", "hash", "check", "key", "value")
+        names = ("to", "pane", "src", "pos", "hash", "check", "key", "value", "hops")
         for row in zip(
             *(flat(_sorted(ready).column(name)).to_pylist() for name in names), strict=True
         ):
-            to, us, src, pos, key_hash, check, packed, value = row
+            to, us, src, pos, key_hash, check, packed, value, hops = row
             cells = members[to].cells
             if (key_hash, check) not in cells:
                 cells[key_hash, check] = (Cell(packed, key_hash, check), 0)
             cell = cells[key_hash, check][0]
-            heap.append(_Item(us, 1, src, pos, len(heap), to, cell, value, False))
+            heap.append(_Item(us, 1, src, pos, len(heap), to, cell, value, False, hops=hops))
     for member in members:
         held = list(member.cells.values())
         member.slates.load([cell for cell, _ in held], [shard for _, shard in held])
@@ -290,6 +299,9 @@ def _simulate(
         last = item.us
         machine = members[item.to].machine
         out = machine.out
+        if item.hops > around.batch.cycle_hops:
+            raise _unsettled(around, item)
+        hops = item.hops + 1
         if item.phase == 0:
             timer = (item.to, item.cell.hash, item.cell.check, item.us)
             if not item.alarm:
@@ -300,7 +312,11 @@ def _simulate(
         else:
             machine.call(item.cell, item.us, item.src, item.pos, item.value)
         for at, cell in out.timers:
-            made = _Item(at, 0, -1, 0, number, item.to, cell, None, True)
+            past_input = machine.latest is not None and at > machine.latest
+            made = _Item(
+                *(at, 0, -1, 0, number, item.to, cell, None, True),
+                hops=hops if past_input else 0,
+            )
             number += 1
             if at < machine.limit:
                 heapq.heappush(heap, made)
@@ -311,15 +327,9 @@ def _simulate(
             handled += 1
             cell = members[arrival.to].cell(arrival.key_hash, arrival.check, arrival.packed_key, 0)
             made = _Item(
-                arrival.us,
-                1,
-                arrival.src,
-                arrival.pos,
-                number,
-                arrival.to,
-                cell,
-                arrival.value,
-                True,
+                *(arrival.us, 1, arrival.src, arrival.pos, number, arrival.to, cell),
+                *(arrival.value, True),
+                hops=hops,
             )
             number += 1
             if arrival.us < until:
@@ -327,6 +337,17 @@ def _simulate(
             else:
                 rest.append(made)
     return until, _left(members, heap, rest, around)
+
+
+def _unsettled(around: Surroundings, item: _Item) -> RunError:
+    names = " and ".join(repr(job.name) for job in around.group.jobs)
+    plural = "s" if len(around.group.jobs) > 1 else ""
+    return RunError(
+        f"the cycle of updater{plural} {names} does not settle: what one event set off has gone "
+        f"round {around.batch.cycle_hops:,} times, last to the key {item.cell.key!r} of "
+        f"{around.group.jobs[item.to].name!r}. Let an updater stop publishing at some point, or "
+        "raise cycle_hops if so long a chain is meant; this batch was not committed"
+    )
 
 
 def _left(
@@ -357,6 +378,7 @@ def _event_rows(items: list[_Item]) -> pa.Table | None:
         "src": [item.src for item in items],
         "pos": [item.pos for item in items],
         "value": [item.value for item in items],
+        "hops": [item.hops for item in items],
     }
     return pa.table(columns, schema=SCHEMA)
 

@@ -67,7 +67,6 @@ class Manifest(msgspec.Struct):
     rung: dict[str, int] = {}  # updater -> wall clock up to which its timers have fired
     due: dict[str, list[int]] = {}  # updater -> next event time and wall clock it waits for
     carried: dict[str, int] = {}  # updater of a cycle -> events left over for the next batch
-    unsettled: int = 0  # batches in a row that only carried on
     readers: dict[str, int] = {}  # source -> tasks that read it in this batch
     hot: dict[str, Hot] = {}  # updater -> its most frequent keys, in its last batch with events
     outputs: list[Output] = []
