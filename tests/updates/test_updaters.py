@@ -458,6 +458,14 @@ def test_a_timer_and_an_event_that_set_each_other_off_for_ever_are_reported() ->
             driver.end()
 
 
+def test_a_cycle_no_source_leads_to_is_refused() -> None:
+    flow, records = flow_with()
+    records.key_by("k").update(count, name="other")
+    flow.stream("half").key_by("key").update(halve, name="u")
+    with pytest.raises(ms.ConfigError, match="no source leads to the cycle half -> u"):
+        Driver(flow)
+
+
 def test_windows_inside_a_cycle_are_refused() -> None:
     flow, records = flow_with()
     back = flow.stream("back")

@@ -130,6 +130,11 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _check_cycle(plan: Plan, names: tuple[str, ...]) -> None:
+    if all(one.name in names for name in names for one in plan.feeding(plan.node(name))):
+        raise ConfigError(
+            f"no source leads to the cycle {' -> '.join(names)}, so no event can ever come to it; "
+            "let one of its updaters take a source too, or publish to it from outside"
+        )
     for name in names:
         node = plan.node(name)
         if isinstance(node, nodes.Windowed):
