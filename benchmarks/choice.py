@@ -71,7 +71,7 @@ def table(figures: dict[str, Any]) -> str:
         if "," in name:
             chosen = found["chosen"]
             spent = [found[way]["spent"] for way in WAYS]
-            rows.append([name, chosen["rate"], chosen["per_pane"], *spent, chosen["kept"]])
+            rows.append([name, f"{chosen['rate']:.4f}", chosen["per_pane"], *spent, chosen["kept"]])
     head = ["aggregates, stream", "values per s and key", "per pane", *(f"{w}, s" for w in WAYS)]
     return markdown([*head, "kept in the end"], rows)
 
