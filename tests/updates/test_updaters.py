@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -83,6 +84,60 @@ def test_what_cannot_be_stored_is_a_dead_letter() -> None:
         driver.push("in", [event(0, value=0), event(1, value=1)]).end()
         assert driver.slates("u") == {"a": {"x": 1}}
         assert "cannot be stored" in driver.dead[0]["error"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a", "b"},
+        frozenset([1]),
+        date(2026, 1, 1),
+        datetime(2026, 1, 1),
+        timedelta(1),
+        Decimal("1.5"),
+        {"deep": [1, {"deeper": (2, {3})}]},
+        {(1, 2): 3},
+    ],
+)
+def test_what_would_come_back_as_something_else_is_refused(value: Any) -> None:
+    def in_slate(event: Any, slate: Any, ctx: Any) -> None:
+        slate["x"] = value
+
+    def in_publication(event: Any, slate: Any, ctx: Any) -> None:
+        ctx.publish("other", event.key, value)
+
+    flow, records = flow_with()
+    records.key_by("k").update(in_slate, name="one")
+    records.key_by("k").update(in_publication, name="two")
+    flow.stream("other").sink(ms.Memory(), name="out")
+    with Driver(flow) as driver:
+        driver.push("in", [event(0)]).end()
+        assert driver.slates("one") == {}
+        assert driver.output("out") == []
+        assert len(driver.dead) == 2
+        assert all("stored" in letter["error"] for letter in driver.dead)
+
+
+def test_what_can_be_kept_comes_back_as_it_was() -> None:
+    kept = {
+        "i": 2**60,
+        "f": 1.5,
+        "s": "ü",
+        "b": b"\x00",
+        "t": True,
+        "n": None,
+        "l": [1, [2]],
+        "d": {"x": at(1)},
+    }
+    seen = []
+
+    def fn(event: Any, slate: Any, ctx: Any) -> None:
+        seen.append(dict(slate))
+        slate.update(kept)
+
+    with Driver(updating(fn)) as driver:
+        driver.push("in", [event(0), event(1)]).end()
+        assert seen == [{}, kept]
 
 
 def test_a_long_key_is_a_dead_letter() -> None:

@@ -6,9 +6,10 @@ a block or a segment. Tuples come back as lists, except in keys, where they must
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -33,6 +34,38 @@ def encode(value: Any) -> bytes:
             f"a value of type {type(value).__name__} cannot be stored ({error}); use numbers, "
             "strings, bytes, booleans, None, datetimes, and lists, tuples or dicts of them"
         ) from error
+
+
+_SCALARS = frozenset((int, float, str, bytes, bool, type(None)))
+
+
+def check_plain(value: Any) -> None:
+    """Refuse what would come back as something else, such as a set or a date.
+
+    A set would even come back in an order that is different in every process.
+    """
+    _check_all((value,))
+
+
+def _check_all(values: Iterable[Any]) -> None:
+    if not set(map(type, values)) - _SCALARS:  # most are done here, without a loop of our own
+        return
+    for value in values:
+        if isinstance(value, dict):
+            _check_all(value.values())
+            if not all(isinstance(name, _IMMUTABLE) for name in value):
+                raise TypeError("a dict whose keys are not strings or numbers cannot be stored")
+        elif isinstance(value, (list, tuple)):
+            _check_all(value)
+        elif isinstance(value, datetime):
+            if value.tzinfo is None:
+                raise TypeError(f"a datetime without a time zone cannot be stored: {value!r}")
+        elif not isinstance(value, _IMMUTABLE) or isinstance(value, Enum):
+            raise TypeError(
+                f"a {type(value).__name__} cannot be stored: it would come back as something else; "
+                "use numbers, strings, bytes, booleans, None, datetimes with a time zone, and "
+                "lists or dicts of them"
+            )
 
 
 def decode(data: bytes) -> Any:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError, RunError
-from millstream.ops.codec import as_key, decode, decode_row, encode, pack, unpack
+from millstream.ops.codec import as_key, check_plain, decode, decode_row, encode, pack, unpack
 from millstream.ops.jobs import EPOCH, timestamp
 from millstream.ops.keys import canonical, hash_keys
 from millstream.ops.records import Row, as_json, describe, several
@@ -52,6 +52,7 @@ class DictCodec:
         """A slate as bytes."""
         if type(slate) is not dict:
             raise TypeError(f"a slate is a dict, not {type(slate).__name__}; give update() a codec")
+        check_plain(slate)
         try:
             return pack(slate)
         except (TypeError, OverflowError):
@@ -176,6 +177,7 @@ class Context:
                 f"ctx.publish(): the key has {len(packed):,} bytes, more than max_key="
                 f"{self._longest:,}"
             )
+        check_plain(value)
         self._published.append((stream, as_key(key), packed, encode(value)))
 
     def timer(
