@@ -243,3 +243,15 @@ def take(driver: Driver, out: dict[str, Any]) -> None:
     """Remember what the sinks of a driver got."""
     for sink in driver._sinks:
         out.setdefault(sink, []).extend(driver.output(sink))
+
+
+@pytest.mark.parametrize("what", ["extremes", "running"])
+def test_a_task_without_keys_in_the_window_may_slide_by_more_than_one(what: str) -> None:
+    """One key keeps the window going; the others come back after a pause, in other shards."""
+    batches = steady(30)
+    for at in range(12, 30):  # only key 1, so that other tasks keep nothing of the last window
+        batches[at] = [row for row in batches[at] if row["k"] == 1]
+    one, *others = steady(31)[30]
+    moved = [dict(one, ts=one["ts"] + timedelta(seconds=14))]  # closes windows the others are in
+    later = [dict(one, ts=one["ts"] + timedelta(seconds=15))]
+    check([(what, (9, 1))], [*batches, [*others, *moved], later], 0, 4, {31: 1})
