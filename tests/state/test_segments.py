@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millstream.errors import CheckpointError
+from millstream.errors import CheckpointError, RunError
 from millstream.state import segments
 from millstream.state.segments import (
     Segment,
@@ -124,3 +124,18 @@ def test_a_file_named_by_its_checksum(tmp_path: Path) -> None:
 
 def test_no_two_names_share_a_path() -> None:
     assert len({safe_name(name) for name in ("a b", "a_b", "a-b", "a.b", "a  b")}) == 5
+
+
+@pytest.mark.long
+def test_a_shard_that_arrow_parts_is_refused(tmp_path: Path) -> None:
+    """More than 2 GiB of text in a shard: a part of it would be lost."""
+    text = "x" * (1 << 26)
+    rows = pa.table(
+        {
+            "shard": pa.array([0] * 40, pa.int32()),
+            "pane": pa.array([0] * 40, pa.int64()),
+            "text": pa.chunked_array([pa.array([text] * 20), pa.array([text] * 20)]),
+        }
+    )
+    with pytest.raises((RunError, pa.ArrowInvalid)):
+        write_segment(tmp_path, "big.arrow", rows)

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from millstream.errors import CheckpointError
+from millstream.errors import CheckpointError, RunError
 
 _LONGEST_NAME = 120
 
@@ -57,7 +57,13 @@ def write_segment(root: Path, name: str, table: pa.Table) -> tuple[SegmentFile, 
     panes = np.asarray(table.column("pane").combine_chunks())
     with pa.ipc.new_file(sink, table.schema) as writer:
         for index, (start, stop) in enumerate(zip(starts, stops, strict=True)):
-            writer.write_batch(table.slice(start, stop - start).combine_chunks().to_batches()[0])
+            batches = table.slice(start, stop - start).combine_chunks().to_batches()
+            if len(batches) != 1:  # Arrow parts columns of more than 2 GiB
+                raise RunError(
+                    f"shard {shard[start]} of {name} has more than 2 GiB; start a new checkpoint "
+                    "with more shards"
+                )
+            writer.write_batch(batches[0])
             low, high = int(panes[start:stop].min()), int(panes[start:stop].max())
             segments[int(shard[start])] = Segment(name, index, stop - start, low, high)
     data = sink.getvalue()
