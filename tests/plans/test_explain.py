@@ -167,3 +167,26 @@ def test_plan_reads_as_before(build: Callable[[ms.Flow], None]) -> None:
 
 def test_every_golden_plan_belongs_to_a_flow() -> None:
     assert {path.stem for path in HERE.glob("*.txt")} == {build.__name__ for build in FLOWS}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, None),
+        ({"emit": "delta"}, "emits changes"),
+        ({"emit": "early", "every": "10s"}, "emits early results, every 10s"),
+        (
+            {"emit": "early", "every_rows": 1000, "every_event": "1m"},
+            "emits early results, every 1,000 records or every 1m of event time",
+        ),
+    ],
+)
+def test_when_results_leave(options: dict[str, Any], said: str | None, tmp_path: Path) -> None:
+    flow = ms.Flow("emission")
+    source = flow.source(ms.Generator(list, schema="ts timestamp, k string", time="ts"))
+    source.key_by("k").window(ms.tumbling("1m"), **options).agg(n=ms.count()).sink(ms.Memory())
+    told = [line.strip() for line in flow.explain().splitlines() if " emits " in line]
+    assert told == ([said] if said else [])
+    flow.picture(tmp_path / "plan.svg")
+    drawn = (tmp_path / "plan.svg").read_text()
+    assert ("emits" in drawn) == (said is not None)

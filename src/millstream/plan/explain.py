@@ -150,6 +150,21 @@ def describe(node: nodes.Node, plan: Plan) -> str:
     return f"{node.name} = {what_of(node)}{f' <- {feeding}' if feeding else ''}"
 
 
+def results_of(node: nodes.Windowed) -> str:
+    """When the results of a window leave, if not once and final."""
+    emission = node.emission
+    if emission.mode == "delta":
+        return "emits changes"
+    if emission.mode == "final":
+        return ""
+    whens = [
+        f"every {text(emission.every)}" if emission.every else "",
+        f"every {emission.every_rows:,} records" if emission.every_rows else "",
+        f"every {text(emission.every_event)} of event time" if emission.every_event else "",
+    ]
+    return f"emits early results, {' or '.join(filter(None, whens))}"
+
+
 def update_keys(node: nodes.Update) -> str:
     """The key columns of an updater, per input where they differ."""
     ways = [", ".join(keys) or "everything" for keys in node.keys]
@@ -230,6 +245,8 @@ def what_of(node: nodes.Node) -> str:
 
 def _windowed(node: nodes.Windowed, job: WindowJob, figures: Figures | None) -> list[str]:
     lines = [f"{node.name} = key by {keys_of(node)}, window {node.window} <- {_feeds(node)}"]
+    if results := results_of(node):
+        lines.append(f"  {results}")
     inner = _how_windows(job)
     choice = choose(node, job)
     inner.append(f"strategy: {choice.name}, because {choice.why}")

@@ -25,6 +25,7 @@ from millstream.plan.explain import (
     place_of,
     places,
     reading_of,
+    results_of,
     sink_name,
     update_keys,
     what_of,
@@ -214,6 +215,8 @@ def _drawn(plan: Plan, node: nodes.Node, figures: Figures | None) -> _Drawn:
 def _window_lines(plan: Plan, node: nodes.Windowed) -> list[_Line]:
     job = plan.jobs[node.name]
     lines = [_Line(f"{node.window} by {keys_of(node)}")]
+    if results := results_of(node):
+        lines.append(_Line(results))
     if node.job is not None:
         lines.append(_Line(f"reduce of {type(node.job).__name__}"))
     shown = node.aggs if len(node.aggs) <= _MOST_AGGREGATES else node.aggs[: _MOST_AGGREGATES - 1]
