@@ -615,17 +615,31 @@ def test_an_unforeseen_stream_stops_the_run() -> None:
         driver.push("in", [event(0, value=1), event(1, value=2)]).end()
 
 
-def test_a_stream_that_does_not_exist_is_a_dead_letter_with_the_known_ones() -> None:
-    def fn(event: Any, slate: Any, ctx: Any) -> None:
-        ctx.publish("hot" if event.value["v"] else "hott", event.key, 1)
+def test_mistakes_of_the_program_stop_the_run() -> None:
+    """They would make a dead letter of every event, and an empty answer of the run."""
 
-    flow, records = flow_with()
-    records.key_by("k").update(fn, name="u")
-    flow.stream("hot").sink(ms.Memory(), name="out")
-    with Driver(flow) as driver:
-        driver.push("in", [event(0, value=0), event(1, value=1)]).end()
-        assert len(driver.output("out")) == 1
-        assert "there is no stream 'hott'" in driver.dead[0]["error"]
+    def no_stream(event: Any, slate: Any, ctx: Any) -> None:
+        ctx.publish("hott" if event.value["v"] else "hot", event.key, 1)
+
+    def no_on_timer(event: Any, slate: Any, ctx: Any) -> None:
+        ctx.timer(after="1s")
+
+    def no_duration(event: Any, slate: Any, ctx: Any) -> None:
+        ctx.timer(after="soon")
+
+    for fn, options, said in (
+        (no_stream, {}, "updater 'u': ctx.publish.*there is no stream 'hott'.*Declared: hot"),
+        (no_on_timer, {}, r"updater 'u': ctx.timer\(\) needs update\(..., on_timer=...\)"),
+        (no_duration, {"on_timer": count}, "'soon' is not a duration"),
+    ):
+        flow, records = flow_with()
+        records.key_by("k").update(fn, name="u", **options)
+        if fn is no_stream:
+            flow.stream("hot").sink(ms.Memory(), name="out")
+        with Driver(flow) as driver:
+            driver.push("in", [event(0)])
+            with pytest.raises(ms.RunError, match=said):
+                driver.end()
 
 
 def test_a_stream_nobody_publishes_to_is_refused() -> None:
@@ -701,8 +715,9 @@ def test_merge_refuses_what_needs_an_order() -> None:
     records.key_by("k").update(publishes, name="u", merge=lambda a, b: a)
     flow.stream("out").sink(ms.Memory())
     with Driver(flow) as driver:
-        driver.push("in", [event(0)]).end()
-        assert "with merge cannot publish" in driver.dead[0]["error"]
+        driver.push("in", [event(0)])
+        with pytest.raises(ms.RunError, match="'u': an updater with merge cannot publish"):
+            driver.end()
 
 
 def test_a_changed_updater_is_refused_and_a_new_ttl_is_not(tmp_path: Any) -> None:
@@ -712,6 +727,8 @@ def test_a_changed_updater_is_refused_and_a_new_ttl_is_not(tmp_path: Any) -> Non
     with Driver(updating(count, ttl="2h"), checkpoint=tmp_path) as driver:
         driver.push("in", [event(10)]).end()
         assert driver.slates("u") == {"a": {"n": 2}}
+    with pytest.raises(ms.CheckpointError, match="order was event, is arrival"):
+        Driver(updating(count, ttl="2h", order="arrival"), checkpoint=tmp_path)
     with pytest.raises(ms.CheckpointError, match="clock was event, is wall"):
         Driver(updating(count, ttl="2h", clock="wall"), checkpoint=tmp_path)
 

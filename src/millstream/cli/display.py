@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from millstream.run.runner import Progress
 
 _EVERY = 1.0  # seconds between plain lines
+_MANY_LATE = 0.01  # share of late records that is worth a word
 _RECENT = 7 * 86_400  # seconds; a watermark further back is history, and its lag says nothing
 _COLUMNS = ("offered", "aggregated", "dead", "late", "dropped")
 
@@ -164,6 +165,15 @@ def show_summary(
     if progress.dead:
         told = f"{progress.dead:,} dead letters, with reasons, are in {dead_letters}"
         console.print(told, markup=False, highlight=False, soft_wrap=True, style="yellow")
+    for step in (name for name in steps if name in progress.ledger):
+        account = progress.ledger[step]
+        late, offered = account.get("late", 0) + account.get("diverted", 0), account["offered"]
+        if late > _MANY_LATE * offered:
+            told = (
+                f"{late:,} of {offered:,} records ({late / offered:.0%}) came too late for "
+                f"{step!r}: a larger lateness= of the source would let it wait for them"
+            )
+            console.print(told, markup=False, highlight=False, soft_wrap=True, style="yellow")
 
 
 def _books(progress: Progress, steps: list[str]) -> Table:

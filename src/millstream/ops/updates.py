@@ -167,7 +167,7 @@ class Context:
         """Send an event to a stream declared with `flow.stream(name)`."""
         expected, declared = self._streams
         if self._job.merge is not None:
-            raise ConfigError(f"{self._job.name}: an updater with merge cannot publish")
+            raise ConfigError("an updater with merge cannot publish")
         if stream not in expected:
             _refuse_stream(self._job, stream, declared)
         self._used = True
@@ -192,7 +192,7 @@ class Context:
         if clock not in ("event", "wall"):
             raise ConfigError(f'ctx.timer(clock={clock!r}): use "event" or "wall"')
         if self._job.on_timer is None:
-            raise ConfigError(f"{self._job.name}: ctx.timer() needs update(..., on_timer=...)")
+            raise ConfigError("ctx.timer() needs update(..., on_timer=...)")
         if (after is None) == (at is None):
             raise ConfigError("ctx.timer(): give either after= or at=")
         self._used = True
@@ -354,7 +354,7 @@ class Machine:
             if given is not None:
                 rows = several(given)
                 if rows and job.merge is not None:
-                    raise ConfigError(f"{job.name}: an updater with merge cannot return records")
+                    raise ConfigError("an updater with merge cannot return records")
             if ctx._replaced is not None:
                 (slate,) = ctx._replaced
             data = None if ctx._deleted else self._encode(slate)
@@ -365,6 +365,10 @@ class Machine:
                 )
         except UnforeseenStream:
             raise
+        except ConfigError as error:  # a mistake in the program, not in the record
+            raise RunError(
+                f"updater {job.name!r}: {error}; this batch was not committed"
+            ) from error
         except Exception as error:  # a user's function may raise anything
             ctx._clear()
             value = None if packed is None else decode_row(packed)

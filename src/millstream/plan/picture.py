@@ -280,7 +280,7 @@ def _stored_lines(plan: Plan, figures: Figures | None) -> dict[int, list[str]]:
         assert figures is not None
         tables = {one.table: one.rows for one in figures.tables(node.name)}
         slates, waiting = tables.get("slates", 0), tables.get("waiting", 0)
-        line = f"{node.name}: {slates:,} slates, {waiting:,} waiting"
+        line = f"{node.name}: {slates:,} rows of slates, {waiting:,} waiting"
         found.setdefault(plan.levels[node.name], []).append(line)
     return found
 

@@ -46,6 +46,7 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             "keys": [list(keys) for keys in one.keys],
             "kind": "update",
             "clock": job.clock,
+            "order": job.order,
             "ttl": job.ttl,
             "codec": "msgpack" if job.codec is DICTS else type(job.codec).__name__,
             "cyclic": plan.group_of(one.name).cyclic,

@@ -1,0 +1,28 @@
+"""The last words of a run."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from millstream.cli.display import show_summary
+from millstream.run.runner import Progress
+
+
+def said(late: int, diverted: int = 0) -> str:
+    account = {"offered": 1000, "aggregated": 1000 - late - diverted, "late": late}
+    progress = Progress(batch=3, rows=1000, ledger={"users": {**account, "diverted": diverted}})
+    out = io.StringIO()
+    show_summary(Console(file=out, width=200), progress, ["users"], "dead", "complete")
+    return out.getvalue()
+
+
+def test_many_late_records_are_worth_a_word() -> None:
+    assert "250 of 1,000 records (25%) came too late for 'users'" in said(200, 50)
+    assert "lateness" in said(11)
+
+
+def test_a_few_are_not() -> None:
+    assert "lateness" not in said(10)
+    assert "lateness" not in said(0)
