@@ -145,18 +145,21 @@ def slates(here: Any, flow: str, updater: str) -> dict[str, Any]:
     return {one["key"]: one["slate"] for one in found}
 
 
+@pytest.mark.long  # tests/examples runs it in process
 def test_hot_topics(here: Any) -> None:
     run(here, "hot_topics.py")
     found = [tuple(row.values()) for row in lines(here.path / "out/hot_topics")]
     assert sorted(found) == oracles.hot_topics(here.path / "tweets.jsonl") != []
 
 
+@pytest.mark.long  # tests/examples runs it in process
 def test_reputation(here: Any) -> None:
     run(here, "reputation.toml")
     expected = oracles.reputation(here.path / "endorsements.csv")
     assert slates(here, "reputation", "scores") == expected != {}
 
 
+@pytest.mark.long  # tests/examples runs it in process
 def test_top_urls(here: Any) -> None:
     run(here, "top_urls.py")
     tweets = here.path / "url_tweets.jsonl"

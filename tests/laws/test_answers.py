@@ -231,7 +231,7 @@ def test_columns_are_checked_before_anything_runs() -> None:
         with Driver(flow):
             return flow.explain()
 
-    assert "two stacks" in explain(n=ms.distinct("s"), top=ms.top_k("s", by="v"))
+    assert "running tallies" in explain(n=ms.distinct("s"), top=ms.top_k("s", by="v"))
     with pytest.raises(ms.ConfigError, match="needs numbers, but 's' is string"):
         explain(q=ms.quantile("s", 0.5))
     with pytest.raises(ms.ConfigError, match="needs numbers, but 's' is string"):

@@ -16,6 +16,7 @@ from millstream.api.sources import Files
 from millstream.errors import CheckpointError, RunError
 from millstream.io.formats import Format, parse_schema
 from millstream.io.readers import Split, read_split
+from millstream.run import sources
 from millstream.run.sources import FilesTracker
 from millstream.state.manifests import SourceState
 
@@ -213,7 +214,7 @@ def test_a_file_is_finished_before_the_next_is_begun(tmp_path: Path, inbox: Path
         assert kept.read == list(range(len(kept.read)))
 
 
-def test_budgets(tmp_path: Path, inbox: Path) -> None:
+def test_budgets(tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (inbox / "a").write_bytes(lines(*range(10, 90)) * 10)  # 800 lines of 10 bytes
     kept = Kept(tmp_path, inbox)
     assert kept.tracker.pending() == 0
@@ -224,6 +225,8 @@ def test_budgets(tmp_path: Path, inbox: Path) -> None:
     assert len(kept.step(rows=10)) == 10
     assert len(kept.step(rows=MUCH, size=50)) == 5
     assert kept.tracker.pending() == (800 - 79) * 10
+    assert len(kept.take(rows=10, parts=4)) == 1  # too little for tasks of their own
+    monkeypatch.setattr(sources, "_LEAST_ROWS", 5)
     splits = kept.take(rows=100, parts=4)
     assert len(splits) == 4
     assert sum(s.end - s.start for s in splits) == 1000

@@ -21,7 +21,7 @@ from tests.differential.flows import Spread, Texts, Words
 
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 QUICK = settings(
-    max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 LONG = settings(max_examples=1_500, deadline=None, suppress_health_check=list(HealthCheck))
 WINDOWS = [(8, 1), (12, 1), (9, 3), (10, 2), (20, 4), (24, 1), (30, 2), (11, 7)]

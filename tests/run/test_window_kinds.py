@@ -176,8 +176,15 @@ def test_against_brute_force(kind: str, parallelism: int, cut: int) -> None:
         assert account["offered"] == sum(account[way] for way in ways)
 
 
-@pytest.mark.parametrize("window", [ms.count_window(4), ms.count_window(5, 2), ms.bytes_window(90)])
-@pytest.mark.parametrize("before", [None, ms.tumbling("10s"), ms.session("4s")])
+@pytest.mark.parametrize(
+    ("window", "before"),
+    [
+        (ms.count_window(4), None),
+        (ms.count_window(5, 2), ms.tumbling("10s")),
+        (ms.count_window(4), ms.session("4s")),
+        (ms.bytes_window(90), ms.tumbling("10s")),
+    ],
+)
 def test_unfilled_windows_at_the_end_are_late_for_nobody(window: Any, before: Any) -> None:
     """However much of the input came in the last batch: a window further down has them all."""
     rows = records(5)
