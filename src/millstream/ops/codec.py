@@ -36,7 +36,7 @@ def encode(value: Any) -> bytes:
         ) from error
 
 
-_SCALARS = frozenset((int, float, str, bytes, bool, type(None)))
+_all_plain = frozenset((int, float, str, bytes, bool, type(None))).issuperset
 
 
 def check_plain(value: Any) -> None:
@@ -44,11 +44,17 @@ def check_plain(value: Any) -> None:
 
     A set would even come back in an order that is different in every process.
     """
+    if (
+        type(value) is dict
+        and _all_plain(map(type, value.values()))
+        and _all_plain(map(type, value))
+    ):
+        return  # most slates are done here, without a loop of our own
     _check_all((value,))
 
 
 def _check_all(values: Iterable[Any]) -> None:
-    if not set(map(type, values)) - _SCALARS:  # most are done here, without a loop of our own
+    if _all_plain(map(type, values)):
         return
     for value in values:
         if isinstance(value, dict):

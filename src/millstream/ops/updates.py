@@ -302,6 +302,9 @@ class Outcome:
     sent: tuple[int, int] = (0, 0)  # rows and publications that went around their cycle
 
 
+Item = tuple[int, int, int, bytes]  # time, origin, position, packed value
+
+
 class Machine:
     """Calls the functions of one updater in one batch."""
 
@@ -334,6 +337,42 @@ class Machine:
             self._decode = unpack
         self.blank = codec.encode(codec.new())
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether slates are dicts that do not expire, and nobody sets timers."""
+        job = self.job
+        return job.ttl is None and job.on_timer is None and isinstance(job.codec, DictCodec)
+
+    def call_plain(self, cell: Cell, events: Iterable[Item]) -> None:
+        """`call` for several events of one key, where most calls only change the slate."""
+        ctx, fn, names, key = self.ctx, self.job.fn, self.names, cell.key
+        most, blank = self.job.max_slate, self.blank
+        for us, src, pos, packed in events:
+            stored = cell.data
+            event = Event(names.get(src, ""), us, key, packed)
+            ctx._us = us
+            try:
+                slate = {} if stored is None else unpack(stored)
+                given = fn(event, slate, ctx)
+                if given is None and not ctx._used:
+                    check_plain(slate)
+                    data = pack(slate)
+                    if len(data) <= most:
+                        if stored is not None or data != blank:
+                            cell.data, cell.wrote, cell.gone, cell.expires = (
+                                data,
+                                True,
+                                False,
+                                NEVER,
+                            )
+                            if us > cell.ts:
+                                cell.ts = us
+                        continue
+            except Exception as error:  # a user's function may raise anything
+                self._failed(cell, us, src, pos, packed, False, error)
+                continue
+            self._conclude(cell, us, src, pos, packed, False, slate, given, stored is None)
+
     def call(
         self, cell: Cell, us: int, src: int, pos: int, packed: bytes | None, timer: bool = False
     ) -> None:
@@ -344,13 +383,32 @@ class Machine:
             gone_by = self.now if job.clock == "wall" else max(us, self.closed)
             if cell.expires <= gone_by:
                 stored = None  # for this call; if it fails, nothing has changed
-        stream = TIMER if timer else self.names.get(src, "")
-        event = Event(stream, us, cell.key, packed)
+        event = Event(TIMER if timer else self.names.get(src, ""), us, cell.key, packed)
         ctx._us = us
-        rows: list[Row] = []
         try:
             slate = self._new() if stored is None else self._decode(stored)
             given = (job.on_timer if timer else job.fn)(event, slate, ctx)  # type: ignore[misc]
+        except Exception as error:  # a user's function may raise anything
+            self._failed(cell, us, src, pos, packed, timer, error)
+            return
+        self._conclude(cell, us, src, pos, packed, timer, slate, given, stored is None)
+
+    def _conclude(
+        self,
+        cell: Cell,
+        us: int,
+        src: int,
+        pos: int,
+        packed: bytes | None,
+        timer: bool,
+        slate: Any,
+        given: Any,
+        fresh: bool,
+    ) -> None:
+        """Take over what a call did, all of it or nothing."""
+        job, ctx = self.job, self.ctx
+        rows: list[Row] = []
+        try:
             if given is not None:
                 rows = several(given)
                 if rows and job.merge is not None:
@@ -363,21 +421,35 @@ class Machine:
                     f"the slate would have {len(data):,} bytes, more than max_slate="
                     f"{job.max_slate:,}; keep less in it, or raise max_slate"
                 )
-        except UnforeseenStream:
-            raise
-        except ConfigError as error:  # a mistake in the program, not in the record
-            raise RunError(
-                f"updater {job.name!r}: {error}; this batch was not committed"
-            ) from error
-        except Exception as error:  # a user's function may raise anything
-            ctx._clear()
-            value = None if packed is None else decode_row(packed)
-            raw = as_json({"key": cell.key, "value": value, "stream": stream})
-            self.out.failures.append(Failure(us, src, pos, raw, describe(error), timer))
+        except Exception as error:  # what a function gives may come from a generator of its own
+            self._failed(cell, us, src, pos, packed, timer, error)
             return
-        self._write(cell, us, data, fresh=stored is None)
+        self._write(cell, us, data, fresh=fresh)
         if rows or ctx._used:
             self._emit(cell, us, src, pos, rows, timer)
+
+    def _failed(
+        self,
+        cell: Cell,
+        us: int,
+        src: int,
+        pos: int,
+        packed: bytes | None,
+        timer: bool,
+        error: Exception,
+    ) -> None:
+        """A call that raised leaves a dead letter; a mistake of the program stops the run."""
+        if isinstance(error, UnforeseenStream):
+            raise error
+        if isinstance(error, ConfigError):  # a mistake in the program, not in the record
+            raise RunError(
+                f"updater {self.job.name!r}: {error}; this batch was not committed"
+            ) from error
+        self.ctx._clear()
+        value = None if packed is None else decode_row(packed)
+        stream = TIMER if timer else self.names.get(src, "")
+        raw = as_json({"key": cell.key, "value": value, "stream": stream})
+        self.out.failures.append(Failure(us, src, pos, raw, describe(error), timer))
 
     def _emit(self, cell: Cell, us: int, src: int, pos: int, rows: list[Row], timer: bool) -> None:
         """Note what a call gave and asked for."""
@@ -432,9 +504,6 @@ class Machine:
                 f"max_slate={job.max_slate:,}"
             )
         self._write(cell, us, data, fresh=cell.data is None)
-
-
-Item = tuple[int, int, int, bytes]  # time, origin, position, packed value
 
 
 def run_key(

@@ -174,6 +174,10 @@ def _by_key(member: _Member, ready: pa.Table | None) -> None:
     member.slates.load([cell for cell, _ in cells], [shard for _, shard in cells])
     stops = [*starts[1:], len(items)]
     machine, call = member.machine, member.machine.call
+    if machine.is_plain:
+        for key, start, stop in zip(keys, starts, stops, strict=False):
+            machine.call_plain(member.cells[key][0], items[start:stop])
+        return
     if member.job.on_timer is None:
         for key, start, stop in zip(keys, starts, stops, strict=False):
             cell = member.cells[key][0]
