@@ -81,6 +81,7 @@ def test_killed_at_every_named_point(data: Data, unkilled: dict[str, Rows], tmp_
     check_done(tmp_path, unkilled)
 
 
+@pytest.mark.long
 def test_killed_at_the_first_and_the_last_batch(
     data: Data, unkilled: dict[str, Rows], tmp_path: Path
 ) -> None:

@@ -48,6 +48,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_file_gives_what_the_program_gives(here: Any) -> None:
     here.file("app.toml", CONFIG)
     result = here.run("run", "app.toml", "--shards", "5")

@@ -285,6 +285,7 @@ STEPS_CHANGED = """
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_wrong_types_and_too_many_dead_letters(here: Any) -> None:
     app = here.app(
         """
@@ -324,6 +325,7 @@ def test_socket_refused(here: Any) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_full_disk_and_on_with_more_room(here: Any, mounted: Any) -> None:
     place = mounted("size=256k")
     here.file(

@@ -78,6 +78,7 @@ def test_wordcount(here: Any) -> None:
     assert len(found) == len(set(words))
 
 
+@pytest.mark.long
 def test_moving_average(here: Any) -> None:
     run(here, "moving_average.py")
     windows: dict[tuple[str, datetime], list[float]] = defaultdict(list)
@@ -105,6 +106,7 @@ def test_clicks_live(here: Any) -> None:
     assert len({(row["page"], row["window_start"]) for row in found}) == len(found)
 
 
+@pytest.mark.long
 def test_two_jobs(here: Any) -> None:
     run(here, "two_jobs.py")
     orders = [json.loads(line) for line in (here.path / "orders.jsonl").read_text().splitlines()]

@@ -16,7 +16,7 @@ import millstream as ms
 from millstream.testing import reference
 from tests.differential.comparing import assert_same
 from tests.differential.flows import Path as OrderOf
-from tests.differential.flows import Spread, Words, doubled, summary
+from tests.differential.flows import Sizes, Spread, Words, doubled, summary
 
 pytestmark = pytest.mark.spark
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -62,6 +62,21 @@ def functions(stream: ms.Stream, out: Path) -> None:
     reduced.sink(ms.Parquet(out / "first"), name="first")
     words = kept.map_reduce(Words(), ms.tumbling("10s"))
     words.sink(ms.Parquet(out / "second"), name="second")
+
+
+def over_changes(stream: ms.Stream, out: Path) -> None:
+    kept = stream.where("v IS NOT NULL")
+    visits = kept.key_by("k2").window(ms.session("2s"), emit="delta").agg(v=ms.max("v"))
+    above = visits.key_by("k2").window(ms.sliding("20s", "5s"))
+    above.agg(n=ms.count(), most=ms.max("v"), often=ms.top_k("v", 2), all=ms.collect("v")).sink(
+        ms.Parquet(out / "first"), name="first"
+    )
+    pairs = kept.key_by("k").window(ms.count_window(3), emit="delta").agg(v=ms.sum("v"))
+    sums = pairs.where("k > 0").key_by("k").window(ms.tumbling("10s")).map_reduce(Sizes("v"))
+    sums.sink(ms.Parquet(out / "second"), name="second")
+
+
+BUILDS = [aggregates, functions, over_changes]
 
 
 def make_records(seed: int, count: int) -> list[dict[str, Any]]:
@@ -127,7 +142,7 @@ def check(build: Callable[[ms.Stream, Path], None], seed: int, count: int, place
             assert_same(found[name], wanted, scale=1e6, what=f"{name}, parallelism {parallelism}")
 
 
-@pytest.mark.parametrize("build", [aggregates, functions], ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.__name__)
 def test_files_hold_what_the_reference_gives(build: Any, tmp_path: Path, spark: Any) -> None:
     check(build, 1, 400, tmp_path)
 
@@ -135,7 +150,7 @@ def test_files_hold_what_the_reference_gives(build: Any, tmp_path: Path, spark: 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(2, 12))
-@pytest.mark.parametrize("build", [aggregates, functions], ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.__name__)
 def test_files_hold_what_the_reference_gives_at_length(
     build: Any, seed: int, tmp_path: Path, spark: Any
 ) -> None:
