@@ -15,8 +15,9 @@ import pyarrow as pa
 from millstream.ops.changes import settle, without_pairs
 from millstream.ops.chunks import concat, decode_block, flat
 from millstream.ops.jobs import Family, WindowJob
-from millstream.ops.keys import hash_keys, key_arrays
+from millstream.ops.keys import key_arrays
 from millstream.ops.preparing import live, merge_panes
+from millstream.ops.updates import both_hashes
 from millstream.run.batch import Batch, Control
 from millstream.state.segments import Segment, read_segments, safe_name, write_segment
 from millstream.state.tables import KeyedTable
@@ -24,7 +25,6 @@ from millstream.state.tables import KeyedTable
 BAGS = ("panes", "values")
 _SEGMENTS = 6  # per shard, before small ones are merged
 _NEVER = 2**61
-_SECOND_HASH = 0x5EED
 
 
 class Store:
@@ -357,4 +357,4 @@ def hashes_of(keys: tuple[str, ...], rows: pa.Table) -> tuple[np.ndarray, np.nda
         zeros = np.zeros(len(rows), np.uint64)
         return zeros, zeros
     columns = key_arrays(rows, tuple(f"key.{i}" for i in range(len(keys))))
-    return hash_keys(columns), hash_keys(columns, _SECOND_HASH)
+    return both_hashes(columns)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from millstream.errors import RunError
 from millstream.ops.chunks import concat, decode_block, flat
+from millstream.ops.codec import decode_key
 from millstream.ops.events import SCHEMA
 from millstream.ops.progress import BEGIN, END
 from millstream.ops.records import DeadLetter
@@ -444,9 +445,5 @@ def _account(around: Surroundings, member: _Member, ready: pa.Table | None, numb
     top = np.argsort(-counts, kind="stable")[:_HOTTEST].tolist()
     control.hot[name] = (
         len(mine),
-        {key_text(_key(keys.field("values")[i].as_py()))[0]: int(counts[i]) for i in top},
+        {key_text(decode_key(keys.field("values")[i].as_py()))[0]: int(counts[i]) for i in top},
     )
-
-
-def _key(packed: bytes) -> Any:
-    return Cell(packed, 0, 0).key
