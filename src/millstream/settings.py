@@ -21,7 +21,7 @@ class Settings:
     batch_seconds: what a batch should cost; a backlog runs in batches of about this length.
     interval: seconds from one commit to the next at least; 0 commits as soon as something came.
     dead_letter_limit, dead_letter_grace: the run stops once more than this share of all records
-        after the first so many were dead letters.
+        after the first so many were dead letters, or of the records or results of one step.
     cycle_events: published events a cycle of updaters handles in one batch; the rest is carried.
     cycle_hops: how often what one event sets off may go round a cycle, before the run stops.
     max_key: the most bytes the key of a slate may have.

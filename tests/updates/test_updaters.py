@@ -110,7 +110,7 @@ def test_what_would_come_back_as_something_else_is_refused(value: Any) -> None:
     records.key_by("k").update(in_slate, name="one")
     records.key_by("k").update(in_publication, name="two")
     flow.stream("other").sink(ms.Memory(), name="out")
-    with Driver(flow) as driver:
+    with Driver(flow, dead_letter_limit=1) as driver:
         driver.push("in", [event(0)]).end()
         assert driver.slates("one") == {}
         assert driver.output("out") == []

@@ -179,11 +179,13 @@ def show_summary(
 def _books(progress: Progress, steps: list[str]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     table.add_column("ledger", no_wrap=True)
-    for column in _COLUMNS:
+    failed = any(account.get("failed") for account in progress.ledger.values())
+    columns = (*_COLUMNS, "results", "failed") if failed else _COLUMNS
+    for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for step in (name for name in steps if name in progress.ledger):
         account = progress.ledger[step]
-        numbers = [account.get(column, 0) for column in _COLUMNS]
+        numbers = [account.get(column, 0) for column in columns]
         table.add_row(Text(step), *(f"{n:,}" if n else "-" for n in numbers))
     return table
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,15 @@ _ROWS = 4_000_000  # rows gathered at a time
 Merge = Callable[[pa.Table], pa.Table]
 
 
+class Outcome(NamedTuple):
+    """Results of windows that leave, the last of their ends, and results that failed."""
+
+    chunk: Chunk
+    last: int
+    dead: list[DeadLetter]
+    asked: int  # results, whether they failed or not
+
+
 def close(
     job: WindowJob,
     panes: pa.Table | None,
@@ -37,7 +46,7 @@ def close(
     closing: int,
     src: int,
     merge: Merge | None = None,
-) -> tuple[Chunk, int, list[DeadLetter]]:
+) -> Outcome:
     """The results of all windows that end in (closed, closing], and the last such end.
 
     `panes` are by key and pane, each once; or, if `merge` is given to make them so, as often as
@@ -53,7 +62,7 @@ def close(
         start, end = (window_end - span.panes) * span.pane, window_end * span.pane
         ts = end - 1
     chunk, dead = results(job, src, Found(window_key, uniques, start, end, ts), outputs)
-    return chunk, last, dead
+    return Outcome(chunk, last, dead, len(window_key))
 
 
 @dataclass(frozen=True)

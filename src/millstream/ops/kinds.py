@@ -14,17 +14,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.ops.changes import lift_rows
-from millstream.ops.chunks import Chunk, Int64, concat, flat
-from millstream.ops.closing import Found, add_answers, held_outputs, in_order, results, slide
+from millstream.ops.chunks import Int64, concat, flat
+from millstream.ops.closing import (
+    Found,
+    Outcome,
+    add_answers,
+    held_outputs,
+    in_order,
+    results,
+    slide,
+)
 from millstream.ops.codec import encode
 from millstream.ops.grid import Grid, find_runs
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.keys import group_by
 from millstream.ops.preparing import codes_of, state_of
-from millstream.ops.records import DeadLetter
 from millstream.ops.sessions import find_sessions
-
-Outcome = tuple[Chunk, int, list[DeadLetter]]
 
 
 def close_sessions(
@@ -65,7 +70,7 @@ def close_sessions(
         found = nothing_found(job)
     last = int(found.end.max()) if found.end is not None and len(found.end) else watermark
     chunk, dead = results(job, src, found, outputs | _missing(job, outputs))
-    return (chunk, last, dead), panes, values
+    return Outcome(chunk, last, dead, len(found.key)), panes, values
 
 
 def _sessions_found(
@@ -129,7 +134,7 @@ def close_landmarks(
     if found.end is not None and len(found.end):
         last = int(found.end.max()) // job.span.pane
     chunk, dead = results(job, src, found, outputs | _missing(job, outputs))
-    return (chunk, last, dead), grown
+    return Outcome(chunk, last, dead, len(found.key)), grown
 
 
 def _grow(
@@ -220,7 +225,7 @@ def close_numbered(
     parts = [t for t in (_unpacked(known), ready) if t is not None and len(t)]
     if not parts:
         chunk, dead = results(job, src, nothing_found(job), _missing(job, {}))
-        return (chunk, 0, dead), known
+        return Outcome(chunk, 0, dead, 0), known
     names = ["shard", *(f"key.{i}" for i in range(len(family.keys)))]
     heads = [t.select(names) for t in (*parts, known) if t is not None]
     everyone = concat(heads)
@@ -343,4 +348,4 @@ def _close_rows(
         time = np.where(last > leaving.full[key], np.maximum(time, leaving.ended), time)
     found = Found(key, leaving.uniques, start, end, time, last)
     chunk, dead = results(job, src, found, outputs | _missing(job, outputs))
-    return chunk, 0, dead
+    return Outcome(chunk, 0, dead, len(key))

@@ -299,6 +299,7 @@ class Outcome:
     timers: list[tuple[int, Cell]] = field(default_factory=list)
     alarms: list[tuple[int, Cell]] = field(default_factory=list)  # timers by the wall clock
     failures: list[Failure] = field(default_factory=list)
+    fired: int = 0  # timers, whether their call failed or not
     sent: tuple[int, int] = (0, 0)  # rows and publications that went around their cycle
 
 
@@ -378,6 +379,7 @@ class Machine:
     ) -> None:
         """One event or timer of one key."""
         job, ctx = self.job, self.ctx
+        self.out.fired += timer
         stored = cell.data
         if job.ttl is not None and stored is not None:
             gone_by = self.now if job.clock == "wall" else max(us, self.closed)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import errno
 import time
-from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from millstream.ops.progress import END
 from millstream.ops.records import DeadLetter
 from millstream.ops.spans import NOTHING_CLOSED
 from millstream.plan.stages import Plan
+from millstream.run import failing
 from millstream.run import ledger as books
 from millstream.run.batch import AnySplit, Batch, Control, Item, held_back
 from millstream.run.choosing import measure, single_values
@@ -436,19 +437,44 @@ class Engine:
         return stage_delivery(self.checkpoint.path / "staged", batch.number, sink, table)
 
     def _check_dead(self, manifest: Manifest, dead: list[DeadLetter]) -> None:
-        offered = sum(
-            manifest.ledger.get(node.name, {}).get("offered", 0) for node in self.plan.sources()
-        )
+        """Stop before the commit if too much failed, or at the end if a step failed on all."""
         limit, grace = self.settings.dead_letter_limit, self.settings.dead_letter_grace
-        if not dead or offered < grace or manifest.dead <= limit * offered:
+        if limit >= 1:
             return
-        where = self._write_dead(f"rejected-{manifest.batch:08d}", dead)
-        kinds = Counter(f"{letter.operator}: {letter.error}"[:200] for letter in dead)
-        often = "; ".join(f"{number} x {text}" for text, number in kinds.most_common(3))
-        raise RunError(
-            f"{manifest.dead:,} of {offered:,} records are dead letters, more than the limit of "
-            f"{limit:.1%}: {often}. Batch {manifest.batch} was not committed; its dead letters "
-            f"are in {where}. Correct the function or the data, or raise dead_letter_limit"
+        sources = (manifest.ledger.get(node.name, {}) for node in self.plan.sources())
+        offered = sum(account.get("offered", 0) for account in sources)
+        whole = failing.Share(manifest.dead, offered, "records")
+        share = failing.too_many(manifest.ledger, whole, dead, limit, grace)
+        if share is not None:
+            where = self._write_dead(f"rejected-{manifest.batch:08d}", dead)
+            raise RunError(
+                f"{share} are dead letters, more than the limit of {limit:.1%}: "
+                f"{failing.most_frequent(dead)}. Batch {manifest.batch} was not committed; its "
+                f"dead letters are in {where}. Correct the function or the data, or raise "
+                "dead_letter_limit"
+            )
+        if manifest.complete:
+            share = failing.all_failed(manifest.ledger, (node.name for node in self.plan.nodes))
+            if share is not None:
+                raise self._failed_on_all(manifest, share, dead)
+
+    def _failed_on_all(
+        self, manifest: Manifest, share: failing.Share, dead: list[DeadLetter]
+    ) -> RunError:
+        """Below the grace too: a flow in which nothing went well must not look complete."""
+        if dead:
+            self._write_dead(f"rejected-{manifest.batch:08d}", dead)
+        earlier = failing.errors_in(self.checkpoint.path / "dead", share.step)
+        now = (letter.error for letter in dead if letter.operator == share.step)
+        error = next(chain(earlier, now), "")
+        again = "run the same command again"
+        if self.manifest.ledger.get(share.step or "", {}).get("offered"):
+            again = "start with a new checkpoint, as what failed in earlier batches is committed"
+        return RunError(
+            f"{share.step!r} failed on all its input, {share}; the first error: {error}. Batch "
+            f"{manifest.batch} was not committed; the dead letters are in "
+            f"{self.checkpoint.path / 'dead'}. Correct the function or the data and {again}; "
+            "dead_letter_limit=1 lets it end"
         )
 
     def _write_dead(self, stem: str, dead: list[DeadLetter]) -> Path:

@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 
 from millstream.ops.changes import lifted, still_open, unsigned
 from millstream.ops.chunks import Chunk
-from millstream.ops.closing import close
+from millstream.ops.closing import Outcome, close
 from millstream.ops.emission import Firing, Looked, fires, refine
 from millstream.ops.jobs import WindowJob
 from millstream.ops.keys import group_by
-from millstream.ops.kinds import Outcome, close_landmarks, close_numbered, close_sessions
+from millstream.ops.kinds import close_landmarks, close_numbered, close_sessions
 from millstream.ops.preparing import count_panes, in_pane_order, merge_panes
 from millstream.ops.progress import END
 from millstream.ops.rates import has_choice, longest
@@ -72,8 +72,8 @@ def _plain(work: Work, bags: dict[str, Bag]) -> dict[str, Chunk]:
         if job.name in slid:
             chunk = slid[job.name]
         else:
-            chunk, last, dead = rows.close(job, work.closed(job), work.closing(job))
-            work.account(job, last, dead)
+            outcome = rows.close(job, work.closed(job), work.closing(job))
+            chunk = work.account(job, outcome.last, outcome)
             strategies.update({job.name: rows.strategy(job)} if len(chunk) else {})
             if job.name in sliders:
                 sliders[job.name].begin(rows.merged)
@@ -193,10 +193,8 @@ def _emit(
     left = END if job.logical is not None else work.closing(job) * job.span.pane
     looked = Looked(final, left, kind=job.kind)
     if opened is not None and until is not None:
-        open_now, _, dead = opened
-        work.control.dead.extend(dead)
         reach = END if job.logical is not None else until * job.span.pane
-        looked = replace(looked, open_now=open_now, open_end=reach)
+        looked = replace(looked, open_now=work.count(job, opened), open_end=reach)
     chunk, memory = refine(job.emission, looked, store.rows(), work.batch.shards, work.batch.number)
     store.replace(memory)
     return chunk
@@ -216,11 +214,11 @@ def _sessions(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
     panes, values = rows.get("panes"), rows.get("values")
     if job.changes:
         panes = lifted(work.family, values)
-    (chunk, last, dead), panes, listed = close_sessions(
+    outcome, panes, listed = close_sessions(
         job, panes, values if job.lists else None, watermark, src
     )
     values = listed if job.lists else still_open(job, values, watermark)
-    work.account(job, last, dead)
+    chunk = work.account(job, outcome.last, outcome)
     for table, still in (("panes", panes), ("values", values)):
         if table in bags and _size(still) < _size(rows.get(table)):
             bags[table].replace(still)
@@ -252,10 +250,8 @@ def _landmarks(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
     if panes is not None and len(panes):
         reach = closing if until is None else until
         totals = table.rows_of(family.keys, panes.filter(pc.less(panes.column("pane"), reach)))
-    (chunk, last, dead), grown = close_landmarks(
-        family, panes, values, totals, closed, closing, src
-    )
-    work.account(job, last, dead)
+    outcome, grown = close_landmarks(family, panes, values, totals, closed, closing, src)
+    chunk = work.account(job, outcome.last, outcome)
     opened = None
     if until is not None:
         opened, _ = close_landmarks(family, panes, values, totals, closing, until, src)
@@ -288,10 +284,8 @@ def _numbered(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
         ready = unsigned(rows.filter(settled))
         bag.replace(rows.filter(pc.invert(settled)))
     known = tails.every_row() if ended else tails.rows_of(family.keys, ready)
-    (chunk, _, dead), held = close_numbered(
-        family, ready, known, furthest if ended else None, number
-    )
-    work.account(job, watermark, dead)
+    outcome, held = close_numbered(family, ready, known, furthest if ended else None, number)
+    chunk = work.account(job, watermark, outcome)
     opened = None
     if until is not None and early:  # all that have begun, with records whose order is settled
         known = tails.every_row()
@@ -306,7 +300,7 @@ def _numbered(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
         tails.put(family.keys, held)
     tails.store()
     if opened is not None:
-        opened = (_others(opened[0], chunk), *opened[1:])
+        opened = opened._replace(chunk=_others(opened.chunk, chunk))
     return _emit(work, job, chunk, opened, until)
 
 

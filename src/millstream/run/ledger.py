@@ -1,6 +1,7 @@
 """The ledger: where every record went, exact at every commit.
 
-Per step: offered = aggregated + dead + late + diverted + dropped.
+Per step: offered = aggregated + dead + late + diverted + dropped. Steps that give results of their
+own, as windows and updaters do, also count these: `results`, and `failed` beside them.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def summary(ledger: dict[str, dict[str, int]], sources: list[str]) -> str:
     """The books in one line."""
     offered = sum(ledger.get(s, {}).get("offered", 0) for s in sources)
     parts = [f"{offered:,} read"]
-    for way in ("dead", "late", "dropped"):
+    for way in ("dead", "failed", "late", "dropped"):
         number = sum(account.get(way, 0) for account in ledger.values())
         if number:
             parts.append(f"{number:,} {way}")

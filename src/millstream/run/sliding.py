@@ -20,7 +20,7 @@ import pyarrow as pa
 from millstream.errors import RunError
 from millstream.ops import running, stacks
 from millstream.ops.chunks import Chunk, flat
-from millstream.ops.closing import Found, close, results
+from millstream.ops.closing import Found, Outcome, close, results
 from millstream.ops.jobs import Measure, WindowJob
 from millstream.ops.preparing import count_panes, merge_panes
 from millstream.run.stores import Bag, Kept
@@ -98,15 +98,14 @@ class _Sliding:
     def nothing(self) -> Chunk:
         """No window leaves."""
         number = self.work.numbers[self.job.name]
-        chunk, last, dead = close(self.job, None, None, self.closed, self.closing, number)
-        self.work.account(self.job, last, dead)
-        return chunk
+        outcome = close(self.job, None, None, self.closed, self.closing, number)
+        return self.work.account(self.job, outcome.last, outcome)
 
     def answer(self, found: Found, outputs: dict[str, object]) -> Chunk:
         """The windows that left, as rows."""
         chunk, dead = results(self.job, self.work.numbers[self.job.name], found, outputs)
-        self.work.account(self.job, self.closing, dead)
-        return chunk
+        outcome = Outcome(chunk, self.closing, dead, len(found.key))
+        return self.work.account(self.job, outcome.last, outcome)
 
     def compare(self, found: Chunk, hint: str) -> None:
         """In debug mode: stop if results are not what recomputing from panes gives."""
@@ -116,8 +115,8 @@ class _Sliding:
         if panes is not None and len(panes):
             panes = merge_panes(self.work.family, panes)
         number = self.work.numbers[self.job.name]
-        again, _, _ = close(self.job, panes, None, self.closed, self.closing, number)
-        wrong = running.disagreement(self.job, found, again, panes, hint)
+        again = close(self.job, panes, None, self.closed, self.closing, number)
+        wrong = running.disagreement(self.job, found, again.chunk, panes, hint)
         if wrong is not None:
             raise RunError(wrong)
 

@@ -428,10 +428,13 @@ def _account(around: Surroundings, member: _Member, ready: pa.Table | None, numb
     control, name = around.control, member.job.name
     ledger = control.ledger.setdefault(name, Counter())
     late = member.machine.closed if member.job.order == "event" else BEGIN
+    if member.machine.out.fired:
+        ledger["results"] += member.machine.out.fired
     for failure in member.machine.out.failures:
         control.dead.append(DeadLetter(name, failure.src, failure.pos, failure.raw, failure.error))
         if failure.timer:
             ledger["failed"] += 1
+            ledger["results"] -= 1
         else:
             ledger["late" if failure.us < late else "aggregated"] -= 1
             ledger["dead"] += 1

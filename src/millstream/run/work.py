@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from millstream.ops.chunks import Chunk
+from millstream.ops.closing import Outcome
 from millstream.ops.jobs import Family, WindowJob
-from millstream.ops.records import DeadLetter
 from millstream.run.batch import Batch, Control
 
 
@@ -43,9 +44,17 @@ class Work:
         """The same for all operators of the family."""
         return {job.name: self.closing(job) for job in self.family.jobs}
 
-    def account(self, job: WindowJob, last: int, dead: list[DeadLetter]) -> None:
+    def account(self, job: WindowJob, last: int, outcome: Outcome) -> Chunk:
         """Note how far an operator came, and results that could not be computed."""
         self.control.last_end[job.name] = last
-        self.control.dead.extend(dead)
-        if dead:
-            self.control.ledger.setdefault(job.name, Counter())["failed"] += len(dead)
+        return self.count(job, outcome)
+
+    def count(self, job: WindowJob, outcome: Outcome) -> Chunk:
+        """Note how many results there were, and which failed; gives those that did not."""
+        self.control.dead.extend(outcome.dead)
+        if outcome.asked:
+            counts = self.control.ledger.setdefault(job.name, Counter())
+            counts["results"] += outcome.asked - len(outcome.dead)
+            if outcome.dead:
+                counts["failed"] += len(outcome.dead)
+        return outcome.chunk
