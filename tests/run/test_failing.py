@@ -102,7 +102,9 @@ def test_a_map_that_raises_on_everything_is_not_complete() -> None:
     source(flow).map(lambda row: row["missing"]).sink(ms.Memory())
     with driver(flow) as run:
         run.push("in", rows(2))
-        with pytest.raises(ms.RunError, match="'map' failed on all its input.*KeyError: 'missing'"):
+        with pytest.raises(
+            ms.RunError, match=r"'map' failed on all its input.*KeyError: 'missing'"
+        ):
             run.end()
 
 
