@@ -14,7 +14,8 @@ import pytest
 
 import millstream as ms
 from millstream.state import segments
-from millstream.state.checkpoint import Checkpoint, examine
+from millstream.state.checkpoint import Checkpoint
+from millstream.state.doctor import examine
 from millstream.state.manifests import list_manifests, read_manifest
 from millstream.testing import run_in_process
 from tests.chaos import support
@@ -113,11 +114,12 @@ def segment_of(operator: str) -> Callable[[Path], Path]:
 def staged(sink: str) -> Callable[[Path], Path]:
     def find(work: Path) -> Path:
         named = [o for o in read_manifest(newest(work)).outputs if o.sink == sink]
-        return Path(named[0].staged)
+        return work / "out" / OF[sink] / ".millstream" / named[0].staged
 
     return find
 
 
+OF = {"parquet": "first", "jsonl": "raw"}
 TARGETS: dict[str, Callable[[Path], Path]] = {
     "newest manifest": newest,
     "older manifest": older,

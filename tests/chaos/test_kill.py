@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from millstream.run.faults import POINTS
-from millstream.state.checkpoint import examine
+from millstream.state.doctor import examine
 from tests.chaos import support
 from tests.chaos.support import (
     Data,

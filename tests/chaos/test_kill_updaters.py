@@ -23,7 +23,8 @@ import pytest
 import millstream as ms
 from millstream.ops.codec import as_key
 from millstream.run.faults import POINTS
-from millstream.state.checkpoint import Checkpoint, examine
+from millstream.state.checkpoint import Checkpoint
+from millstream.state.doctor import examine
 from millstream.state.tables import KeyedTable
 from millstream.testing import Driver, reference
 from tests.chaos.support import APP, check_readable, finish, kill, spawn, wait_for

@@ -200,7 +200,7 @@ def no_offsets(patch: Patch) -> None:
 def no_atomic_publishing(patch: Patch) -> None:
     """Files are copied to where readers look, and the process ends half-way."""
 
-    def copy(staged: str, final: str) -> None:
+    def copy(staged: str, final: str, size: int, checksum: int) -> None:
         if Path(staged).exists():
             data = Path(staged).read_bytes()
             Path(final).write_bytes(data[: len(data) // 2])
@@ -244,7 +244,7 @@ def no_check_of_attempts(patch: Patch) -> None:
 def no_discarding(patch: Patch) -> None:
     """What a dead attempt staged is published along with the rest."""
 
-    def publish_all(directory: Path, keep: set[str]) -> None:
+    def publish_all(directory: Path) -> None:
         for path in (directory / writers.STAGING).glob("*-*"):
             path.rename(directory / f"part-{path.name}")
 

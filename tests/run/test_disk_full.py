@@ -17,7 +17,8 @@ from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.runner import plan_flow
 from millstream.settings import Settings
-from millstream.state.checkpoint import Checkpoint, examine
+from millstream.state.checkpoint import Checkpoint
+from millstream.state.doctor import examine
 
 ROWS = 40_000
 

@@ -11,7 +11,7 @@ import pytest
 
 import millstream as ms
 from millstream.errors import RunError
-from millstream.io.writers import STAGING, check_staged, claim, publish_file, stage_file
+from millstream.io.writers import STAGING, check_staged, publish_file, stage_file
 from millstream.run import engine as engines
 from millstream.run import publishing
 from millstream.run.publishing import publish, recover, stage_delivery
@@ -40,38 +40,30 @@ OPTIONS = {"batch_rows": 2, "batch_bytes": 100}
 
 
 def test_a_file_is_published_once_and_the_second_time_does_nothing(tmp_path: Path) -> None:
-    staged, (size, checksum) = stage_file(tmp_path, "1-a", "parquet", pa.table({"n": [1]}))
-    assert Path(staged).parent.name == STAGING
-    assert size == Path(staged).stat().st_size
-    check_staged(staged, size, checksum)
-    final = str(tmp_path / "part-1.parquet")
-    publish_file(staged, final)
-    publish_file(staged, final)
+    name, check = stage_file(tmp_path, "1-a", "parquet", pa.table({"n": [1]}))
+    staged, final = Path(name), tmp_path / "part-1.parquet"
+    assert staged.parent.name == STAGING
+    assert check[0] == staged.stat().st_size
+    check_staged(staged, final, *check)
+    publish_file(staged, final, *check)
+    publish_file(staged, final, *check)
+    check_staged(staged, final, *check)
+    assert not staged.exists()
     assert pq.read_table(final).to_pylist() == [{"n": 1}]
-    Path(final).unlink()
+    final.unlink()
     with pytest.raises(RunError, match="somebody removed committed output"):
-        publish_file(staged, final)
+        publish_file(staged, final, *check)
 
 
 def test_a_damaged_staged_file_is_not_published(tmp_path: Path) -> None:
-    staged, check = stage_file(tmp_path, "1-a", "jsonl", pa.table({"n": [1, 2]}))
+    stem = "00000001-0-0000"
+    staged, check = stage_file(tmp_path, f"{stem}-ab", "jsonl", pa.table({"n": [1, 2]}))
     Path(staged).write_text('{"n":1}\n{"n":3}\n')
-    final = str(tmp_path / "part-1.jsonl")
-    manifest = Manifest(1, outputs=[Output("sink", staged, final, 2, *check)])
+    final = tmp_path / f"part-{stem}.jsonl"
+    manifest = Manifest(1, outputs=[Output("sink", Path(staged).name, final.name, 2, *check)])
     with pytest.raises(RunError, match="is damaged and was not published"):
-        recover(manifest, {}, known=True)
-    assert not Path(final).exists()
-
-
-def test_a_claim_survives_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The marker is never half written: that would lock the owner out."""
-    claim(tmp_path, "flow 1")
-    (tmp_path / "part-0.jsonl").write_text("{}\n")
-    before = (tmp_path / STAGING / "owner").stat().st_ino
-    claim(tmp_path, "flow 1")
-    assert (tmp_path / STAGING / "owner").stat().st_ino == before  # not written again
-    with pytest.raises(ms.ConfigError, match="choose another directory"):
-        claim(tmp_path, "flow 2")
+        recover(manifest, {"sink": ms.Jsonl(tmp_path)}, tmp_path, known=True)
+    assert not final.exists()
 
 
 # -- rows handed over in this process -------------------------------------------------------------
@@ -159,17 +151,17 @@ def test_staged_rows_that_vanished_are_not_passed_over(tmp_path: Path) -> None:
     memory = ms.Memory()
     output = stage_delivery(tmp_path, 1, "a sink", pa.table({"n": [1, 2]}))
     manifest = Manifest(1, outputs=[output])
-    Path(output.staged).unlink()
+    (tmp_path / output.staged).unlink()
     with pytest.raises(RunError, match="it is not known whether sink 'a sink' got its 2 rows"):
-        recover(manifest, {"a sink": memory}, known=True)
-    recover(manifest, {"a sink": memory}, known=False)
+        recover(manifest, {"a sink": memory}, tmp_path, known=True)
+    recover(manifest, {"a sink": memory}, tmp_path, known=False)
     assert memory.rows == []
 
 
 def test_a_sink_that_is_no_longer_there(tmp_path: Path) -> None:
     output = stage_delivery(tmp_path, 1, "gone", pa.table({"n": [1, 2]}))
-    publish(Manifest(1, outputs=[output]), {})
-    assert not Path(output.staged).exists()
+    publish(Manifest(1, outputs=[output]), {}, tmp_path)
+    assert not (tmp_path / output.staged).exists()
 
 
 def test_console_shows_a_table_and_says_what_it_left_out(
@@ -177,7 +169,7 @@ def test_console_shows_a_table_and_says_what_it_left_out(
 ) -> None:
     table = pa.table({"name": ["[red]a", None, "c"], "x": [1.5, 2.0, None]})
     output = stage_delivery(tmp_path, 4, "shown", table)
-    publish(Manifest(4, outputs=[output]), {"shown": ms.Console(limit=2)})
+    publish(Manifest(4, outputs=[output]), {"shown": ms.Console(limit=2)}, tmp_path)
     text = capsys.readouterr().out
     assert "shown, batch 4: 3 rows" in text
     assert "[red]a" in text

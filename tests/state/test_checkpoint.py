@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from millstream.errors import CheckpointError
-from millstream.state.checkpoint import Checkpoint, examine
+from millstream.state.checkpoint import Checkpoint, Published
+from millstream.state.doctor import examine
 from millstream.state.manifests import Manifest, list_manifests
 from millstream.state.segments import SegmentFile
 
@@ -135,13 +136,18 @@ def test_the_marker_is_believed_only_if_it_is_whole(tmp_path: Path) -> None:
     place = Checkpoint(tmp_path)
     assert place.published() is None
     place.mark_published(12)
-    assert place.published() == 12
+    assert place.published() == Published(12, "")
+    commit(place, 13)
+    place.mark_published(13)
+    marked = place.published()
+    assert marked is not None
+    assert (marked.batch, len(marked.digest)) == (13, 32)
     marker = place.path / "published"
     data = marker.read_bytes()
     for at in range(len(data)):
         marker.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         assert place.published() is None
-    for wrong in (b"", b"12", b"\xff\xfe", b"13 " + data.split()[1]):
+    for wrong in (b"", b"12", b"\xff\xfe", b"12 " + data.split(b" ", 1)[1]):
         marker.write_bytes(wrong)
         assert place.published() is None
 

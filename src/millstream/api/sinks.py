@@ -27,8 +27,13 @@ class FileSink:
         if Path(self.path).is_file():
             raise ConfigError(f"{step}({str(self.path)!r}) is a file; give a directory")
 
+    @property
+    def directory(self) -> Path:
+        """Where the files go: the same for every way to write the path."""
+        return Path(self.path).resolve()
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (Path(self.path).absolute(),)  # a worker may stand somewhere else
+        return type(self), (self.directory,)  # a worker may stand somewhere else
 
 
 @dataclass(frozen=True)

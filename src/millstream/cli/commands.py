@@ -205,7 +205,7 @@ def doctor(
 
     Nothing is changed. Exit code 0 if it is sound, 1 if it is damaged.
     """
-    from millstream.state.checkpoint import examine
+    from millstream.state.doctor import examine
 
     lines, sound = examine(checkpoint)
     typer.echo("\n".join(lines))

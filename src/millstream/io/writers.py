@@ -1,7 +1,8 @@
-"""Writing results: whole files under temporary names, published by a rename in the same directory.
+"""Writing results: whole files under temporary names, published under their final ones.
 
 A task stages its file inside the sink's own directory (a hidden folder readers skip), so that
-publishing is one atomic rename on one file system, and can be repeated after a crash.
+publishing is one atomic step on one file system, and can be repeated after a crash. It never
+replaces a file: what stands under the final name is ours already, or somebody else's.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millstream.errors import ConfigError, RunError
-from millstream.state.segments import sync_directory, write_durably
-
-STAGING = ".millstream"
+from millstream.errors import CheckpointError, RunError
+from millstream.state.manifests import STAGING
+from millstream.state.places import create_new, link_new, read_regular
+from millstream.state.segments import sync_directory
 
 
 def stage_file(
@@ -25,7 +26,7 @@ def stage_file(
 ) -> tuple[str, tuple[int, int]]:
     """Write a table whole and durably; gives its path, and its size and checksum."""
     staged = directory / STAGING / f"{name}.{suffix}"
-    staged.parent.mkdir(parents=True, exist_ok=True)
+    staged.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     data: pa.Buffer | bytes
     if suffix == "parquet":
         sink = pa.BufferOutputStream()
@@ -33,7 +34,7 @@ def stage_file(
         data = sink.getvalue()
     else:
         data = json_lines(table)
-    with open(staged, "wb") as out:
+    with os.fdopen(create_new(staged), "wb") as out:
         out.write(data)
         out.flush()
         os.fsync(out.fileno())
@@ -46,57 +47,49 @@ def json_lines(table: pa.Table) -> bytes:
     return b"".join(encoder.encode(row) + b"\n" for row in table.to_pylist())
 
 
-def check_staged(staged: str, size: int, checksum: int) -> None:
+def check_staged(staged: Path, final: Path | None, size: int, checksum: int) -> None:
     """Refuse to publish a file that is not what its batch wrote."""
-    if os.path.exists(staged):
-        data = Path(staged).read_bytes()
-        if (len(data), zlib.crc32(data)) != (size, checksum):
-            raise RunError(
-                f"the staged file {staged} of a committed batch is damaged and was not published; "
-                "`millstream doctor` tells how to go back to the batch before"
-            )
-
-
-def publish_file(staged: str, final: str) -> None:
-    """Give a staged file its final name; a second time does nothing."""
-    if os.path.exists(staged):
-        os.replace(staged, final)
-        sync_directory(Path(final).parent)
-    elif not os.path.exists(final):
+    found = staged if os.path.lexists(staged) else final
+    if found is not None and os.path.lexists(found) and not _same(found, size, checksum):
+        what = "staged file" if found == staged else "published file"
         raise RunError(
-            f"neither the staged file {staged} nor {final} exists: somebody removed committed "
-            "output; restore it, or start with a new checkpoint and an empty output directory"
+            f"the {what} {found} of a committed batch is damaged and was not published; "
+            "`millstream doctor` tells how to go back to the batch before"
         )
 
 
-def check_owner(directory: Path, owner: str | None) -> str | None:
-    """Whose results a directory holds; those of another checkpoint are refused."""
-    marker = directory / STAGING / "owner"
-    other = marker.read_text().strip() if marker.exists() else None
-    if other is not None and other != owner and any(directory.glob("part-*")):
-        raise ConfigError(
-            f"{directory} holds results of another checkpoint (flow {other}); choose another "
-            "directory, remove it, or go on with the checkpoint they belong to"
-        )
-    return other
-
-
-def claim(directory: Path, owner: str) -> None:
-    """Make a sink's directory ours, or refuse if it holds the results of another checkpoint."""
-    marker = directory / STAGING / "owner"
+def publish_file(staged: Path, final: Path, size: int, checksum: int) -> None:
+    """Give a staged file its final name; a second time does nothing."""
+    if not os.path.lexists(staged):
+        if not os.path.lexists(final):
+            raise RunError(
+                f"neither the staged file {staged} nor {final} exists: somebody removed committed "
+                "output; restore it, or start with a new checkpoint and an empty output directory"
+            )
+        return
     try:
-        marker.parent.mkdir(parents=True, exist_ok=True)
-        if check_owner(directory, owner) != owner:
-            write_durably(marker, owner.encode())
-    except OSError as error:
-        raise ConfigError(
-            f"output directory {directory} cannot be written "
-            f"({error.strerror}); make it writable or choose another"
-        ) from error
+        link_new(staged, final)
+    except FileExistsError as error:
+        if not _same(final, size, checksum):
+            raise RunError(
+                f"{final} is there already and was not written by this flow; it is left as it is "
+                "and nothing is lost: move it away and start again"
+            ) from error
+    staged.unlink(missing_ok=True)
+    sync_directory(final.parent)
 
 
-def discard_staged(directory: Path, keep: set[str]) -> None:
+def _same(path: Path, size: int, checksum: int) -> bool:
+    """Whether a file is what a batch wrote."""
+    try:
+        data = read_regular(path)
+    except CheckpointError:
+        return False
+    return (len(data), zlib.crc32(data)) == (size, checksum)
+
+
+def discard_staged(directory: Path) -> None:
     """Remove staged files of attempts that were never committed."""
-    for path in (directory / STAGING).glob("*-*"):
-        if str(path) not in keep:
+    for path in (directory / STAGING).glob("[0-9]*-*"):
+        if path.is_file() or path.is_symlink():
             path.unlink(missing_ok=True)

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 
 from millstream.api.sinks import FileSink
 from millstream.errors import RunError
-from millstream.io.writers import claim, discard_staged
+from millstream.io.claims import Claim
+from millstream.io.writers import discard_staged
 from millstream.ops.chunks import OFFSET_BITS, concat, decode_block
 from millstream.ops.emission import Firing, fires
 from millstream.ops.progress import END
@@ -34,7 +35,7 @@ from millstream.run.choosing import measure, single_values
 from millstream.run.executors import Executor
 from millstream.run.faults import crash_point
 from millstream.run.mirroring import Mirrors
-from millstream.run.program import adopt_additions, check_program
+from millstream.run.program import adopt_additions, check_program, owner_of, renew_lease
 from millstream.run.publishing import publish, recover, stage_delivery
 from millstream.run.sources import Tracker, make_tracker, progress_of
 from millstream.run.spreading import Spreading, readers
@@ -80,6 +81,7 @@ class Engine:
         self.spreading = Spreading()
         self.readers: dict[str, int] = {}  # tasks that read each source in the last batch
         self.mirrors: Mirrors | None = None
+        self._claims: list[Claim] = []
         self._to_deliver: dict[str, Any] = {sink.name: sink.spec for sink in plan.sinks()}
 
     # -- starting -------------------------------------------------------------------------------
@@ -88,21 +90,19 @@ class Engine:
         """Take the checkpoint over: check the program, finish the last batch, drop leftovers."""
         program = check_program(self.plan, self.checkpoint, self.settings.shards, cores)
         self.shards: int = program["shards"]
-        for sink in self.plan.sinks():
-            if isinstance(sink.spec, FileSink):
-                claim(Path(sink.spec.path).absolute(), f"{self.plan.flow} {program['id']}")
+        latest = self.checkpoint.latest()
+        self._claim(program, latest.batch if latest is not None else -1)
         self.mirrors = Mirrors(
             self.plan, program["id"], self.checkpoint.path / "state", self._waiting
         )
         self._to_deliver.update(self.mirrors.rows)
         self.mirrors.check()
-        latest = self.checkpoint.latest()
         if latest is not None:
             self.manifest = latest
             published = self.checkpoint.published()
-            if published != latest.batch:
+            if published is None or published.batch != latest.batch:
                 known = published is not None or latest.batch == 0
-                recover(latest, self._to_deliver, known=known)
+                recover(latest, self._to_deliver, self.checkpoint.staged, known=known)
                 self.checkpoint.mark_published(latest.batch)
             self.mirrors.publish(latest, self.checkpoint.before(latest))
         self.notes = adopt_additions(self.plan, self.checkpoint, program, self.manifest)
@@ -110,9 +110,8 @@ class Engine:
         self.since: dict[str, dict[str, int]] = program["since"]
         self.checkpoint.discard_uncommitted(self.manifest.batch)
         self.checkpoint.discard_delivered()
-        for sink in self.plan.sinks():
-            if isinstance(sink.spec, FileSink):
-                discard_staged(Path(sink.spec.path).absolute(), set())
+        for claim in self._claims:
+            discard_staged(claim.directory)
         self.started = self.clock()
         for number, node in enumerate(self.plan.sources()):
             state = self.manifest.sources.get(node.name) or SourceState()
@@ -127,7 +126,24 @@ class Engine:
             tracker.close()
         if self.mirrors is not None:
             self.mirrors.close()
+        for claim in self._claims:
+            claim.release()
         self.checkpoint.close()
+
+    def _claim(self, program: dict[str, Any], newest: int) -> None:
+        """Take every output directory for this run, before anything is written there."""
+        before, lease = renew_lease(self.checkpoint, program)
+        for sink in self.plan.sinks():
+            if isinstance(sink.spec, FileSink):
+                claim = Claim(sink.spec.directory, owner_of(program), lease)
+                claim.take(before, newest)
+                self._claims.append(claim)
+
+    def _check_claims(self) -> None:
+        """Neither the checkpoint nor an output directory has been taken by another run."""
+        self.checkpoint.check_lock()
+        for claim in self._claims:
+            claim.check()
 
     # -- one batch ------------------------------------------------------------------------------
 
@@ -297,9 +313,8 @@ class Engine:
     def _discard(self, batch: Batch) -> None:
         """Remove what a batch wrote that will not be committed."""
         self.checkpoint.discard_uncommitted(batch.number - 1)
-        for sink in self.plan.sinks():
-            if isinstance(sink.spec, FileSink):
-                discard_staged(Path(sink.spec.path).absolute(), set())
+        for claim in self._claims:
+            discard_staged(claim.directory)
 
     # -- committing -----------------------------------------------------------------------------
 
@@ -310,7 +325,8 @@ class Engine:
         self._patiently(lambda: self._write(batch, manifest, dead, items))
         before, self.manifest = self.manifest, manifest
         crash_point("after-manifest", batch.number)
-        self._patiently(lambda: publish(manifest, self._to_deliver))
+        self._check_claims()
+        self._patiently(lambda: publish(manifest, self._to_deliver, self.checkpoint.staged))
         if self.mirrors is not None:
             self.mirrors.publish(manifest, before)
         crash_point("published", batch.number)
@@ -337,6 +353,7 @@ class Engine:
             self._write_dead(f"{batch.number:08d}", dead)
         crash_point("dead-letters-written", batch.number)
         crash_point("before-manifest", batch.number)
+        self._check_claims()
         self.checkpoint.commit(manifest)
 
     def _next_manifest(self, batch: Batch, controls: list[Control]) -> Manifest:

@@ -15,7 +15,7 @@ import numpy as np
 
 from millstream.api.sinks import FileSink
 from millstream.errors import CheckpointError
-from millstream.io.writers import check_owner
+from millstream.io.claims import Lease, check_owner
 from millstream.ops.jobs import Family, WindowJob, timestamp
 from millstream.ops.updates import DICTS
 from millstream.plan.stages import Plan
@@ -72,6 +72,11 @@ def describe_program(plan: Plan) -> dict[str, Any]:
         "sources": sources,
         "operators": operators,
         "families": families,
+        "sinks": {
+            sink.name: str(sink.spec.directory)
+            for sink in plan.sinks()
+            if isinstance(sink.spec, FileSink)
+        },
         "graph": {
             "nodes": [
                 {"name": node.name, "kind": node.kind, "level": plan.levels.get(node.name)}
@@ -143,7 +148,7 @@ def adopt_additions(
     if manifest.batch >= 0:
         fresh = [node.name for node in plan.updaters() if node.name not in program["operators"]]
         notes.extend(f"{name} is new and begins with what comes from now on" for name in fresh)
-    program.update({name: described[name] for name in ("operators", "families", "graph")})
+    program.update({name: described[name] for name in ("operators", "families", "graph", "sinks")})
     checkpoint.write_program(program)
     return notes
 
@@ -199,8 +204,21 @@ def check_owners(plan: Plan, program: dict[str, Any] | None) -> None:
     """Refuse output directories with the results of another checkpoint; changes nothing."""
     for sink in plan.sinks():
         if isinstance(sink.spec, FileSink):
-            owner = None if program is None else f"{plan.flow} {program['id']}"
-            check_owner(Path(sink.spec.path).absolute(), owner)
+            check_owner(sink.spec.directory, None if program is None else owner_of(program))
+
+
+def owner_of(program: dict[str, Any]) -> str:
+    """How output directories name a checkpoint."""
+    return " ".join(f"{program['flow']} {program['id']}".split())
+
+
+def renew_lease(checkpoint: Checkpoint, program: dict[str, Any]) -> tuple[Lease, Lease]:
+    """The lease of the run before, and that of this one, which is on disk before it is used."""
+    before = Lease(program.get("epoch", 0), program.get("lease", ""))
+    now = Lease(before.epoch + 1, uuid.uuid4().hex)
+    program["epoch"], program["lease"] = now.epoch, now.token
+    checkpoint.write_program(program)
+    return before, now
 
 
 def _changes(known: dict[str, Any], now: dict[str, Any]) -> list[str]:

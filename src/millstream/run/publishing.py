@@ -13,12 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from millstream.api.sinks import Call, Console, Memory
+from millstream.api.sinks import Call, Console, FileSink, Memory
 from millstream.errors import RunError
 from millstream.io.writers import check_staged, publish_file
 from millstream.run.faults import crash_point
 from millstream.run.mirroring import RowMirror
-from millstream.state.manifests import Manifest, Output
+from millstream.state.manifests import Manifest, Output, staged_at
 from millstream.state.segments import safe_name, write_durably
 
 _DONE = ".done"  # rows that were handed over, until the whole batch is marked as published
@@ -32,41 +32,57 @@ def stage_delivery(directory: Path, batch: int, sink: str, table: pa.Table) -> O
     data = out.getvalue()
     path = directory / f"{batch:08d}-{safe_name(sink)}.arrow"
     write_durably(path, data)
-    return Output(sink, str(path), None, len(table), len(data), zlib.crc32(data))
+    return Output(sink, path.name, None, len(table), len(data), zlib.crc32(data))
 
 
-def recover(manifest: Manifest, sinks: dict[str, Any], *, known: bool) -> None:
+def recover(manifest: Manifest, sinks: dict[str, Any], deliveries: Path, *, known: bool) -> None:
     """Publish a batch after a crash: what was staged must still be what was written.
 
     `known`: the batch is certain not to be published; otherwise rows that are no longer staged
     were handed over before.
     """
-    for output in manifest.outputs:
-        check_staged(output.staged, output.size, output.checksum)
-        handed_over = os.path.exists(output.staged + _DONE)
-        missing = not (os.path.exists(output.staged) or handed_over)
-        if known and output.final is None and missing:
+    for output, staged, final in located(manifest, sinks, deliveries):
+        check_staged(staged, final, output.size, output.checksum)
+        handed_over = _done(staged).exists()
+        missing = not (staged.exists() or handed_over)
+        if known and final is None and missing:
             raise RunError(
-                f"the staged file {output.staged} of a committed batch is missing, and it is not "
+                f"the staged file {staged} of a committed batch is missing, and it is not "
                 f"known whether sink {output.sink!r} got its {output.rows} rows; to go on without "
                 "them remove the file 'published' in the checkpoint"
             )
-    publish(manifest, sinks)
+    publish(manifest, sinks, deliveries)
 
 
-def publish(manifest: Manifest, sinks: dict[str, Any]) -> None:
+def publish(manifest: Manifest, sinks: dict[str, Any], deliveries: Path) -> None:
     """Give files their final names, then hand rows to the sinks in this process."""
-    for number, output in enumerate(manifest.outputs):
-        if output.final is not None:
-            publish_file(output.staged, output.final)
+    outputs = located(manifest, sinks, deliveries)
+    for number, (output, staged, final) in enumerate(outputs):
+        if final is not None:
+            publish_file(staged, final, output.size, output.checksum)
         if number == 0:
             crash_point("half-published", manifest.batch)
-    for output in manifest.outputs:
-        path = Path(output.staged)
-        if output.final is None and path.exists():
-            table = pa.ipc.open_file(pa.py_buffer(path.read_bytes())).read_all()
+    for output, staged, final in outputs:
+        if final is None and staged.exists():
+            table = pa.ipc.open_file(pa.py_buffer(staged.read_bytes())).read_all()
             _deliver(output.sink, sinks.get(output.sink), table, manifest.batch)
-            os.replace(path, f"{path}{_DONE}")
+            os.replace(staged, _done(staged))
+
+
+def located(
+    manifest: Manifest, sinks: dict[str, Any], deliveries: Path
+) -> list[tuple[Output, Path, Path | None]]:
+    """The outputs of a batch with their places, which the plan decides and not the manifest."""
+    found = []
+    for output in manifest.outputs:
+        spec = sinks.get(output.sink)
+        directory = spec.directory if isinstance(spec, FileSink) else None
+        found.append((output, *staged_at(manifest.batch, output, directory, deliveries)))
+    return found
+
+
+def _done(staged: Path) -> Path:
+    return staged.with_name(staged.name + _DONE)
 
 
 def _deliver(name: str, sink: Any, table: pa.Table, batch: int) -> None:

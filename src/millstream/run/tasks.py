@@ -331,11 +331,10 @@ class Task:
             if isinstance(spec, FileSink):
                 table = concat([chunk.table for chunk in chunks])
                 stem = f"{self.batch.number:08d}-{level}-{part:04d}"
-                path = Path(spec.path).absolute()
                 suffix: str = spec.suffix  # type: ignore[attr-defined]
-                staged, check = stage_file(path, f"{stem}-{self.attempt}", suffix, table)
-                final = str(path / f"part-{stem}.{suffix}")
-                self.control.outputs.append(Output(name, staged, final, rows, *check))
+                staged, check = stage_file(spec.directory, f"{stem}-{self.attempt}", suffix, table)
+                final = f"part-{stem}.{suffix}"
+                self.control.outputs.append(Output(name, Path(staged).name, final, rows, *check))
             else:
                 placed = [
                     chunk.table.append_column("__ts", pa.array(chunk.ts))

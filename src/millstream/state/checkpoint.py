@@ -1,7 +1,9 @@
 """A checkpoint: the directory a flow lives in, and who may use it.
 
 It is created readable by its owner only, locked by one driver at a time, and never started afresh
-in silence: a damaged newest manifest or a changed program is refused with what can be done.
+in silence: a damaged newest manifest or a changed program is refused with what can be done. What
+lies in it is data, never an order: no link in it is followed (`places.py`), and no path is taken
+from it. `doctor.py` says what is wrong with one.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import socket
 import time
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,15 +25,31 @@ import msgspec
 from millstream.errors import CheckpointError
 from millstream.state.manifests import (
     Manifest,
-    check_registry,
     list_manifests,
+    load_manifest,
     name_of,
     read_manifest,
 )
 from millstream.state.manifests import write_manifest as _write_manifest
-from millstream.state.segments import safe_name, verify, verify_named, write_durably
+from millstream.state.places import (
+    check_directory,
+    check_given,
+    create_new,
+    read_regular,
+    strangers,
+)
+from millstream.state.segments import write_durably
 
 _PARTS = ("manifests", "state", "staged", "dead", "sources", "spool")
+SCRATCH = "spark"  # what Spark keeps on disk while it runs; removed without being looked at
+
+
+@dataclass(frozen=True)
+class Published:
+    """The last batch whose outputs were all published, and the digest of its manifest."""
+
+    batch: int
+    digest: str  # empty in a marker of an older version
 
 
 class Checkpoint:
@@ -38,6 +58,8 @@ class Checkpoint:
     def __init__(self, path: str | Path, *, create: bool = True) -> None:
         self.path = Path(path).absolute()
         self._lock: IO[str] | None = None
+        self._directory: int | None = None
+        self._tip: tuple[int, str] = (-1, "")  # the newest manifest, and its digest
         if create:
             self._create()
         elif not self.path.is_dir():
@@ -51,11 +73,15 @@ class Checkpoint:
     def _create(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            check_given(self.path, "checkpoint")
             for part in _PARTS:
-                (self.path / part).mkdir(exist_ok=True, mode=0o700)
+                with contextlib.suppress(FileExistsError):
+                    (self.path / part).mkdir(mode=0o700)
+                check_directory(self.path / part, "part of the checkpoint")
             probe = self.path / f".probe-{os.getpid()}"
             try:
-                probe.write_text("x")
+                with os.fdopen(create_new(probe), "w") as out:
+                    out.write("x")
             finally:
                 probe.unlink(missing_ok=True)
         except FileExistsError as error:
@@ -77,37 +103,69 @@ class Checkpoint:
     # -- who owns it ----------------------------------------------------------------------------
 
     def lock(self) -> None:
-        """Take the checkpoint for this process, or say who has it."""
-        handle = open(self.path / "lock", "a+")  # noqa: SIM115 - held until close()
+        """Take the checkpoint for this process, or say who has it.
+
+        Both the file `lock`, which says who, and the directory are locked: whoever removes the
+        file does not get the checkpoint with it.
+        """
+        for name, problem in strangers(self.path, skip=frozenset({SCRATCH})):
+            raise CheckpointError(
+                f"{self.path / name} {problem} (`millstream doctor {self.path}` names all)"
+            )
+        for name in ("lock", "flow.json", "published"):
+            if (self.path / name).is_dir():
+                raise CheckpointError(f"{self.path / name} is a directory; remove it")
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.fdopen(os.open(self.path / "lock", flags, 0o600), "r+", errors="replace")
+        directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_directory(directory)
         except OSError as error:
-            handle.seek(0)
-            owner = handle.read().strip() or "another process"
+            owner = handle.read(200).strip() or "another process"
             handle.close()
+            os.close(directory)
             raise CheckpointError(
                 f"checkpoint {self.path} is owned by {owner}; stop that run first, or give "
                 "this one a checkpoint of its own with checkpoint= or --checkpoint"
             ) from error
-        handle.seek(0)
         handle.truncate()
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
         handle.write(f"pid {os.getpid()} on host {socket.gethostname()} since {since} UTC")
         handle.flush()
-        self._lock = handle
+        self._lock, self._directory = handle, directory
+
+    def check_lock(self) -> None:
+        """Refuse to go on if the lock is no longer the one this process took."""
+        if self._lock is None:
+            return
+        held = os.fstat(self._lock.fileno())
+        try:
+            found: os.stat_result | None = os.lstat(self.path / "lock")
+        except FileNotFoundError:
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino):
+            raise CheckpointError(
+                f"{self.path / 'lock'} was removed or replaced while this run held it, so another "
+                "run may own the checkpoint by now; nothing more is written: start again, and "
+                "leave that file alone"
+            )
 
     def close(self) -> None:
         """Give the checkpoint back."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+        if self._directory is not None:
+            os.close(self._directory)
+            self._directory = None
 
     # -- the program it belongs to --------------------------------------------------------------
 
     def read_program(self) -> dict[str, Any] | None:
         """What flow.json says of the program, or None on a first start."""
         path = self.path / "flow.json"
-        if not path.exists():
+        if not os.path.lexists(path):
             if list_manifests(self.manifests):
                 raise CheckpointError(
                     f"{path} is missing although batches were committed; "
@@ -115,10 +173,10 @@ class Checkpoint:
                 )
             return None
         try:
-            program = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-            if program.pop("checksum", None) != _checksum(program):
+            program = msgspec.json.decode(read_regular(path), type=dict[str, Any])
+            if program.pop("checksum", None) != checksum(program):
                 raise msgspec.DecodeError("its checksum does not match")
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise CheckpointError(
                 f"{path} is damaged ({error}); run `millstream doctor {self.path}`"
             ) from error
@@ -126,29 +184,49 @@ class Checkpoint:
 
     def write_program(self, program: dict[str, Any]) -> None:
         """Keep the program this checkpoint belongs to."""
-        kept = msgspec.json.encode({**program, "checksum": _checksum(program)})
+        kept = msgspec.json.encode({**program, "checksum": checksum(program)})
         write_durably(self.path / "flow.json", msgspec.json.format(kept))
 
     # -- batches --------------------------------------------------------------------------------
 
     def latest(self) -> Manifest | None:
-        """The last committed batch; a damaged one is refused, never skipped."""
+        """The last committed batch; a damaged or misplaced one is refused, never skipped."""
         manifests = list_manifests(self.manifests)
         newest = int(manifests[-1].stem) if manifests else -1
         published = self.published()
-        if published is not None and published > newest:
+        if published is not None and published.batch > newest:
             raise CheckpointError(
-                f"manifest {self.manifests / name_of(published)} is missing although its batch "
-                f"was published; run `millstream doctor {self.path}` to see how to go back"
+                f"manifest {self.manifests / name_of(published.batch)} is missing although its "
+                f"batch was published; run `millstream doctor {self.path}` to see how to go back"
             )
         if not manifests:
             return None
         try:
-            return read_manifest(manifests[-1])
+            manifest, digest = load_manifest(manifests[-1])
+            self.check_chain(manifest, digest)
         except CheckpointError as error:
             raise CheckpointError(
                 f"{error}; run `millstream doctor {self.path}` to see the last good batch"
             ) from error
+        self._tip = (manifest.batch, digest)
+        return manifest
+
+    def check_chain(self, manifest: Manifest, digest: str) -> None:
+        """A manifest is the one that was published, and follows the one before it."""
+        path = self.manifests / name_of(manifest.batch)
+        published = self.published()
+        known = {published.batch: published.digest} if published is not None else {}
+        if known.get(manifest.batch) not in (None, "", digest):
+            raise CheckpointError(f"manifest {path} is not the one whose batch was published")
+        with contextlib.suppress(OSError, CheckpointError):  # damaged: the marker may know it
+            known[manifest.batch - 1] = load_manifest(self.manifests / name_of(manifest.batch - 1))[
+                1
+            ]
+        before = known.get(manifest.batch - 1)
+        if manifest.previous and before and before != manifest.previous:
+            raise CheckpointError(
+                f"manifest {path} does not follow the one of batch {manifest.batch - 1}"
+            )
 
     def before(self, manifest: Manifest) -> Manifest | None:
         """The batch before this one, if it can still be read."""
@@ -159,20 +237,29 @@ class Checkpoint:
 
     def commit(self, manifest: Manifest) -> None:
         """Make a batch exist."""
-        _write_manifest(self.manifests, manifest)
+        self.check_lock()
+        batch, digest = self._tip
+        manifest.previous = digest if batch == manifest.batch - 1 else ""
+        self._tip = (manifest.batch, _write_manifest(self.manifests, manifest))
 
-    def published(self) -> int | None:
+    def published(self) -> Published | None:
         """The last batch whose outputs were all published; None if that is not known."""
         try:
-            number, _, check = (self.path / "published").read_text().partition(" ")
-        except (FileNotFoundError, UnicodeDecodeError):
+            text, _, check = read_regular(self.path / "published").decode().rpartition(" ")
+        except (OSError, UnicodeDecodeError, CheckpointError):
             return None
-        return int(number) if check == _checksum(number) else None
+        number, _, digest = text.partition(" ")
+        if check != checksum(text) or not re.fullmatch("[0-9]{1,18}", number):
+            return None
+        return Published(int(number), digest)
 
     def mark_published(self, batch: int) -> None:
         """Remember that a batch was published. Losing this only repeats an idempotent step."""
+        newest, digest = self._tip
+        text = f"{batch} {digest}" if newest == batch else str(batch)
         temporary = self.path / ".published.tmp"
-        temporary.write_text(f"{batch} {_checksum(str(batch))}")
+        with os.fdopen(create_new(temporary), "w") as out:
+            out.write(f"{text} {checksum(text)}")
         os.replace(temporary, self.path / "published")
 
     def collect_garbage(self, current: Manifest, retain: int) -> None:
@@ -204,88 +291,19 @@ class Checkpoint:
     def discard_delivered(self) -> None:
         """Remove rows kept for sinks in this process once all of them have been handed over."""
         for path in self.staged.iterdir():
-            path.unlink(missing_ok=True)
+            if path.is_file():
+                path.unlink(missing_ok=True)
 
 
-def _checksum(value: Any) -> str:
+def _lock_directory(handle: int) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        # Some network file systems lock files only: the file `lock` has to do.
+
+
+def checksum(value: Any) -> str:
+    """The check of a small value that is kept as JSON or text."""
     return f"{zlib.crc32(msgspec.json.encode(value)):08x}"
-
-
-def examine(path: str | Path) -> tuple[list[str], bool]:
-    """What `doctor` says: one line a finding, and whether everything is sound."""
-    checkpoint = Checkpoint(path, create=False)
-    lines: list[str] = []
-    bad: list[str] = []
-    try:
-        program = checkpoint.read_program()
-        lines.append(f"flow.json      {'absent' if program is None else 'good'}")
-    except CheckpointError as error:
-        bad.append(f"flow.json      BAD: {error}")
-    manifests = list_manifests(checkpoint.manifests)
-    numbers = [int(manifest.stem) for manifest in manifests]
-    published = checkpoint.published()
-    if published is not None and published > max(numbers, default=-1):
-        bad.append(f"{name_of(published)}  BAD: its batch was published, but it is missing")
-    good: list[int] = []
-    for number, manifest in zip(numbers, manifests, strict=True):
-        problems = _examine_manifest(checkpoint, manifest, number == numbers[-1] != published)
-        bad.extend(f"{manifest.name}  BAD: {problem}" for problem in problems)
-        if not problems:
-            good.append(number)
-    for piece in sorted(checkpoint.spool.glob("*/*-*-*-*.*")):
-        try:
-            verify_named(piece)
-        except CheckpointError as error:
-            bad.append(f"spool          BAD: {error}")
-    lines.extend(bad)
-    if not manifests:
-        lines.append("manifests      none: no batch was committed yet")
-    elif not good:
-        lines.append("manifests      no good batch is left; start with a new checkpoint")
-    else:
-        newest = read_manifest(checkpoint.manifests / name_of(good[-1]))
-        lines.append(
-            f"last good      batch {newest.batch}, {newest.dead} dead letters, "
-            f"{len(newest.files)} segments"
-        )
-        if newest.batch < max(*numbers, published or 0):
-            lines.append(
-                f"to go back     remove the manifests after {name_of(newest.batch)} and the file "
-                "'published'; file sinks keep what later batches published, so remove their part "
-                "files too"
-            )
-    lines.append("result         " + ("DAMAGED" if bad else "sound"))
-    return lines, not bad
-
-
-def _examine_manifest(checkpoint: Checkpoint, path: Path, unpublished: bool) -> list[str]:
-    try:
-        manifest = read_manifest(path)
-    except CheckpointError as error:
-        return [str(error)]
-    problems = _examine_staged(manifest) if unpublished else []
-    for file in manifest.files.values():
-        try:
-            verify(checkpoint.state / file.file, file.size, file.checksum)
-        except CheckpointError as error:
-            problems.append(str(error))
-    for name, source in manifest.sources.items():
-        try:
-            check_registry(checkpoint.sources / f"{safe_name(name)}.jsonl", source)
-        except CheckpointError as error:
-            problems.append(str(error))
-    return problems
-
-
-def _examine_staged(manifest: Manifest) -> list[str]:
-    """Outputs of a batch still to be published that are not what was written."""
-    problems = []
-    for output in manifest.outputs:
-        path = Path(output.staged)
-        if path.exists():
-            data = path.read_bytes()
-            if (len(data), zlib.crc32(data)) != (output.size, output.checksum):
-                problems.append(f"staged file {path} is damaged")
-        elif output.final is not None and not Path(output.final).exists():
-            problems.append(f"staged file {path} is missing")
-    return problems

@@ -2,25 +2,39 @@
 
 A batch exists once its manifest has its final name; before that, nothing it wrote is visible, and
 after it, everything is. Each manifest stands alone: offsets, progress, segments, ledger and the
-outputs still to be published, closed by a checksum.
+outputs still to be published, closed by a checksum. It names the batch before it by its digest, so
+that a manifest in the wrong place is found.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
 import zlib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
 
 from millstream.errors import CheckpointError
-from millstream.state.segments import Segment, SegmentFile, write_durably
+from millstream.state.places import read_regular
+from millstream.state.segments import Segment, SegmentFile, safe_name, write_durably
 
-FORMAT = 1
+FORMAT = 2
+_READ = (1, 2)  # 1: no `previous`, and outputs with whole paths
+STAGING = ".millstream"  # the folder of a sink's directory for what is not published yet
+_NUMBER = re.compile("[0-9]{1,18}")
+_STAGED = re.compile(
+    r"(?P<stem>(?P<batch>\d{8,18})-\d+-\d+)-[0-9a-f]+\.(?P<suffix>[a-z]+)", re.ASCII
+)
 
 
 class Output(msgspec.Struct, frozen=True):
-    """A staged file and the name under which it is published (or the sink it is delivered to)."""
+    """A staged file and the name under which it is published (or the sink it is delivered to).
+
+    Both are names in the directory of the sink; where that is, only the plan says.
+    """
 
     sink: str
     staged: str
@@ -56,6 +70,7 @@ class Manifest(msgspec.Struct):
     batch: int
     at: float = 0.0
     format: int = FORMAT
+    previous: str = ""  # digest of the manifest of the batch before
     sources: dict[str, SourceState] = {}
     closed: dict[str, int] = {}  # operator -> last window end that has left, in microseconds
     segments: dict[str, dict[str, dict[str, list[Segment]]]] = {}  # operator, table, shard
@@ -80,34 +95,117 @@ def name_of(batch: int) -> str:
     return f"{batch:08d}.json"
 
 
-def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Commit a batch."""
+def write_manifest(directory: Path, manifest: Manifest) -> str:
+    """Commit a batch; gives the digest of its manifest."""
     body = msgspec.json.encode(manifest)
-    tail = f"\n{zlib.crc32(body):08x}\n".encode()
-    write_durably(directory / name_of(manifest.batch), body + tail)
+    data = body + f"\n{zlib.crc32(body):08x}\n".encode()
+    path = directory / name_of(manifest.batch)
+    if path.exists() and path.read_bytes() != data:  # the same one: its fsync is made again
+        raise CheckpointError(
+            f"manifest {path} is there already: another run has committed batch {manifest.batch}; "
+            "stop one of them"
+        )
+    write_durably(path, data)
+    return _digest(body)
 
 
 def read_manifest(path: Path) -> Manifest:
     """Read one manifest; anything but what was written is refused."""
-    data = path.read_bytes()
-    body, _, tail = data.rstrip(b"\n").rpartition(b"\n")
+    return load_manifest(path)[0]
+
+
+def load_manifest(path: Path) -> tuple[Manifest, str]:
+    """Read one manifest, with its digest."""
+    body, _, tail = read_regular(path).rstrip(b"\n").rpartition(b"\n")
     if not body or tail != f"{zlib.crc32(body):08x}".encode():
         raise CheckpointError(f"manifest {path} is damaged (its checksum does not match)")
     try:
         manifest = msgspec.json.decode(body, type=Manifest)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise CheckpointError(f"manifest {path} cannot be read: {error}") from error
-    if manifest.format != FORMAT:
+    if manifest.format not in _READ:
         raise CheckpointError(
             f"manifest {path} has format {manifest.format}, this version reads {FORMAT}; "
             "use the version of millstream that wrote it"
         )
-    return manifest
+    _check_content(path, manifest)
+    return manifest, _digest(body)
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:32]
+
+
+def _check_content(path: Path, manifest: Manifest) -> None:
+    """A manifest is of the batch its name says, and its files lie in the checkpoint."""
+    if name_of(manifest.batch) != path.name:
+        raise CheckpointError(
+            f"manifest {path} is the one of batch {manifest.batch}, under the name of another"
+        )
+    for name, file in manifest.files.items():
+        parts = PurePosixPath(name).parts
+        if name != file.file or name.startswith("/") or ".." in parts or "\0" in name:
+            raise CheckpointError(f"manifest {path} names {file.file!r} outside of the state")
+    for tables in manifest.segments.values():
+        for shards in tables.values():
+            for segments in shards.values():
+                for segment in segments:
+                    if segment.file not in manifest.files:
+                        raise CheckpointError(
+                            f"manifest {path} uses {segment.file!r}, which it does not list"
+                        )
 
 
 def list_manifests(directory: Path) -> list[Path]:
     """All manifests, oldest first."""
-    return sorted(p for p in directory.glob("[0-9]*.json") if p.stem.isdigit())
+    if directory.is_symlink():
+        return []
+    found = [path for path in directory.glob("[0-9]*.json") if _NUMBER.fullmatch(path.stem)]
+    return sorted(found, key=lambda path: int(path.stem))
+
+
+def staged_at(
+    batch: int, output: Output, directory: Path | None, deliveries: Path
+) -> tuple[Path, Path | None]:
+    """Where an output is staged and where it goes, from the sink's directory and nothing else.
+
+    `directory`: where a file sink writes, None for a sink that is not one.
+    """
+    if output.final is None:
+        staged, final = deliveries / f"{batch:08d}-{safe_name(output.sink)}.arrow", None
+    elif directory is None:
+        raise CheckpointError(
+            f"batch {batch} is committed and has {output.rows} rows for the files of sink "
+            f"{output.sink!r}, which the flow no longer has; start it once with that sink"
+        )
+    else:
+        name = _STAGED.fullmatch(Path(output.staged).name)
+        if name is None or int(name["batch"]) != batch:
+            raise CheckpointError(
+                f"the manifest of batch {batch} names {output.staged!r}, which is no staged file"
+            )
+        staged = directory / STAGING / name[0]
+        final = directory / f"part-{name['stem']}.{name['suffix']}"
+    for given, derived in ((output.staged, staged), (output.final, final)):
+        if given is not None and derived is not None and not _names(given, derived):
+            raise CheckpointError(
+                f"the manifest of batch {batch} has {given!r} as output of sink {output.sink!r}, "
+                f"which writes {derived}; if the sink was moved, start once with its old path"
+            )
+    return staged, final
+
+
+def _names(given: str, derived: Path) -> bool:
+    """Whether what a manifest says is this file: its name, or (format 1) its whole path."""
+    if given == derived.name:
+        return True
+    whole = given.startswith("/") and "\0" not in given
+    return whole and _resolved(given) == _resolved(str(derived))
+
+
+def _resolved(path: str) -> str:
+    """A path with its directory resolved, and its last part as it is."""
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
 def check_registry(path: Path, state: SourceState) -> bytes:
@@ -115,7 +213,7 @@ def check_registry(path: Path, state: SourceState) -> bytes:
     if not state.registry:
         return b""
     try:
-        data = path.read_bytes()[: state.registry]
+        data = read_regular(path)[: state.registry]
     except FileNotFoundError:
         data = b""
     if len(data) != state.registry or zlib.crc32(data) != state.registry_sum:

@@ -8,6 +8,7 @@ its checksum in the manifest, and is checked once per process before it is used.
 from __future__ import annotations
 
 import os
+import stat
 import zlib
 from collections.abc import Iterable
 from functools import lru_cache
@@ -19,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import CheckpointError, RunError
+from millstream.state.places import create_new, read_regular
 
 _LONGEST_NAME = 120
 
@@ -120,10 +122,12 @@ def _open(path: str, size: int, checksum: int) -> pa.ipc.RecordBatchFileReader:
 def verify(path: Path, size: int, checksum: int) -> None:
     """Refuse a file that is not what was written."""
     try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise CheckpointError(f"state segment {path} is not a regular file")
         with pa.memory_map(str(path)) as mapped:
             data = mapped.read_buffer() if mapped.size() else b""
             found = (len(data), zlib.crc32(data))
-    except (FileNotFoundError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowInvalid) as error:
         raise CheckpointError(f"state segment {path} is missing or unreadable ({error})") from error
     if found != (size, checksum):
         raise CheckpointError(
@@ -135,7 +139,7 @@ def verify(path: Path, size: int, checksum: int) -> None:
 
 def verify_named(path: Path) -> None:
     """Refuse a spooled file whose content does not have the checksum its name ends with."""
-    if f"{zlib.crc32(path.read_bytes()):08x}" != path.stem.rpartition("-")[2]:
+    if f"{zlib.crc32(read_regular(path)):08x}" != path.stem.rpartition("-")[2]:
         raise CheckpointError(
             f"spool file {path} is damaged (its checksum does not match); what it held was "
             "received but not yet processed"
@@ -155,7 +159,7 @@ def write_durably(path: Path, data: pa.Buffer | bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with open(temporary, "wb") as out:
+        with os.fdopen(create_new(temporary), "wb") as out:
             out.write(data)
             out.flush()
             os.fsync(out.fileno())

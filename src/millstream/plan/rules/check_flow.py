@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from millstream.api.sinks import FileSink
@@ -62,16 +63,26 @@ def _rewritten(node: nodes.Node) -> bool:
 
 
 def _check_sinks(plan: Plan) -> None:
-    taken: dict[Path, str] = {}
+    taken: dict[Path | tuple[int, int], str] = {}
     for sink in plan.sinks():
         if isinstance(sink.spec, FileSink):
-            path = Path(sink.spec.path).absolute()
-            if path in taken:
+            path = sink.spec.directory
+            other: str | None = None
+            for place in _places(path):  # also if one file system is mounted twice
+                first = taken.setdefault(place, sink.name)
+                other = first if first != sink.name else other
+            if other is not None:
                 raise ConfigError(
-                    f"sinks {taken[path]!r} and {sink.name!r} both write to {sink.spec.path}; "
+                    f"sinks {other!r} and {sink.name!r} both write to {path}; "
                     "give each a directory of its own"
                 )
-            taken[path] = sink.name
+
+
+def _places(path: Path) -> Iterator[Path | tuple[int, int]]:
+    yield path
+    if path.exists():
+        seen = path.stat()
+        yield seen.st_dev, seen.st_ino
 
 
 def _check_whole(plan: Plan, node: nodes.Windowed) -> None:

@@ -1,0 +1,175 @@
+"""What `millstream doctor` says of a checkpoint: what is wrong, and the last batch that is good.
+
+It changes nothing, takes no lock, and follows nothing it finds there: whatever lies in the
+directory, the answer is a list of findings.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from millstream.errors import CheckpointError
+from millstream.state.checkpoint import SCRATCH, Checkpoint, Published
+from millstream.state.manifests import (
+    Manifest,
+    check_registry,
+    list_manifests,
+    load_manifest,
+    name_of,
+    staged_at,
+)
+from millstream.state.places import check_given, read_regular, strangers
+from millstream.state.segments import safe_name, verify, verify_named
+
+
+def examine(path: str | Path) -> tuple[list[str], bool]:
+    """One line a finding, and whether everything is sound."""
+    checkpoint = Checkpoint(path, create=False)
+    lines: list[str] = []
+    bad = [f"{name}  BAD: {problem}" for name, problem in _places(checkpoint)]
+    program: dict[str, Any] | None = None
+    try:
+        program = checkpoint.read_program()
+        lines.append(f"flow.json      {'absent' if program is None else 'good'}")
+    except CheckpointError as error:
+        bad.append(f"flow.json      BAD: {error}")
+    manifests = list_manifests(checkpoint.manifests)
+    published = checkpoint.published()
+    good: list[Manifest] = []
+    for manifest, problems in _manifests(checkpoint, manifests, published, program or {}):
+        bad.extend(problems)
+        if manifest is not None:
+            good.append(manifest)
+    bad.extend(f"spool          BAD: {problem}" for problem in _spool(checkpoint))
+    lines.extend(bad)
+    numbers = [int(one.stem) for one in manifests]
+    newest = max([*numbers, published.batch if published else -1])
+    lines.extend(_way_back(good, newest, bool(manifests)))
+    lines.append("result         " + ("DAMAGED" if bad else "sound"))
+    return lines, not bad
+
+
+def _places(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+    """What should not be there at all."""
+    try:
+        check_given(checkpoint.path, "checkpoint")
+    except CheckpointError as error:
+        yield "checkpoint   ", str(error)
+    for name, problem in strangers(checkpoint.path, skip=frozenset({SCRATCH})):
+        yield name, f"{checkpoint.path / name} {problem}"
+    for name in ("lock", "published"):
+        if (checkpoint.path / name).is_dir():
+            yield name, "is a directory; remove it"
+
+
+def _manifests(
+    checkpoint: Checkpoint,
+    manifests: list[Path],
+    published: Published | None,
+    program: dict[str, Any],
+) -> Iterator[tuple[Manifest | None, list[str]]]:
+    """Every manifest if it is good, and what is wrong with it."""
+    numbers = [int(path.stem) for path in manifests]
+    if published is not None and published.batch > max(numbers, default=-1):
+        gone = name_of(published.batch)
+        yield None, [f"{gone}  BAD: its batch was published, but it is missing"]
+    for before, number in pairwise(numbers):
+        if number != before + 1:
+            yield None, [f"{name_of(before + 1)}  BAD: it is missing between two others"]
+    for path in manifests:
+        try:
+            manifest, digest = load_manifest(path)
+            checkpoint.check_chain(manifest, digest)
+        except (OSError, CheckpointError) as error:
+            yield None, [f"{path.name}  BAD: {error}"]
+            continue
+        problems = _missing(checkpoint, manifest)
+        if manifest.batch == numbers[-1] and (not published or published.batch != manifest.batch):
+            problems += _staged(checkpoint, manifest, program)
+        told = [f"{path.name}  BAD: {problem}" for problem in problems]
+        yield (None if problems else manifest), told
+
+
+def _missing(checkpoint: Checkpoint, manifest: Manifest) -> list[str]:
+    """Segments and registries that are not what was written."""
+    problems = []
+    for file in manifest.files.values():
+        try:
+            verify(checkpoint.state / file.file, file.size, file.checksum)
+        except CheckpointError as error:
+            problems.append(str(error))
+    for name, source in manifest.sources.items():
+        try:
+            check_registry(checkpoint.sources / f"{safe_name(name)}.jsonl", source)
+        except CheckpointError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _staged(checkpoint: Checkpoint, manifest: Manifest, program: dict[str, Any]) -> list[str]:
+    """Outputs of a batch still to be published that are not what was written."""
+    problems = []
+    known = program.get("sinks")
+    directories = known if isinstance(known, dict) else {}
+    for output in manifest.outputs:
+        directory = directories.get(output.sink)
+        if manifest.format == 1 and directory is None and output.final is not None:
+            directory = str(Path(output.final).parent)  # only the manifest knew it then
+        try:
+            staged, final = staged_at(
+                manifest.batch,
+                output,
+                Path(directory) if isinstance(directory, str) else None,
+                checkpoint.staged,
+            )
+        except CheckpointError as error:
+            problems.append(str(error))
+            continue
+        try:
+            data = read_regular(staged)
+            if (len(data), zlib.crc32(data)) != (output.size, output.checksum):
+                problems.append(f"staged file {staged} is damaged")
+        except FileNotFoundError:
+            if final is not None and not os.path.lexists(final):
+                problems.append(f"staged file {staged} is missing")
+        except (CheckpointError, OSError, ValueError) as error:
+            problems.append(f"staged file {staged}: {error}")
+    return problems
+
+
+def _spool(checkpoint: Checkpoint) -> Iterator[str]:
+    """Pieces that were received and are not what was written."""
+    if checkpoint.spool.is_symlink():
+        return
+    for directory in sorted(checkpoint.spool.glob("*")):
+        if directory.is_symlink():
+            continue
+        for piece in sorted(directory.glob("*-*-*-*.*")):
+            try:
+                verify_named(piece)
+            except (OSError, CheckpointError) as error:
+                yield str(error)
+
+
+def _way_back(good: list[Manifest], newest: int, any_manifest: bool) -> Iterator[str]:
+    if not any_manifest:
+        yield "manifests      none: no batch was committed yet"
+    elif not good:
+        yield "manifests      no good batch is left; start with a new checkpoint"
+    else:
+        last = good[-1]
+        yield (
+            f"last good      batch {last.batch}, {last.dead} dead letters, "
+            f"{len(last.files)} segments"
+        )
+        if last.batch < newest:
+            yield (
+                f"to go back     remove the manifests after {name_of(last.batch)} and the file "
+                "'published'; file sinks keep what later batches published, so remove their part "
+                "files too"
+            )
