@@ -29,7 +29,9 @@ from millstream.api.aggregates import (
     var,
 )
 from millstream.api.flow import Flow
+from millstream.api.job import job
 from millstream.api.mapreduce import MapReduce
+from millstream.api.programs import JobContext
 from millstream.api.sinks import Call, Console, Jsonl, Memory, Parquet, Redis
 from millstream.api.sources import Files, Generator, Rate, Socket, Stdin
 from millstream.api.stream import KeyedStream, KeyedStreams, Stream, WindowedStream
@@ -91,6 +93,8 @@ __all__ = [
     "distinct",
     "quantile",
     "MapReduce",
+    "job",
+    "JobContext",
     "Event",
     "Context",
     "slates",

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millstream.api import aggregates
+from millstream.api.job import check_close
+from millstream.api.job import job as as_job
 from millstream.api.mapreduce import MapReduce
+from millstream.api.programs import Program, job_name
 from millstream.api.sinks import Call, Console, Jsonl, Memory, Parquet, Redis, SinkSpec
 from millstream.api.windows import WHOLE, WindowSpec
 from millstream.durations import Duration, micros
@@ -120,9 +123,12 @@ class Stream:
         return KeyedStream(self, columns, nulls)
 
     def map_reduce(
-        self, job: MapReduce, window: WindowSpec | None = None, *, sorted: bool = False
+        self, job: Any, window: WindowSpec | None = None, *, sorted: bool = False
     ) -> Stream:
-        """A MapReduce job; without a window over the whole (bounded) input."""
+        """A MapReduce job; without a window over the whole (bounded) input.
+
+        job: a subclass of `ms.MapReduce`, or any program that `ms.job` takes.
+        """
         return KeyedStream(self, (), "keep").map_reduce(job, window, sorted=sorted)
 
     # -- leaving --------------------------------------------------------------------------------
@@ -241,31 +247,33 @@ class KeyedStream:
 
     def map_reduce(
         self,
-        job: MapReduce,
+        job: Any,
         window: WindowSpec | None = None,
         *,
         sorted: bool = False,
         emission: Emission | None = None,
     ) -> Stream:
         """A MapReduce job whose `map` gets the key of this stream."""
-        if isinstance(job, type):
-            raise ConfigError(f"map_reduce(): {job.__name__} is a class; give an instance")
-        if not isinstance(job, MapReduce):
-            raise ConfigError(
-                f"map_reduce(): expected an instance of a subclass of ms.MapReduce, got {job!r}"
-            )
-        if not job.can("reduce"):
-            raise ConfigError(f"map_reduce(): {type(job).__name__} has no reduce method")
-        stem = type(job).__name__
+        job = as_job(job)
+        window = window or WHOLE
+        by_time = window.kind not in ("session", "count", "bytes")
+        if not by_time and isinstance(job, Program) and job.can("close"):
+            check_close(job, str(window))
+        stem = job_name(job)
         pairs = self.stream._add(
-            nodes.Pairs, f"{stem}.map", job=job, keys=self.keys, null_keys=self.nulls
+            nodes.Pairs,
+            f"{stem}.map",
+            job=job,
+            keys=self.keys,
+            null_keys=self.nulls,
+            span=window.span if by_time else None,
         )
         node = self.stream.flow.add(
             nodes.Windowed,
             stem,
             (pairs.node,),
             keys=("key",),
-            window=window or WHOLE,
+            window=window,
             job=job,
             in_order=sorted,
             emission=emission or FINAL,
@@ -445,7 +453,7 @@ class WindowedStream:
             return self.map_reduce(reducer)
         return self._add("reduce", reducer=_function("reduce", reducer))
 
-    def map_reduce(self, job: MapReduce, *, sorted: bool = False) -> Stream:
+    def map_reduce(self, job: Any, *, sorted: bool = False) -> Stream:
         """A MapReduce job over these windows."""
         if self.emission.mode != "final" and sorted:
             raise ConfigError("map_reduce(sorted=True): sorted output leaves once, as final")

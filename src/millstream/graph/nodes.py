@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from millstream.ops.emission import FINAL, Emission
 from millstream.ops.expressions import Expression
+from millstream.ops.spans import Span
 from millstream.ops.updates import UpdateJob
 
 
@@ -73,6 +74,7 @@ class Pairs(Node):
     job: Any
     keys: tuple[str, ...]
     null_keys: str = "dead"
+    span: Span | None = None  # of the windows after it; None: they follow from the records
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

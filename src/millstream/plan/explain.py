@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from millstream.api.programs import job_name
 from millstream.durations import text
 from millstream.graph import nodes
 from millstream.ops.jobs import Family, WindowJob
@@ -230,7 +231,7 @@ def what_of(node: nodes.Node) -> str:
         case nodes.MapBatches():
             return f"map_batches {function_name(node.fn)}"
         case nodes.Pairs():
-            return f"map of {type(node.job).__name__}"
+            return f"map of {job_name(node.job)}"
         case nodes.Update():
             return f"update {function_name(node.job.fn)}"
         case nodes.Published():

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
+from millstream.api.programs import job_name
 from millstream.durations import text as duration
 from millstream.errors import ConfigError
 from millstream.graph import nodes
@@ -218,7 +219,7 @@ def _window_lines(plan: Plan, node: nodes.Windowed) -> list[_Line]:
     if results := results_of(node):
         lines.append(_Line(results))
     if node.job is not None:
-        lines.append(_Line(f"reduce of {type(node.job).__name__}"))
+        lines.append(_Line(f"reduce of {job_name(node.job)}"))
     shown = node.aggs if len(node.aggs) <= _MOST_AGGREGATES else node.aggs[: _MOST_AGGREGATES - 1]
     lines.extend(_Line(f"{name} = {agg}") for name, agg in shown)
     if len(shown) < len(node.aggs):

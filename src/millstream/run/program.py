@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from millstream.api.programs import Program
 from millstream.api.sinks import FileSink
 from millstream.errors import CheckpointError
+from millstream.graph import nodes
 from millstream.io.claims import Lease, check_owner
 from millstream.ops.jobs import Family, WindowJob, timestamp
 from millstream.ops.updates import DICTS
@@ -37,7 +39,7 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             "emit": node.emission.mode,
             "aggregates": {name: str(agg) for name, agg in node.aggs},
             "kind": "map_reduce" if node.job else "reduce" if node.reducer else "agg",
-            "combine": bool(node.job and node.job.can("combine")),
+            "combine": _combines(node),
         }
     for one in plan.updaters():
         job = one.job
@@ -85,6 +87,13 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             "edges": [[one.name, node.name] for node in plan.nodes for one in plan.feeding(node)],
         },
     }
+
+
+def _combines(node: nodes.Windowed) -> bool | str:
+    """Whether a job combines, and if its states are lists of values."""
+    if isinstance(node.job, Program) and node.job.combines_pairs:
+        return "pairs"
+    return bool(node.job and node.job.can("combine"))
 
 
 def known_panes(path: Path | None) -> tuple[dict[str, int], dict[str, str]]:

@@ -16,6 +16,7 @@ from typing import Any
 from pyspark import SparkContext, cloudpickle
 from pyspark.errors import PySparkException
 
+from millstream.api.programs import Program
 from millstream.errors import ConfigError, MillstreamError, RunError
 from millstream.graph import nodes
 from millstream.plan.stages import Plan
@@ -146,6 +147,11 @@ def _user_objects(node: nodes.Node) -> Iterator[Any]:
                 yield fn
                 yield type(getattr(fn, "__self__", None))
         yield type(job.codec)
+        return
+    if isinstance(getattr(node, "job", None), Program):
+        for method in node.job.methods.values():  # type: ignore[attr-defined]
+            yield method.function
+            yield method.owner if isinstance(method.owner, type) else type(method.owner)
         return
     for name in ("fn", "reducer"):
         if getattr(node, name, None) is not None:

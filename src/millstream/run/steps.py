@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millstream.api.mapreduce import pack_pairs
 from millstream.errors import RunError
 from millstream.graph import nodes
 from millstream.ops.chunks import Chunk, flat
-from millstream.ops.codec import as_key, decode
-from millstream.ops.emission import without_mark
+from millstream.ops.codec import decode
 from millstream.ops.expressions import Expression, ExpressionError
-from millstream.ops.jobs import timestamp
-from millstream.ops.records import DeadLetter, apply, as_json, dead_row, describe, to_table
+from millstream.ops.records import DeadLetter, apply, as_json, dead_row, describe
+from millstream.run.pairing import pairs_of
 
 
 def stateless(node: nodes.Node, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
@@ -28,7 +26,7 @@ def stateless(node: nodes.Node, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
         case nodes.Map():
             return apply(chunk, node.fn, node.name, node.schema)
         case nodes.Pairs():
-            return _pairs(node, chunk)
+            return pairs_of(node, chunk)
         case nodes.MapBatches():
             return _map_batches(node, chunk)
         case _:
@@ -91,41 +89,6 @@ def _computable(
     keep = np.ones(len(chunk), np.bool_)
     keep[list(bad)] = False
     return chunk.take(keep), dead
-
-
-def _pairs(node: nodes.Pairs, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
-    """A job's `map`: what its key and value are follows from where the records come from."""
-    chunk = without_mark(chunk)
-    names = set(chunk.table.column_names)
-    schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
-    out: list[dict[str, bytes]] = []
-    origin: list[int] = []
-    dead: list[DeadLetter] = []
-    for index, row in enumerate(chunk.table.to_pylist()):
-        ts = timestamp(int(chunk.ts[index]))
-        if node.keys:
-            keys = [row.get(name) for name in node.keys]
-            if None in keys and node.null_keys == "dead":
-                why = f"key column {node.keys[keys.index(None)]!r} is null"
-                dead.append(dead_row(node.name, chunk, index, why))
-                continue
-            key, value = as_key(keys[0] if len(keys) == 1 else tuple(keys)), row
-        elif names >= {"key", "value"} and names <= {"key", "value", "window_start", "window_end"}:
-            key, value = as_key(row["key"]), row["value"]
-        elif names == {"value"}:
-            key, value = int(chunk.pos[index]), row["value"]
-        else:
-            key, value = None, row
-        try:
-            rows = pack_pairs(node.job.map(key, value, ts))
-        except Exception as error:  # a user's function may raise anything
-            dead.append(dead_row(node.name, chunk, index, describe(error)))
-            continue
-        out.extend(rows)
-        origin.extend([index] * len(rows))
-    table, _ = to_table(out, schema)
-    at = np.array(origin, np.int64)
-    return chunk.at(table, at), dead
 
 
 def unpacked(chunk: Chunk) -> Chunk:

@@ -301,7 +301,7 @@ MISTAKES: dict[str, tuple[str, int, list[str]]] = {
     "not a job": (
         AGG + 'map_reduce = "topics:Count"\n',
         4,
-        ["expected an instance of a subclass of ms.MapReduce"],
+        ["there is no method reduce"],
     ),
     # -- updaters
     "option of update": (UPDATE + 'tll = "1h"\n', 5, ["there is no option 'tll'", "'ttl'"]),

@@ -87,7 +87,7 @@ class StepReader(Reader):
             return [value]
         with self.document.at(*spot):
             try:
-                return [self.functions.find(value, instance=verb == "map_reduce")]
+                return [self.functions.find(value)]
             except ConfigError as error:
                 raise ConfigError(f"{verb}: {error}") from None
 

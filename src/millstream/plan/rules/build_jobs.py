@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from millstream.api.mapreduce import combiner
+from millstream.api.programs import Program, pair_combiner
 from millstream.graph import nodes
 from millstream.ops.jobs import Measure, WindowJob
 from millstream.plan.stages import Plan, changes_of
@@ -24,14 +25,18 @@ def _job(node: nodes.Windowed) -> WindowJob:
     changes = changes_of(node) is not None
     if node.job is not None:
         measures: tuple[Measure, ...] = ()
-        if node.job.can("combine"):
+        reducer = node.job.reduce
+        if isinstance(node.job, Program) and node.job.combines_pairs:
+            kernel, reducer = pair_combiner(node.job, node.name), node.job.reduce_combined
+            measures = (Measure("value", "combine", None, objects=kernel),)
+        elif node.job.can("combine"):
             measures = (Measure("value", "combine", None, objects=combiner(node.job, node.name)),)
         return WindowJob(
             node.name,
             ("key",),
             span,
             measures,
-            node.job.reduce,
+            reducer,
             packed=True,
             one_shard=node.in_order,
             kind=kind,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from millstream.api.programs import Program
 from millstream.graph import nodes
 from millstream.plan.stages import Plan
 
@@ -51,7 +52,9 @@ def _same(node: nodes.Node, inputs: tuple[nodes.Node, ...]) -> tuple[object, ...
         case nodes.MapBatches():
             return ("map_batches", inputs, node.fn)
         case nodes.Pairs():
-            return ("pairs", inputs, id(node.job), node.keys)
+            closes = isinstance(node.job, Program) and node.job.can("close")
+            same = node.job.same if isinstance(node.job, Program) else id(node.job)
+            return ("pairs", inputs, same, node.keys, node.span if closes else None)
         case nodes.Union():
             return ("union", inputs)
         case _:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from millstream.api.programs import Program
 from millstream.api.windows import WindowSpec
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.expressions import Expression
 from millstream.testing.reference.records import Record, Row, event_time, filled
-from millstream.testing.reference.steps import mapped_batch, rows_of
+from millstream.testing.reference.steps import mapped_batch, paired, rows_of
 from millstream.testing.reference.updates import Times, Updaters, check_update
 from millstream.testing.reference.windows import KINDS, PLAIN, results, windows_of
 
@@ -172,6 +173,9 @@ class Run:
                 self.push(node, records)
             case nodes.MapBatches():
                 self.push(node, mapped_batch(node, records))
+            case nodes.Pairs(job=Program()):
+                names = {name for one in records for name in one.row}
+                self.push(node, paired(node, records, names))
             case _:
                 names = {name for one in records for name in one.row}
                 rows = [(one, rows_of(node, one, names)) for one in records]

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from millstream.api.programs import Split
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.ops.expressions import Expression, ExpressionError
-from millstream.testing.reference.records import Record, Row, as_key, as_value, moment, several
+from millstream.testing.reference.records import (
+    Record,
+    Row,
+    as_key,
+    as_value,
+    moment,
+    place,
+    several,
+)
 
 
 def rows_of(node: nodes.Node, record: Record, names: set[str]) -> list[Row]:
@@ -44,7 +55,9 @@ def _selected(items: tuple[Expression, ...], row: Row) -> Row:
     return out
 
 
-def _pairs(node: nodes.Pairs, record: Record, names: set[str]) -> list[Row]:
+def _pairs(
+    node: nodes.Pairs, record: Record, names: set[str], split: Split | None = None
+) -> list[Row]:
     row = record.row
     key: Any = None
     value: Any = dict(row)
@@ -57,8 +70,29 @@ def _pairs(node: nodes.Pairs, record: Record, names: set[str]) -> list[Row]:
         key, value = as_key(row["key"]), row["value"]
     elif names == {"value"}:
         key, value = record.position, row["value"]
-    pairs = node.job.map(key, value, moment(record.ts)) or ()
+    pairs = (split or node.job).map(key, value, moment(record.ts)) or ()
     return [{"key": as_key(k), "value": as_value(v)} for k, v in pairs]
+
+
+def paired(node: nodes.Pairs, records: list[Record], names: set[str]) -> list[Record]:
+    """Pairs of a program: what it gathers is of one pane, and has the place of its last record."""
+    width = 0
+    if node.job.can("close") and node.span is not None:
+        width = math.gcd(node.span.size, node.span.slide)
+    out = []
+    for pane in dict.fromkeys(one.ts // width if width else 0 for one in records):
+        split = Split(node.job)
+        mine = [one for one in records if not width or one.ts // width == pane]
+        for record in mine:
+            try:
+                made = _pairs(node, record, names, split)
+            except Exception:  # a user's function may raise anything: the record is a dead letter
+                continue
+            out += [replace(record, row=row) for row in made]
+        last = max(mine, key=place)
+        for key, value in split.close():
+            out.append(replace(last, row={"key": as_key(key), "value": as_value(value)}))
+    return out
 
 
 def mapped_batch(node: nodes.MapBatches, records: list[Record]) -> list[Record]:
