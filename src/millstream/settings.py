@@ -25,6 +25,8 @@ class Settings:
     cycle_events: published events a cycle of updaters handles in one batch; the rest is carried.
     cycle_hops: how often what one event sets off may go round a cycle, before the run stops.
     max_key: the most bytes the key of a slate may have.
+    remove: operators, and aggregates as "operator.aggregate", that the program no longer has:
+        what the checkpoint stores for them is dropped.
     retain: committed batches kept for going back.
     poll: seconds between looks at idle sources.
     disk_full_wait: seconds to wait for room when the disk is full.
@@ -47,6 +49,7 @@ class Settings:
     cycle_events: int = 200_000
     cycle_hops: int = 100_000
     max_key: int = 1024
+    remove: tuple[str, ...] = ()
     retain: int = 10
     poll: float = 0.05
     disk_full_wait: float = 30.0
@@ -72,6 +75,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ConfigError(f"{name} must be a whole number from 1, got {value!r}")
+        if isinstance(self.remove, str):
+            raise ConfigError(f"remove is a list of names, got the text {self.remove!r}")
         if self.interval < 0:
             raise ConfigError(f"interval is a number of seconds from 0, got {self.interval!r}")
         if not 0 <= self.dead_letter_limit <= 1:

@@ -25,9 +25,10 @@ def records(seconds: range) -> list[dict[str, Any]]:
     ]
 
 
-def flow(*windows: tuple[str, Any, dict[str, Any]]) -> ms.Flow:
+def flow(*windows: tuple[str, Any, dict[str, Any]], bounded: bool = False) -> ms.Flow:
     made = ms.Flow("grows")
-    files = ms.Files("x", schema=SCHEMA, time="ts", lateness="0s", follow=True)
+    lateness = None if bounded else "0s"
+    files = ms.Files("x", schema=SCHEMA, time="ts", lateness=lateness, follow=not bounded)
     keyed = made.source(files, name="in").key_by("k")
     for name, window, aggs in windows:
         keyed.window(window).agg(**aggs).named(name).sink(ms.Memory(), name=f"{name} out")
@@ -112,7 +113,8 @@ def test_what_does_not_fit_the_stored_panes_begins_afresh(tmp_path: Path) -> Non
     [
         (("old", ms.tumbling("30s"), {"n": ms.count()}), "window was"),
         (("old", ms.tumbling("60s"), {"n": ms.sum("v")}), "aggregates was"),
-        (("other", ms.tumbling("60s"), {"n": ms.count()}), "operator 'old' is gone"),
+        (("other", ms.tumbling("60s"), {"n": ms.count()}), "operator 'old' is gone.*remove=.*old"),
+        (("old", ms.tumbling("60s"), {"m": ms.count()}), "aggregate 'old.n' is gone"),
     ],
 )
 def test_other_changes_are_refused(now: Any, says: str, tmp_path: Path) -> None:
@@ -120,3 +122,71 @@ def test_other_changes_are_refused(now: Any, says: str, tmp_path: Path) -> None:
         d.push("in", records(range(70))).step()
     with pytest.raises(CheckpointError, match=says):
         Driver(flow(now), checkpoint=tmp_path)
+
+
+HOPPING = ("old", ms.hopping("10s", "30s"), {"n": ms.count()})
+STEPPING = [
+    ("old", ms.tumbling("60s"), {"n": ms.count()}),
+    ("finer", ms.sliding("20s", "10s"), {"n": ms.count()}),
+]
+LISTING = [
+    ("old", ms.sliding("80s", "10s"), {"n": ms.count()}),
+    ("lists", ms.tumbling("10s"), {"all": ms.collect("v")}),
+]
+
+
+@pytest.mark.parametrize(
+    ("before", "new"),
+    [
+        ([HOPPING], ("new", ms.tumbling("30s"), {"n": ms.count()})),
+        (STEPPING, ("new", ms.sliding("40s", "10s"), {"n": ms.count()})),
+        (LISTING, ("new", ms.tumbling("40s"), {"all": ms.collect("v")})),
+        (LISTING, ("new", ms.tumbling("40s"), {"all": ms.collect("k")})),
+    ],
+    ids=["gaps", "steps", "values", "columns"],
+)
+def test_only_what_is_stored_is_taken_for_whole(
+    before: list[Any], new: Any, tmp_path: Path
+) -> None:
+    pieces = [records(range(s, s + 10)) for s in range(0, 240, 10)]
+    with Driver(flow(*before), checkpoint=tmp_path) as driver:
+        for piece in pieces[:11]:
+            driver.push("in", piece).step()
+    with Driver(flow(*before, new), checkpoint=tmp_path) as driver:
+        for piece in pieces[11:]:
+            driver.push("in", piece).step()
+        driver.end()
+        out = driver.output("new out")
+    size = new[1].span.size // 1_000_000
+    want = totals([row for piece in pieces for row in piece], size, new[1].span.slide // 1_000_000)
+    for row in out:
+        found = row["n"] if "n" in row else len(row["all"])
+        assert found == want[row["k"], row["window_start"]][0]
+    assert out
+
+
+def test_a_window_added_before_any_has_left_has_everything(tmp_path: Path) -> None:
+    old = ("old", ms.tumbling("100s"), {"n": ms.count()})
+    new = ("new", ms.tumbling("200s"), {"n": ms.count()})
+    with Driver(flow(old, bounded=True), checkpoint=tmp_path) as driver:
+        driver.push("in", records(range(50))).step()
+    with Driver(flow(old, new, bounded=True), checkpoint=tmp_path) as driver:
+        assert "new is new (filled from stored panes): all of them are there" in driver.engine.notes
+        driver.push("in", records(range(50, 150))).end()
+        assert sum(row["n"] for row in driver.output("new out")) == 150
+
+
+def test_what_is_gone_is_dropped_if_that_is_said(tmp_path: Path) -> None:
+    old = ("old", ms.tumbling("60s"), {"n": ms.count(), "total": ms.sum("v")})
+    other = ("other", ms.tumbling("60s"), {"n": ms.count()})
+    less = ("old", ms.tumbling("60s"), {"n": ms.count()})
+    with Driver(flow(old, other), checkpoint=tmp_path) as driver:
+        driver.push("in", records(range(70))).step()
+    with pytest.raises(ms.ConfigError, match="the flow still has it"):
+        Driver(flow(old, other), checkpoint=tmp_path, remove=["other"])
+    gone = ["other", "old.total"]
+    with Driver(flow(less), checkpoint=tmp_path, remove=gone) as driver:
+        assert "other is removed, and what was stored for it is dropped" in driver.engine.notes
+        assert "old: total is no longer computed" in driver.engine.notes
+        driver.push("in", records(range(70, 100))).end()
+        assert sum(row["n"] for row in driver.output()) == 40  # the window that has not left yet

@@ -108,6 +108,15 @@ def run(
             metavar="F", min=0, max=1, help="Stop when more than this share are dead letters."
         ),
     ] = millstream.Settings.dead_letter_limit,
+    remove: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="An operator (or operator.aggregate) that the program no longer has: drop what "
+            "is stored for it. May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
     serve: Annotated[
         str | None,
         typer.Option(
@@ -141,6 +150,7 @@ def run(
         "shards": shards,
         "batch_rows": batch_rows,
         "dead_letter_limit": dead_letter_limit,
+        "remove": tuple(remove or ()),
         "serve": serve,
         "ui": ui,
         "debug": debug,

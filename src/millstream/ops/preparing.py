@@ -146,7 +146,8 @@ def _reduce(
             columns["revision"] = pa.array(none if chunk.revision is None else chunk.revision)
         if family.kind == "bytes":
             columns["size"] = pa.array(record_sizes(chunk))
-        for name in _held_columns(family, chunk):
+        held = held_columns(family)
+        for name in chunk.table.column_names if held is None else held:
             columns[f"value.{name}"] = chunk.column(name)
         values = pa.table(columns)
     return states, values, {}
@@ -199,13 +200,13 @@ def lift(
     return {}
 
 
-def _held_columns(family: Family, chunk: Chunk) -> list[str]:
-    """The columns that must be kept: those of held measures, or all of them for a reducer."""
+def held_columns(family: Family) -> list[str] | None:
+    """The columns that must be kept: those of held measures, or all of them (None)."""
     late = family.jobs[0].whole_rows  # states are made later, of these rows
     held = [m for job in family.jobs for m in job.measures if m.held or late]
     whole = any(job.reducer is not None and job.holds for job in family.jobs)
     if whole or any(m.column is None and m.kernel is None for m in held):
-        return list(chunk.table.column_names)
+        return None
     return list(dict.fromkeys(name for m in held for name in m.columns))
 
 

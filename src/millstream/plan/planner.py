@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from millstream.graph import nodes
 from millstream.io.formats import Format
@@ -37,7 +38,7 @@ def sketch(flow: str, graph: tuple[nodes.Node, ...]) -> Plan:
     plan = Plan(flow, graph, {})
     for rule in SKETCH:
         plan = rule(plan)
-    return plan
+    return _number_origins(plan)
 
 
 def make_plan(
@@ -46,13 +47,22 @@ def make_plan(
     formats: dict[str, Format],
     units: dict[str, int] | None = None,
     homes: dict[str, str] | None = None,
+    numbers: dict[str, int] | None = None,
 ) -> Plan:
     """The plan of a flow whose sources have been looked at.
 
     `units` are the pane widths of families that a checkpoint already holds, `homes` the families of
-    its operators: both stay, whatever comes before them now.
+    its operators, `numbers` those of its origins: all stay, whatever comes before them now.
     """
-    plan = Plan(flow, graph, formats, units=units or {}, homes=homes or {})
+    plan = Plan(flow, graph, formats, units=units or {}, homes=homes or {}, numbers=numbers or {})
     for rule in RULES:
         plan = rule(plan)
-    return plan
+    return _number_origins(plan)
+
+
+def _number_origins(plan: Plan) -> Plan:
+    """Give origins of records that are new the next numbers; those that are known keep theirs."""
+    numbers = dict(plan.numbers)
+    for node in plan.origins():
+        numbers.setdefault(node.name, max(numbers.values(), default=-1) + 1)
+    return replace(plan, numbers=numbers)

@@ -32,6 +32,7 @@ class Plan:
     families: dict[str, Family] = field(default_factory=dict)  # by name
     units: dict[str, int] = field(default_factory=dict)  # pane widths a checkpoint already has
     homes: dict[str, str] = field(default_factory=dict)  # and the families of its operators
+    numbers: dict[str, int] = field(default_factory=dict)  # and the numbers of its origins
     publishes: dict[str, frozenset[str]] = field(default_factory=dict)  # updater -> streams
     order: tuple[tuple[str, ...], ...] = ()  # inputs first; the steps of a cycle together
     groups: dict[str, UpdateGroup] = field(default_factory=dict)  # updaters that run together
@@ -97,7 +98,7 @@ class Plan:
 
     def number(self, node: graph.Node) -> int:
         """The number of an origin of records, as it stands in their identity."""
-        return self.origins().index(node)
+        return self.numbers[node.name]
 
     def origins(self) -> list[graph.Node]:
         """Where records come from: sources, keyed operators, and streams that are published to."""

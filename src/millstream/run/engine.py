@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from millstream.api.sinks import FileSink
 from millstream.errors import RunError
-from millstream.io.claims import Claim
+from millstream.io.claims import Claim, Lease
 from millstream.io.writers import discard_staged
 from millstream.ops.chunks import OFFSET_BITS, concat, decode_block
 from millstream.ops.emission import Firing, fires
@@ -30,12 +30,13 @@ from millstream.ops.spans import NOTHING_CLOSED
 from millstream.plan.stages import Plan
 from millstream.run import failing
 from millstream.run import ledger as books
+from millstream.run.adopting import adopt, without_dropped
 from millstream.run.batch import AnySplit, Batch, Control, Item, held_back
 from millstream.run.choosing import measure, single_values
 from millstream.run.executors import Executor
 from millstream.run.faults import crash_point
 from millstream.run.mirroring import Mirrors
-from millstream.run.program import adopt_additions, check_program, owner_of, renew_lease
+from millstream.run.program import check_owners, check_program, owner_of, renew_lease
 from millstream.run.publishing import publish, recover, stage_delivery
 from millstream.run.sources import Tracker, make_tracker, progress_of
 from millstream.run.spreading import Spreading, readers
@@ -82,19 +83,22 @@ class Engine:
         self.readers: dict[str, int] = {}  # tasks that read each source in the last batch
         self.mirrors: Mirrors | None = None
         self._claims: list[Claim] = []
+        self._dropped = False  # state was dropped, and no manifest says so yet
         self._to_deliver: dict[str, Any] = {sink.name: sink.spec for sink in plan.sinks()}
 
     # -- starting -------------------------------------------------------------------------------
 
     def open(self, cores: int) -> None:
         """Take the checkpoint over: check the program, finish the last batch, drop leftovers."""
-        program = check_program(self.plan, self.checkpoint, self.settings.shards, cores)
+        program = check_program(
+            self.plan, self.checkpoint, self.settings.shards, cores, self.settings.remove
+        )
         self.shards: int = program["shards"]
         latest = self.checkpoint.latest()
-        self._claim(program, latest.batch if latest is not None else -1)
-        self.mirrors = Mirrors(
-            self.plan, program["id"], self.checkpoint.path / "state", self._waiting
-        )
+        before, self._lease = renew_lease(self.checkpoint, program)
+        newest = latest.batch if latest is not None else -1
+        self._claims = self._claim(self.plan, program, before, newest)
+        self.mirrors = self._make_mirrors(self.plan, program)
         self._to_deliver.update(self.mirrors.rows)
         self.mirrors.check()
         if latest is not None:
@@ -104,10 +108,12 @@ class Engine:
                 known = published is not None or latest.batch == 0
                 recover(latest, self._to_deliver, self.checkpoint.staged, known=known)
                 self.checkpoint.mark_published(latest.batch)
-            self.mirrors.publish(latest, self.checkpoint.before(latest))
-        self.notes = adopt_additions(self.plan, self.checkpoint, program, self.manifest)
-        self.born: dict[str, int] = program["born"]
-        self.since: dict[str, dict[str, int]] = program["since"]
+        self._follow(program)
+        program, self.notes = adopt(self.plan, program, self.manifest)
+        self.checkpoint.write_program(program)
+        self._follow(program)
+        if latest is not None:
+            self.mirrors.publish(self.manifest, self.checkpoint.before(latest))
         self.checkpoint.discard_uncommitted(self.manifest.batch)
         self.checkpoint.discard_delivered()
         for claim in self._claims:
@@ -120,24 +126,86 @@ class Engine:
                 number, node, fmt, self.checkpoint.path, state
             )
 
+    def _follow(self, program: dict[str, Any]) -> None:
+        """Take the state for what the program says it is."""
+        self.born: dict[str, int] = program["born"]
+        self.since: dict[str, dict[str, int]] = program["since"]
+        manifest = without_dropped(self.manifest, program)
+        self._dropped |= manifest is not self.manifest and not manifest.complete
+        self.manifest = manifest
+
+    def _make_mirrors(self, plan: Plan, program: dict[str, Any]) -> Mirrors:
+        return Mirrors(plan, program["id"], self.checkpoint.path / "state", self._waiting)
+
+    def replace(
+        self, plan: Plan, prepare: Callable[[], None], *, dry_run: bool = False
+    ) -> list[str]:
+        """Go on with another plan, between two batches; gives what is to be said of the change.
+
+        Whatever can fail comes first. The change is made by the one step that writes the program,
+        so a crash finds the old one or the new one.
+        """
+        known = self._known_program()
+        check_owners(plan, known)
+        program, notes = adopt(plan, known, self.manifest)
+        mirrors = self._make_mirrors(plan, program)
+        try:
+            mirrors.check()
+            prepare()
+            if dry_run:
+                mirrors.close()
+                return notes
+            claims = self._claim(plan, program, self._lease, self.manifest.batch)
+            crash_point("before-switch", self.manifest.batch)
+            self._patiently(lambda: self.checkpoint.write_program(program))
+        except BaseException:
+            mirrors.close()
+            raise
+        crash_point("after-switch", self.manifest.batch)
+        if self.mirrors is not None:
+            self.mirrors.close()
+        _release(claim for claim in self._claims if claim not in claims)
+        self.plan, self.mirrors, self._claims = plan, mirrors, claims
+        self._to_deliver = {sink.name: sink.spec for sink in plan.sinks()} | mirrors.rows
+        self._follow(program)
+        self.watermarks = {n: at for n, at in self.watermarks.items() if n in plan.levels}
+        self.notes = [*self.notes, *notes]
+        if self.manifest.batch >= 0:
+            mirrors.publish(self.manifest, self.checkpoint.before(self.manifest))
+        return notes
+
+    def _known_program(self) -> dict[str, Any]:
+        known = self.checkpoint.read_program()
+        assert known is not None  # it was written at the start
+        return known
+
     def close(self) -> None:
         """Stop receivers and give the checkpoint back."""
         for tracker in self.trackers.values():
             tracker.close()
         if self.mirrors is not None:
             self.mirrors.close()
-        for claim in self._claims:
-            claim.release()
+        _release(self._claims)
         self.checkpoint.close()
 
-    def _claim(self, program: dict[str, Any], newest: int) -> None:
+    def _claim(
+        self, plan: Plan, program: dict[str, Any], before: Lease, newest: int
+    ) -> list[Claim]:
         """Take every output directory for this run, before anything is written there."""
-        before, lease = renew_lease(self.checkpoint, program)
-        for sink in self.plan.sinks():
-            if isinstance(sink.spec, FileSink):
-                claim = Claim(sink.spec.directory, owner_of(program), lease)
-                claim.take(before, newest)
-                self._claims.append(claim)
+        held = {claim.directory: claim for claim in self._claims}
+        claims: list[Claim] = []
+        try:
+            for sink in plan.sinks():
+                if isinstance(sink.spec, FileSink):
+                    claim = held.get(sink.spec.directory)
+                    if claim is None:
+                        claim = Claim(sink.spec.directory, owner_of(program), self._lease)
+                        claim.take(before, newest)
+                    claims.append(claim)
+        except BaseException:
+            _release(claim for claim in claims if claim.directory not in held)
+            raise
+        return claims
 
     def _check_claims(self) -> None:
         """Neither the checkpoint nor an output directory has been taken by another run."""
@@ -151,7 +219,7 @@ class Engine:
         """Run and commit one batch if there is anything to do; False if there was nothing."""
         self._patiently(self._poll)
         pending = sum(tracker.pending() for tracker in self.trackers.values())
-        if not pending and not self._time_moved():
+        if not pending and not self._time_moved() and not self._dropped:
             self.done = all(tracker.ended for tracker in self.trackers.values())
             return False
         parts = max(1, self.settings.parallelism or executor.cores)
@@ -323,7 +391,7 @@ class Engine:
         dead = [letter for control in controls for letter in control.dead]
         self._check_dead(manifest, dead)
         self._patiently(lambda: self._write(batch, manifest, dead, items))
-        before, self.manifest = self.manifest, manifest
+        before, self.manifest, self._dropped = self.manifest, manifest, False
         crash_point("after-manifest", batch.number)
         self._check_claims()
         self._patiently(lambda: publish(manifest, self._to_deliver, self.checkpoint.staged))
@@ -534,6 +602,11 @@ class Engine:
             factor = self.settings.batch_seconds / max(self.last_seconds, 1e-3)
             target = int(self.rows_target * min(2.0, max(0.5, factor)))
             self.rows_target = min(self.settings.batch_rows, max(1_000, target))
+
+
+def _release(claims: Iterable[Claim]) -> None:
+    for claim in claims:
+        claim.release()
 
 
 def _same_attempts(controls: list[Control]) -> bool:

@@ -18,6 +18,7 @@ POINTS = (
     "published",
     "before-garbage",
 )
+SWITCHING = ("before-switch", "after-switch")  # while a program is replaced
 
 
 def crash_point(point: str, batch: int) -> None:

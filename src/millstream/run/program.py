@@ -1,31 +1,42 @@
 """The program a checkpoint belongs to: compared before anything starts.
 
 What must stay is what the stored state and offsets mean: sources, and keyed operators with their
-keys, windows and aggregates. Functions, stateless steps and sinks may change, and windows and
-aggregates may be added: they are filled from the panes that are stored, as far as these go back.
+keys and windows. Functions, stateless steps and sinks may change. Windows, aggregates and updaters
+may be added and taken away; `adopting.py` fits the stored state to that.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from millstream.api.programs import Program
 from millstream.api.sinks import FileSink
-from millstream.errors import CheckpointError
+from millstream.errors import CheckpointError, ConfigError
 from millstream.graph import nodes
 from millstream.io.claims import Lease, check_owner
-from millstream.ops.jobs import Family, WindowJob, timestamp
+from millstream.ops.jobs import Family, WindowJob
+from millstream.ops.preparing import held_columns
 from millstream.ops.updates import DICTS
 from millstream.plan.stages import Plan
 from millstream.state.checkpoint import Checkpoint
-from millstream.state.manifests import Manifest
 
 _SHARDS_PER_CORE = 4
 _LEAST_SHARDS = 8
+_ORIGINS = ("source", "windowed", "update", "published")
+_SETTLED = ("ttl", "keeps", "plain", "cycle")  # fields that may change, or have own rules
+ALL = "*"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a program differs from the one a checkpoint belongs to."""
+
+    refused: list[str]  # what the stored state and offsets cannot follow
+    removed: list[str]  # operators that are gone, and aggregates as "operator.aggregate"
 
 
 def describe_program(plan: Plan) -> dict[str, Any]:
@@ -40,6 +51,8 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             "aggregates": {name: str(agg) for name, agg in node.aggs},
             "kind": "map_reduce" if node.job else "reduce" if node.reducer else "agg",
             "combine": _combines(node),
+            "keeps": keeps(plan.jobs[node.name]),
+            "plain": is_plain(plan.jobs[node.name]),
         }
     for one in plan.updaters():
         job = one.job
@@ -52,6 +65,7 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             "ttl": job.ttl,
             "codec": "msgpack" if job.codec is DICTS else type(job.codec).__name__,
             "cyclic": plan.group_of(one.name).cyclic,
+            "cycle": _cycle(plan, one.name),
         }
     sources = {
         node.name: {
@@ -66,6 +80,7 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             "unit": family.span.pane,
             "states": sorted(m.state for m in family.measures),
             "holds": family.holds,
+            "held": _held(family),
         }
         for family in plan.families.values()
     }
@@ -79,6 +94,7 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             for sink in plan.sinks()
             if isinstance(sink.spec, FileSink)
         },
+        "numbers": plan.numbers,
         "graph": {
             "nodes": [
                 {"name": node.name, "kind": node.kind, "level": plan.levels.get(node.name)}
@@ -96,20 +112,65 @@ def _combines(node: nodes.Windowed) -> bool | str:
     return bool(node.job and node.job.can("combine"))
 
 
-def known_panes(path: Path | None) -> tuple[dict[str, int], dict[str, str]]:
-    """Pane widths and families of operators that a checkpoint has, so that a plan keeps to them."""
+def keeps(job: WindowJob) -> list[str]:
+    """The tables of its family that an operator over windows needs."""
+    used = {"panes": job.combines, "values": job.holds}
+    return [table for table, needed in used.items() if needed]
+
+
+def is_plain(job: WindowJob) -> bool:
+    """Whether its windows are made of panes that are known by their time."""
+    return job.kind == "time" and not job.span.whole
+
+
+def _held(family: Family) -> list[str]:
+    """The columns of kept values."""
+    if not family.holds:
+        return []
+    columns = held_columns(family)
+    return [ALL] if columns is None else sorted(columns)
+
+
+def _cycle(plan: Plan, updater: str) -> list[str]:
+    """The updaters of its cycle, which share what waits; none if it is in none."""
+    group = plan.group_of(updater)
+    return [job.name for job in group.jobs] if group.cyclic else []
+
+
+def known_panes(path: Path | None) -> tuple[dict[str, int], dict[str, str], dict[str, int]]:
+    """Pane widths, families of operators and numbers of origins that a checkpoint has.
+
+    A plan keeps to them.
+    """
     if path is None or not (path / "flow.json").exists():
-        return {}, {}
+        return {}, {}, {}
     program = Checkpoint(path, create=False).read_program() or {}
     units = {name: family["unit"] for name, family in program.get("families", {}).items()}
-    return units, {name: known["family"] for name, known in program.get("operators", {}).items()}
+    homes = {name: known["family"] for name, known in program.get("operators", {}).items()}
+    return units, homes, _numbers(program)
+
+
+def _numbers(program: dict[str, Any]) -> dict[str, int]:
+    if "numbers" in program:
+        return dict(program["numbers"])
+    graph = program.get("graph", {}).get("nodes", [])  # as they were before they were kept
+    origins = [node["name"] for node in graph if node["kind"] in _ORIGINS]
+    return {name: number for number, name in enumerate(origins)}
 
 
 def check_program(
-    plan: Plan, checkpoint: Checkpoint, shards: int | None, cores: int
+    plan: Plan,
+    checkpoint: Checkpoint,
+    shards: int | None,
+    cores: int,
+    remove: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """The program of this checkpoint; the first start writes it, a changed one is refused."""
+    """The program of this checkpoint; the first start writes it, a changed one is refused.
+
+    `remove` names what may be gone: its state is dropped.
+    """
     described = describe_program(plan)
+    _check_removed(described, remove)
     known = checkpoint.read_program()
     if known is None:
         known = {
@@ -118,17 +179,27 @@ def check_program(
             "shards": shards or max(_LEAST_SHARDS, _SHARDS_PER_CORE * cores),
             "born": {},
             "since": {},
+            "dropped": {"operators": {}, "tables": {}},
             **described,
         }
         checkpoint.write_program(known)
         return known
-    changes = list(_changes(known, described))
-    if changes:
+    found = difference(known, described)
+    gone = [name for name in found.removed if name not in remove]
+    if found.refused or gone:
         latest = checkpoint.latest()
         since = f"batch {latest.batch}" if latest else "its creation"
+        changes = sorted([*found.refused, *(_told_gone(known, name) for name in gone)])
+        hint = ""
+        if gone:
+            names = ", ".join(map(repr, gone))
+            hint = (
+                f". What is gone takes its state along only if that is said: remove=[{names}] "
+                f"({' '.join(f'--remove {_quoted(name)}' for name in gone)})"
+            )
         raise CheckpointError(
             f"the program has changed since {since} of checkpoint {checkpoint.path}: "
-            f"{'; '.join(changes)}. Either undo the change, or start afresh with another "
+            f"{'; '.join(changes)}{hint}. Either undo the change, or start afresh with another "
             "checkpoint= (--checkpoint) and output directory"
         )
     if shards is not None and shards != known["shards"]:
@@ -139,74 +210,26 @@ def check_program(
     return known
 
 
-def adopt_additions(
-    plan: Plan, checkpoint: Checkpoint, program: dict[str, Any], manifest: Manifest
-) -> list[str]:
-    """Fit windows and aggregates that are new into what is stored; says what cannot be filled.
-
-    `born` (operator -> the last window end it does not give) and `since` (family -> state -> the
-    time from which panes have it) are kept with the program, so that a crash changes nothing.
-    """
-    described = describe_program(plan)
-    notes: list[str] = []
-    latest = [at for state in manifest.sources.values() for at in state.latest.values()]
-    if manifest.batch >= 0 and latest:
-        read_to = max(latest)
-        for family in plan.families.values():
-            notes.extend(_adopt(plan, family, program, manifest, read_to))
-    if manifest.batch >= 0:
-        fresh = [node.name for node in plan.updaters() if node.name not in program["operators"]]
-        notes.extend(f"{name} is new and begins with what comes from now on" for name in fresh)
-    program.update({name: described[name] for name in ("operators", "families", "graph", "sinks")})
-    checkpoint.write_program(program)
-    return notes
+def _check_removed(described: dict[str, Any], remove: tuple[str, ...]) -> None:
+    operators = described["operators"]
+    there = {
+        *operators,
+        *(f"{name}.{agg}" for name, one in operators.items() for agg in one.get("aggregates", ())),
+    }
+    for name in remove:
+        if name in there:
+            raise ConfigError(
+                f"remove={name!r}: the flow still has it; take it out of the program, or leave out "
+                "remove="
+            )
 
 
-def _adopt(
-    plan: Plan, family: Family, program: dict[str, Any], manifest: Manifest, read_to: int
-) -> list[str]:
-    notes = []
-    pane, stored = family.span.pane, program["families"].get(family.name)
-    next_pane = read_to // pane + 1  # panes up to here were read without what is new
-    known_states = set(stored["states"]) if stored else set()
-    since = program["since"].setdefault(family.name, {})
-    for measure in family.measures:
-        if measure.state not in known_states:
-            since[measure.state] = next_pane * pane
-    old = [job for job in family.jobs if job.name in program["operators"]]
-    intact = min((_oldest(job, manifest) for job in old), default=next_pane)
-    for job in family.jobs:
-        whole = job.span.whole or job.kind != "time"
-        if job.name in program["operators"]:
-            fresh = [m.name for m in job.measures if m.state not in known_states and not m.held]
-            if fresh and not whole:
-                notes.append(
-                    f"{job.name}: {', '.join(fresh)} is null for windows that begin before "
-                    f"{timestamp(next_pane * pane)}: their panes were computed without it"
-                )
-            continue
-        from_pane = intact
-        needs_new = any(m.state not in known_states for m in job.measures if not m.held)
-        if needs_new or stored is None or (job.holds and not stored["holds"]) or whole:
-            from_pane = next_pane
-        reach = np.array([from_pane + job.span.panes + job.span.step - 1])
-        first = int(job.span.align_down(reach)[0])
-        if whole:
-            notes.append(f"{job.name} is new and begins with what comes from now on")
-            continue
-        program["born"][job.name] = (first - job.span.step) * pane
-        begins = timestamp((first - job.span.panes) * pane)
-        how = "filled from stored panes" if from_pane < next_pane else "not filled"
-        notes.append(f"{job.name} is new ({how}): its first window begins at {begins}")
-    return notes
+def _told_gone(known: dict[str, Any], name: str) -> str:
+    return f"{'operator' if name in known['operators'] else 'aggregate'} {name!r} is gone"
 
 
-def _oldest(job: WindowJob, manifest: Manifest) -> int:
-    """The first pane from which on all panes of a job are still stored."""
-    closed = manifest.closed.get(job.name)
-    if closed is None:
-        return -(2**61) // max(1, job.span.pane)
-    return closed // job.span.pane - job.span.panes + 1
+def _quoted(name: str) -> str:
+    return f'"{name}"' if " " in name else name
 
 
 def check_owners(plan: Plan, program: dict[str, Any] | None) -> None:
@@ -230,29 +253,70 @@ def renew_lease(checkpoint: Checkpoint, program: dict[str, Any]) -> tuple[Lease,
     return before, now
 
 
-def _changes(known: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    found = []
+def difference(known: dict[str, Any], now: dict[str, Any]) -> Difference:
+    """What has changed from one description of a program to the next, as far as it matters."""
+    refused = []
     if known["flow"] != now["flow"]:
-        found.append(f"it belongs to flow {known['flow']!r}, this is {now['flow']!r}")
+        refused.append(f"it belongs to flow {known['flow']!r}, this is {now['flow']!r}")
+    before, after = known["sources"], now["sources"]
+    refused.extend(f"source {name!r} is gone" for name in before.keys() - after.keys())
+    refused.extend(f"source {name!r} is new" for name in after.keys() - before.keys())
+    removed = [name for name in known["operators"] if name not in now["operators"]]
     for what in ("sources", "operators"):
-        one = what.removesuffix("s")
-        for name in known[what].keys() - now[what].keys():
-            found.append(f"{one} {name!r} is gone")
-        if what == "sources":
-            found.extend(f"{one} {name!r} is new" for name in now[what].keys() - known[what].keys())
         for name in known[what].keys() & now[what].keys():
-            before, after = known[what][name], now[what][name]
-            for field in sorted(before.keys() | after.keys()):
-                if field == "ttl":
-                    continue  # it holds for what is written from now on
-                if field == "aggregates" and before[field].items() <= after[field].items():
-                    continue  # more of them can be computed from the same panes
-                if before.get(field) != after.get(field):
-                    found.append(
-                        f"{one} {name!r}: {field} was {_shown(before.get(field))}, "
-                        f"is {_shown(after.get(field))}"
-                    )
-    return sorted(found)
+            one = what.removesuffix("s")
+            refused.extend(_fields(f"{one} {name!r}", known[what][name], now[what][name]))
+    for name in known["operators"].keys() & now["operators"].keys():
+        before, after = known["operators"][name], now["operators"][name]
+        if before["kind"] != after["kind"]:
+            continue
+        refused.extend(_cycles(name, before, after))
+        refused.extend(_additions(name, known, now))
+        aggs = after.get("aggregates", {})
+        removed.extend(f"{name}.{agg}" for agg in before.get("aggregates", {}) if agg not in aggs)
+    return Difference(sorted(refused), removed)
+
+
+def _fields(what: str, before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    """Fields that must stay and did not."""
+    for field in sorted(before.keys() | after.keys()):
+        was: Any = before.get(field)
+        now: Any = after.get(field)
+        if field == "aggregates" and before["kind"] == after["kind"]:
+            changed = any(was[name] != now[name] for name in was.keys() & now.keys())
+        else:
+            changed = was != now and field not in _SETTLED
+        if changed:
+            yield f"{what}: {field} was {_shown(was)}, is {_shown(now)}"
+
+
+def _cycles(name: str, before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    was, now = before.get("cycle"), after.get("cycle")
+    if was is not None and was != now:
+        yield (
+            f"operator {name!r}: its cycle was {_shown(was)}, is {_shown(now)}, and events that "
+            "wait belong to the whole cycle"
+        )
+
+
+def _additions(name: str, known: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """Aggregates that an operator cannot take up, because what it has kept does not tell of them.
+
+    Where panes are kept, windows that began before are known by their start, and get null.
+    """
+    before, after = known["operators"][name], now["operators"][name]
+    fresh = [agg for agg in after.get("aggregates", {}) if agg not in before["aggregates"]]
+    if not fresh:
+        return
+    what = f"operator {name!r}: {', '.join(fresh)} cannot be added to it"
+    instead = "give the window with it another name, and it begins with what comes from now on"
+    stored, family = known["families"][before["family"]], now["families"][after["family"]]
+    if not set(after["keeps"]) <= set(before.get("keeps", after["keeps"])):
+        yield f"{what}: values and panes of its open windows were not both kept; {instead}"
+    elif not set(family["held"]) <= set(stored.get("held", [ALL])) and ALL not in stored["held"]:
+        yield f"{what}: the values kept of its open windows lack a column; {instead}"
+    elif not after["plain"] and not set(family["states"]) <= set(stored["states"]):
+        yield f"{what}: its open windows have no panes that could tell; {instead}"
 
 
 def _shown(value: Any) -> str:

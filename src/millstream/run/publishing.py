@@ -42,6 +42,11 @@ def recover(manifest: Manifest, sinks: dict[str, Any], deliveries: Path, *, know
     were handed over before.
     """
     for output, staged, final in located(manifest, sinks, deliveries):
+        if output.sink not in sinks:
+            raise RunError(
+                f"sink {output.sink!r} is gone, and {output.rows} rows of committed batch "
+                f"{manifest.batch} wait for it; start once more with the sink, then without it"
+            )
         check_staged(staged, final, output.size, output.checksum)
         handed_over = _done(staged).exists()
         missing = not (staged.exists() or handed_over)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +18,12 @@ from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
 from millstream.run.engine import Engine
 from millstream.run.program import check_owners, check_program, known_panes
+from millstream.run.replacing import Replacement, replace_program
 from millstream.run.session import check_surroundings, close_session, open_session
 from millstream.run.sources import progress_of, resolve_format
 from millstream.run.spark import OnSpark
 from millstream.serve.following import Follower
+from millstream.serve.slates import Decoder
 from millstream.serve.status import Live, View
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
@@ -63,8 +66,14 @@ class Handle:
         self._settings = settings
         self._flow = flow
         self._stopping = threading.Event()
+        self._wake = threading.Event()  # a stop or another flow is asked for
+        self._asking = threading.Lock()
+        self._requests: deque[_Request] = deque()
+        self._ended = False
         self._error: BaseException | None = None
         self._started = time.monotonic()
+        self._executor: OnSpark | None = None
+        self._decoders = _decoders(engine.plan)
         self._server: Server | None = None
         self._live: Live | None = None
         self._history: deque[dict[str, float]] = deque(maxlen=_HISTORY)
@@ -87,19 +96,38 @@ class Handle:
 
     def stop(self, timeout: float | None = None) -> Progress:
         """Commit the current batch and stop; raises what went wrong, if something did."""
-        self._stopping.set()
+        self.request_stop()
         return self.wait(timeout if timeout is not None else self._settings.stop_timeout)
 
     def request_stop(self) -> None:
         """Ask for a stop without waiting for it."""
         self._stopping.set()
+        self._wake.set()
+
+    def replace(self, flow: Flow, *, dry_run: bool = False) -> Replacement:
+        """Go on with another flow after the current batch, without stopping; says what changes.
+
+        Windows, aggregates, updaters, sinks and stateless steps may be added, taken away and
+        changed in what they call; sources, and the keys and windows of operators that stay, may
+        not. What is not possible is raised before anything changes, and the flow goes on as it is.
+        With `dry_run` nothing changes either way.
+        """
+        request = _Request(flow, dry_run)
+        with self._asking:
+            if self._ended:
+                raise RunError(
+                    f"flow {self._flow!r} has ended; start it again with the changed program"
+                )
+            self._requests.append(request)
+        self._wake.set()
+        return request.answer.result()
 
     def wait(self, timeout: float | None = None) -> Progress:
         """Wait for the end; Ctrl-C asks for a clean stop."""
         try:
             self._thread.join(timeout)
         except KeyboardInterrupt:
-            self._stopping.set()
+            self.request_stop()
             self._thread.join(self._settings.stop_timeout)
         if self._thread.is_alive():
             raise RunError(f"flow {self._flow!r} did not stop within {timeout} s")
@@ -110,41 +138,93 @@ class Handle:
     # -- the thread -----------------------------------------------------------------------------
 
     def _main(self) -> None:
-        session = executor = None
+        session = None
         ours = False
         try:
             session, ours = open_session(self._flow, self._settings)
-            executor = OnSpark(session, self._engine.plan)
-            self._engine.open(executor.cores)
-            self._loop(executor)
+            self._executor = OnSpark(session, self._engine.plan)
+            self._engine.open(self._executor.cores)
+            self._loop()
         except MillstreamError as error:
             self._error = error
         except BaseException as error:
             self._error = error
         finally:
+            self._refuse_requests()
             if self._server is not None:
                 self._server.stop()
             self._engine.close()
-            if executor is not None and not ours:
-                executor.close()
+            if self._executor is not None and not ours:
+                self._executor.close()
             if session is not None and ours:
                 close_session(session)
 
-    def _loop(self, executor: OnSpark) -> None:
+    def _loop(self) -> None:
         engine = self._engine
         while not self._stopping.is_set():
             begun = time.monotonic()
-            worked = engine.step(executor)
+            self._answer_requests()
+            assert self._executor is not None
+            worked = engine.step(self._executor)
             if worked or self.progress.batch < 0:
                 self._report()
             if engine.done:
                 break
-            rest = self._settings.interval - (time.monotonic() - begun)
-            if worked and rest > 0:
-                self._stopping.wait(rest)
-            elif not worked:
-                self._stopping.wait(self._settings.poll)
+            self._rest(begun + self._settings.interval if worked else begun + self._settings.poll)
         self._report()
+
+    def _rest(self, until: float) -> None:
+        """Wait; what is asked for meanwhile is answered at once."""
+        while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
+            self._wake.wait(left)
+            self._wake.clear()
+            self._answer_requests()
+
+    def _answer_requests(self) -> None:
+        """Between two batches: put other flows in the place of this one."""
+        while self._requests:
+            request, before = self._requests.popleft(), self._engine.plan
+            try:
+                request.answer.set_result(self._replace(request))
+            except Exception as error:
+                request.answer.set_exception(error)
+                if self._engine.plan is not before:
+                    raise  # the change is made, and something after it failed
+
+    def _replace(self, request: _Request) -> Replacement:
+        flow, ready = request.flow, list[OnSpark]()
+        before = self._executor
+        assert before is not None
+
+        def prepare(plan: Plan) -> None:
+            if any(isinstance(sink.spec, Redis) for sink in plan.sinks()):
+                require_redis()
+            ready.append(OnSpark(before.context, plan))
+
+        try:
+            found = replace_program(
+                self._engine, flow.name, flow.nodes, prepare, dry_run=request.dry_run
+            )
+        except BaseException:
+            for executor in ready:
+                executor.close()
+            raise
+        if request.dry_run:
+            ready[0].close()
+            return found
+        self._executor = ready[0]
+        before.close()
+        self._decoders.update(_decoders(self._engine.plan))
+        self._report()
+        return found
+
+    def _refuse_requests(self) -> None:
+        with self._asking:
+            self._ended = True
+            while self._requests:
+                self._requests.popleft().answer.set_exception(
+                    RunError(f"flow {self._flow!r} ended before it could be replaced")
+                )
 
     def _report(self) -> None:
         engine, manifest = self._engine, self._engine.manifest
@@ -215,12 +295,25 @@ class Handle:
         )
 
 
+@dataclass(frozen=True)
+class _Request:
+    """Another flow, and who waits for what becomes of it."""
+
+    flow: Flow
+    dry_run: bool
+    answer: Future[Replacement] = field(default_factory=Future)
+
+
+def _decoders(plan: Plan) -> dict[str, Decoder]:
+    """How the slates of every updater are read."""
+    return {node.name: node.job.codec.decode for node in plan.updaters()}
+
+
 def _open_server(engine: Engine, address: int | str, handle: Handle) -> Server:
     from millstream.serve.server import find_token, open_server, parse_address
 
     host, port = parse_address(address)
-    decoders = {node.name: node.job.codec.decode for node in engine.plan.updaters()}
-    follower = Follower(engine.checkpoint.path, decoders, eager=True, new=True)
+    follower = Follower(engine.checkpoint.path, handle._decoders, eager=True, new=True)
     view = View(follower, lambda: handle._live or Live())
     return open_server(view, host, port, find_token(None))
 
@@ -246,7 +339,7 @@ def start(flow: Flow, checkpoint: Path, settings: Settings) -> Handle:
     try:
         program = place.read_program()
         if program is not None:
-            check_program(plan, place, settings.shards, 1)
+            check_program(plan, place, settings.shards, 1, settings.remove)
         check_owners(plan, program)
         place.latest()
         return Handle(Engine(plan, place, settings), settings, flow.name)

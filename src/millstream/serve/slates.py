@@ -82,7 +82,7 @@ class Snapshot:
         self.manifest = manifest
         self.program = program
         self._shelves = shelves
-        self._decoders = decoders or {}
+        self._decoders = {} if decoders is None else decoders
         self._open: dict[Segment, Shelf] = {}
 
     @property

@@ -32,6 +32,7 @@ from millstream.run.batch import AnySplit, SpoolSplit
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.program import known_panes
+from millstream.run.replacing import Replacement, replace_program
 from millstream.run.runner import plan_flow
 from millstream.run.spreading import rows_of
 from millstream.settings import Settings
@@ -123,15 +124,19 @@ class Driver:
         self._path = Path(checkpoint or self._own or ".")
         self._settings = Settings.from_options({"parallelism": parallelism, **options})
         self._sinks = {n.name: Memory() for n in flow.nodes if isinstance(n, graph.Sink)}
-        nodes = tuple(
-            replace(node, spec=self._sinks[node.name]) if isinstance(node, graph.Sink) else node
-            for node in flow.nodes
-        )
+        nodes = self._with_memory(flow)
         formats = {
             node.name: _pushed_format(node.spec) for node in nodes if isinstance(node, graph.Source)
         }
         self._plan = make_plan(flow.name, nodes, formats, *known_panes(self._path))
         self._open()
+
+    def _with_memory(self, flow: Flow) -> tuple[graph.Node, ...]:
+        """The nodes of a flow, with sinks that a test can look into."""
+        return tuple(
+            replace(node, spec=self._sinks[node.name]) if isinstance(node, graph.Sink) else node
+            for node in flow.nodes
+        )
 
     def _open(self) -> None:
         checkpoint = Checkpoint(self._path)
@@ -184,6 +189,27 @@ class Driver:
         self.engine.close()
         self._open()
         return self
+
+    def replace(self, flow: Flow, *, dry_run: bool = False) -> Replacement:
+        """Put another flow in the place of this one, as `handle.replace` does.
+
+        Sinks of the same name go on; what a removed one got can still be looked at.
+        """
+        for node in flow.nodes:
+            if isinstance(node, graph.Sink):
+                self._sinks.setdefault(node.name, Memory())
+        parallelism = self._settings.parallelism or 1
+        ready: list[InProcess] = []
+        found = replace_program(
+            self.engine,
+            flow.name,
+            self._with_memory(flow),
+            lambda plan: ready.append(InProcess(plan, parallelism)),
+            dry_run=dry_run,
+        )
+        if not dry_run:
+            self._executor, self._plan = ready[0], self.engine.plan
+        return found
 
     def _tracker(self, source: str) -> Pushed:
         tracker = self.engine.trackers.get(source)

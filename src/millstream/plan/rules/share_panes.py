@@ -17,9 +17,13 @@ FINER = 60  # likewise if sharing makes its panes so many times finer
 def share_panes(plan: Plan) -> Plan:
     """Group jobs into families; every job counts time in the panes of its family."""
     groups: dict[tuple[object, ...], list[tuple[str, list[WindowJob]]]] = {}
+    owners: dict[str, tuple[object, ...]] = {}  # stored panes -> whose they are
     for node in plan.windowed():
-        job = plan.jobs[node.name]
-        families = groups.setdefault(_shared_by(node), [])
+        if node.name in plan.homes:
+            owners.setdefault(plan.homes[node.name], _shared_by(node))
+    for node in plan.windowed():
+        job, shared = plan.jobs[node.name], _shared_by(node)
+        families = groups.setdefault(shared, [])
         home = plan.homes.get(job.name)
         for name, members in families:
             at_home = home is None or home == name
@@ -27,16 +31,19 @@ def share_panes(plan: Plan) -> Plan:
                 members.append(job)
                 break
         else:
-            name = home or _name(plan, job, len(families))
-            while not _fit([job], plan.units.get(name)):  # stored panes it cannot count in
-                families.append((name, []))
-                name = _name(plan, job, len(families))
+            number, full = len(families), {name for name, _ in families}
+            name = home or _name(plan, job, number)
+            while (
+                name in full  # its windows do not fit in there
+                or owners.setdefault(name, shared) != shared
+                or not _fit([job], plan.units.get(name))  # stored panes it cannot count in
+            ):
+                number += 1
+                name = _name(plan, job, number)
             families.append((name, [job]))
     made: dict[str, Family] = {}
     for grouped in groups.values():
         for name, members in grouped:
-            if not members:
-                continue
             jobs = tuple(
                 replace(job, kept=job.span.step) if can_run(job) else job
                 for job in _in_units(members, plan.units.get(name))

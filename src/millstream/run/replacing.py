@@ -1,0 +1,149 @@
+"""Replacing the program of a running flow: what would change, and what is not possible, and why.
+
+Sources stay as they are, because they are being read. What is asked of the rest is what is asked of
+a program at its start (`program.py`), and what it means for stored state is the same too
+(`adopting.py`); the engine makes the change between two batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from millstream.api.sinks import FileSink, Redis
+from millstream.errors import CheckpointError
+from millstream.graph import nodes as graph
+from millstream.io.formats import Format
+from millstream.plan.planner import make_plan
+from millstream.plan.stages import Plan
+from millstream.run.engine import Engine
+from millstream.run.program import describe_program, difference, known_panes
+from millstream.state.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What a new program changes: sources, keyed operators and sinks by name.
+
+    `notes` say what becomes of state: what is filled from when on, and what is dropped.
+    `batch` is the last one of the program before.
+    """
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    batch: int = -1
+
+    def __str__(self) -> str:
+        lines = [
+            f"{what:8} {', '.join(names)}"
+            for what, names in (
+                ("added", self.added),
+                ("removed", self.removed),
+                ("kept", self.kept),
+            )
+            if names
+        ]
+        return "\n".join([*lines, *(f"note     {note}" for note in self.notes)])
+
+
+def replace_program(
+    engine: Engine,
+    name: str,
+    nodes: tuple[graph.Node, ...],
+    prepare: Callable[[Plan], None],
+    *,
+    dry_run: bool,
+) -> Replacement:
+    """Put another program in the place of the running one, or only say what that would change."""
+    before, batch = engine.plan, engine.manifest.batch
+    plan = plan_replacement(before, engine.checkpoint, name, nodes)
+    notes = engine.replace(plan, lambda: prepare(plan), dry_run=dry_run)
+    return describe(before, plan, notes, batch)
+
+
+def plan_replacement(
+    running: Plan, checkpoint: Checkpoint, name: str, nodes: tuple[graph.Node, ...]
+) -> Plan:
+    """The plan of a flow that is to take the place of a running one; refused if it cannot."""
+    changed = [f"it belongs to flow {running.flow!r}, this is {name!r}"] * (name != running.flow)
+    changed.extend(_sources(running, nodes))
+    if changed:
+        raise _refused(changed)
+    formats = {name: _whole(fmt) for name, fmt in running.formats.items()}
+    plan = make_plan(name, nodes, formats, *known_panes(checkpoint.path))
+    program = checkpoint.read_program()
+    assert program is not None  # it was written at the start
+    found = difference(program, describe_program(plan))
+    if found.refused:
+        raise _refused(found.refused)
+    return plan
+
+
+def describe(before: Plan, after: Plan, notes: list[str], batch: int) -> Replacement:
+    """What is added, removed and kept."""
+    old, new = _holding(before), _holding(after)
+    return Replacement(
+        tuple(name for name in new if name not in old),
+        tuple(name for name in old if name not in new),
+        tuple(name for name in new if name in old),
+        (*notes, *_moved(before, after)),
+        batch,
+    )
+
+
+def _holding(plan: Plan) -> list[str]:
+    kinds = graph.Source | graph.Windowed | graph.Update | graph.Sink
+    return [node.name for node in plan.nodes if isinstance(node, kinds)]
+
+
+def _moved(before: Plan, after: Plan) -> list[str]:
+    """Sinks that go elsewhere from now on."""
+    old = {sink.name: sink.spec for sink in before.sinks()}
+    return [
+        f"sink {sink.name} is now {sink.spec}"
+        for sink in after.sinks()
+        if isinstance(sink.spec, FileSink | Redis) and old.get(sink.name, sink.spec) != sink.spec
+    ]
+
+
+def _sources(running: Plan, nodes: tuple[graph.Node, ...]) -> list[str]:
+    """Why the sources of a running flow are not those of a new program."""
+    old = {node.name: node.spec for node in running.sources()}
+    new = {node.name: node.spec for node in nodes if isinstance(node, graph.Source)}
+    found = [f"source {name!r} is gone" for name in old.keys() - new.keys()]
+    found.extend(f"source {name!r} is new" for name in new.keys() - old.keys())
+    if not found and list(old) != list(new):
+        found.append(f"sources were declared as {', '.join(old)}, are as {', '.join(new)}")
+    for name in old.keys() & new.keys():
+        found.extend(f"source {name!r}: {one}" for one in _differences(old[name], new[name]))
+    if found:
+        found.append("sources are being read and stay; to change them stop the flow and start it")
+    return found
+
+
+def _differences(was: Any, now: Any) -> list[str]:
+    """The options of a source that differ; a function that was loaded again is taken as equal."""
+    if type(was) is not type(now):
+        return [f"kind was {type(was).__name__}, is {type(now).__name__}"]
+    found = []
+    for field in fields(was):
+        before, after = getattr(was, field.name), getattr(now, field.name)
+        again = callable(before) and callable(after)
+        if not again and before != after and str(before) != str(after):
+            found.append(f"{field.name} was {before!s}, is {after!s}")
+    return found
+
+
+def _whole(fmt: Format) -> Format:
+    """A format as it was before columns were left out for the running plan."""
+    return replace(fmt, columns=None)
+
+
+def _refused(reasons: list[str]) -> CheckpointError:
+    return CheckpointError(
+        f"this program cannot take the place of the running one: {'; '.join(reasons)}. Nothing was "
+        "changed, and the flow goes on. What has another key, window or meaning needs another name"
+    )
