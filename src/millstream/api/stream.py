@@ -19,8 +19,8 @@ from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.io.formats import parse_schema
-from millstream.ops.emission import FINAL, Emission
 from millstream.ops.expressions import parse_condition, parse_projection
+from millstream.ops.firing import FINAL, Emission
 from millstream.ops.updates import DICTS, UpdateJob
 
 if TYPE_CHECKING:
@@ -215,7 +215,8 @@ class KeyedStream:
 
         emit="final": a result leaves once, when its window is complete.
         emit="early": results of open windows leave as well, by the wall clock (`every`), by records
-            taken in (`every_rows`) or by event time (`every_event`), each when it has changed;
+            taken in (`every_rows`) or by event time (`every_event`: at its multiples, over the
+            records before, whatever the batches), each when it has changed;
             columns `revision` (0, 1, 2, ...) and `final` say which is which.
         emit="delta": a result leaves when event time has passed the end of its window, and again
             when a record within the allowed lateness changes it; column `op` is "+", "u" or, if it

@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from millstream.ops.emission import FINAL, Emission
 from millstream.ops.expressions import Expression
+from millstream.ops.firing import FINAL, Emission
 from millstream.ops.spans import Span
 from millstream.ops.updates import UpdateJob
 

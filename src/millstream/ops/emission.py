@@ -11,51 +11,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from millstream.ops.chunks import Chunk, Int64, concat, flat
+from millstream.ops.firing import Emission
 
 Name = tuple[int, int]  # key, and which of its windows: by time, a session by its start, or number
 REMOVED, REPLACED = -1, -2  # signs of rows that take away: without, or with a new row instead
 _OPS = {"+", "-", "u"}
 _DIGITS = 12  # results that agree in so many digits count as the same
-
-
-@dataclass(frozen=True)
-class Emission:
-    """The contract of a window's results; times in microseconds, 0 for "not by this"."""
-
-    mode: str = "final"  # "final", "early" or "delta"
-    every: int = 0  # early: by the wall clock
-    every_rows: int = 0  # early: by the number of records taken in
-    every_event: int = 0  # early: by event time
-
-
-FINAL = Emission()
-
-
-class Firing(msgspec.Struct, frozen=True, array_like=True):
-    """When an operator fired early last, and how many records it has taken in since."""
-
-    at: int = 0
-    event: int = -(2**62)
-    rows: int = 0
-
-
-def fires(how: Emission, last: Firing, now: int, event: int, rows: int) -> bool:
-    """Whether early results are due after so many more records; periods begin with the first."""
-    if how.mode != "early" or last.rows + rows == 0:
-        return False
-    if how.every_rows and last.rows + rows >= how.every_rows:
-        return True
-    if last.at == 0:
-        return False
-    return bool(
-        (how.every and now - last.at >= how.every)
-        or (how.every_event and event // how.every_event > last.event // how.every_event)
-    )
 
 
 @dataclass(frozen=True)
@@ -67,6 +32,7 @@ class Looked:
     open_now: Chunk | None = None  # None: open windows were not looked at
     open_end: int = 0  # those that end by here were
     kind: str = "time"
+    too: bool = False  # windows that leave are given early too, if they have changed
 
     @property
     def opened(self) -> Chunk:
@@ -127,6 +93,11 @@ class _Memory:
         """Whether these rows say what was said last."""
         known = [self.rows[index] for index in result.rows]
         return known == rows or bool(_rounded(known) == _rounded(rows))
+
+    def known_as(self, name: Name, rows: list[dict[str, Any]], indices: list[int]) -> bool:
+        """Whether these of some rows are what was said last of a window."""
+        known = self.results.get(name)
+        return known is not None and self.same(known, [rows[index] for index in indices])
 
     def taken_back(self, which: list[tuple[_Result, int]], src: int) -> Chunk | None:
         """Rows that were emitted and are so no more: they take away further down."""
@@ -212,16 +183,20 @@ def _rounded(value: Any) -> Any:
 
 
 def _early(looked: Looked, before: _Memory, shards: int) -> tuple[Chunk, pa.Table | None]:
-    final, now = _Fresh(looked.final), _Fresh(looked.opened)
+    final, now, last = _Fresh(looked.final), _Fresh(looked.opened), _Fresh(looked.final)
     older = _Older(looked.kind, before)
+    rows = looked.final.table.to_pylist() if looked.too else []
     for name, indices in _grouped(looked.final).items():
-        final.add(indices, True, older.next_revision(name, int(looked.final.ts[indices[0]])))
+        revision = older.next_revision(name, int(looked.final.ts[indices[0]]))
+        if looked.too and not before.known_as(name, rows, indices):
+            last.add(indices, False, revision)
+            revision += 1
+        final.add(indices, True, revision)
     groups = _grouped(looked.open_now)
     rows = [] if looked.open_now is None else looked.open_now.table.to_pylist()
     unchanged = set()
     for name, indices in groups.items():
-        known = before.results.get(name)
-        if known is not None and before.same(known, [rows[index] for index in indices]):
+        if before.known_as(name, rows, indices):
             unchanged.add(name)
             continue
         now.add(indices, False, older.next_revision(name, int(now.chunk.ts[indices[0]])))
@@ -231,7 +206,7 @@ def _early(looked: Looked, before: _Memory, shards: int) -> tuple[Chunk, pa.Tabl
         if name in unchanged
         or (name not in older.replaced and _open_still(looked, name, result, groups))
     ]
-    chunk = _joined([_revised(final), _revised(now)])
+    chunk = joined([_revised(last), _revised(final), _revised(now)])
     return chunk, before.after(kept, now, shards)
 
 
@@ -308,7 +283,7 @@ def _changes(
     gone = set(_grouped(looked.final))
     taken_back = before.taken_back(back, looked.final.src)
     parts = [*([] if taken_back is None else [taken_back]), _signed(final), _signed(now)]
-    return _joined(parts), before.after([name for name in kept if name not in gone], now, shards)
+    return joined(parts), before.after([name for name in kept if name not in gone], now, shards)
 
 
 def _signed(fresh: _Fresh) -> Chunk:
@@ -318,7 +293,8 @@ def _signed(fresh: _Fresh) -> Chunk:
     return Chunk(table, taken.ts, taken.pos, taken.src, np.ones(len(taken), np.int64), revision)
 
 
-def _joined(chunks: list[Chunk]) -> Chunk:
+def joined(chunks: list[Chunk]) -> Chunk:
+    """Marked results one after the other."""
     chunks = [chunk for chunk in chunks if len(chunk)] or chunks[:1]
     if len(chunks) == 1:
         return replace(chunks[0], window=None)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.ops.chunks import Int64
-from millstream.ops.emission import FINAL, Emission
+from millstream.ops.firing import FINAL, Emission
 from millstream.ops.holding import ObjectKernel
 from millstream.ops.kernels import Kernel
 from millstream.ops.spans import Span
@@ -71,7 +71,7 @@ class WindowJob:
     kind: str = "time"  # or "landmark", "session", "rows", "bytes"
     emission: Emission = FINAL
     logical: Span | None = None  # windows over rows or bytes: their arithmetic, per key
-    changes: bool = False  # its input takes back: values are kept with their signs
+    changes: bool = False  # its input takes back, or is cut anywhere: values and signs are kept
 
     def needed_until(self, panes: Int64) -> Int64:
         """The window end at which panes may be forgotten."""

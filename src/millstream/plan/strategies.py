@@ -15,6 +15,7 @@ from millstream.ops.rates import FULL, PANES, VALUES, flips_at, has_choice, side
 from millstream.ops.running import LEAST_PANES, can_run, has_inverse
 from millstream.ops.stacks import can_stack
 from millstream.plan.figures import Figures
+from millstream.plan.stages import changes_of
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class Choice:
 def choose(node: nodes.Windowed, job: WindowJob) -> Choice:
     """The strategy of a keyed operator: live batches by what is kept, others by the rest."""
     if job.changes:
-        return Choice("kept values", "what comes in may be taken back")
+        moments = job.emission.by_event and changes_of(node) is None
+        early = "early results by event time are over the records before each moment"
+        return Choice("kept values", early if moments else "what comes in may be taken back")
     if node.job is not None and not node.job.can("combine"):
         return Choice("kept values", "all are handed to reduce, it has no combine")
     if node.reducer is not None and node.job is None:

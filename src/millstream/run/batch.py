@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.io.readers import Split
-from millstream.ops.emission import Firing
+from millstream.ops.firing import Firing
 from millstream.ops.progress import SourceProgress
 from millstream.ops.records import DeadLetter
 from millstream.state.manifests import Output

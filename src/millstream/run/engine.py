@@ -23,7 +23,7 @@ from millstream.errors import RunError
 from millstream.io.claims import Claim, Lease
 from millstream.io.writers import discard_staged
 from millstream.ops.chunks import OFFSET_BITS, concat, decode_block
-from millstream.ops.emission import Firing, fires
+from millstream.ops.firing import Firing, fires, passes
 from millstream.ops.progress import END
 from millstream.ops.records import DeadLetter
 from millstream.ops.spans import NOTHING_CLOSED
@@ -254,11 +254,12 @@ class Engine:
         """Whether windows can leave although nothing came: input ended, clock or idle time-outs."""
         if all(tracker.ended for tracker in self.trackers.values()):
             return not self.manifest.complete
-        now = self._now()
+        now, firing = self._now(), self._firing()
         for name, at in self._watermarks().items():
             if name in self.plan.jobs:
-                span = self.plan.jobs[name].span
-                if span.closes_at(at) > self._closed(name) and self._has_state(name):
+                job = self.plan.jobs[name]
+                leaves = job.span.closes_at(at) > self._closed(name)
+                if (leaves or passes(job.emission, firing.get(name), at)) and self._has_state(name):
                     return True
             else:
                 event, alarm = self.manifest.due.get(name, (END, END))
@@ -266,7 +267,7 @@ class Engine:
                     return True
         return any(
             fires(self.plan.jobs[name].emission, last, now, last.event, 0)
-            for name, last in self._firing().items()
+            for name, last in firing.items()
         )
 
     def _now(self) -> int:
@@ -453,7 +454,7 @@ class Engine:
             manifest.outputs.extend(control.outputs)
             manifest.strategies.update(control.strategies)
             for operator, firing in control.firing.items():
-                manifest.firing[operator] = [firing.at, firing.event, firing.rows]
+                manifest.firing[operator] = list(msgspec.structs.astuple(firing))
             for step, counts in control.ledger.items():
                 books.add(manifest.ledger, step, counts)
             for operator, tables in control.segments.items():

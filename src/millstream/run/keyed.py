@@ -7,7 +7,7 @@ them leave, or when segments are merged by size. Other kinds add tables with one
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -15,17 +15,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.ops.changes import lifted, still_open, unsigned
-from millstream.ops.chunks import Chunk
+from millstream.ops.chunks import Chunk, Int64, flat
 from millstream.ops.closing import Outcome, close
-from millstream.ops.emission import Firing, Looked, fires, refine
 from millstream.ops.jobs import WindowJob
 from millstream.ops.keys import group_by
 from millstream.ops.kinds import close_landmarks, close_numbered, close_sessions
 from millstream.ops.preparing import count_panes, in_pane_order, merge_panes
 from millstream.ops.progress import END
 from millstream.ops.rates import has_choice, longest
+from millstream.run.looking import (
+    Look,
+    Round,
+    emit,
+    landmark_rounds,
+    look_of,
+    numbered_rounds,
+    others,
+    session_rounds,
+)
 from millstream.run.sliding import Slider, slider_of
-from millstream.run.stores import BAGS, Bag, Emitted, Table
+from millstream.run.stores import BAGS, Bag, Table
 from millstream.run.work import Work
 
 
@@ -50,25 +59,25 @@ def run_keyed(work: Work, rows: dict[str, list[bytes]]) -> dict[str, Chunk]:
 def _plain(work: Work, bags: dict[str, Bag]) -> dict[str, Chunk]:
     """Tumbling, sliding and hopping windows: every job slides over the family's panes."""
     family, strategies = work.family, work.control.strategies
-    looks = {job.name: _look_until(work, job) for job in family.jobs}
+    looks = {job.name: look_of(work, job) for job in family.jobs}
     slid: dict[str, Chunk] = {}
     sliders: dict[str, Slider] = {}
     for job in family.jobs:
         slider = slider_of(work, job, bags.get("panes"))
         if slider is not None:
             sliders[job.name] = slider
-            chunk = slider.slide() if looks[job.name] is None else None
+            chunk = None if looks[job.name].due else slider.slide()
             if chunk is not None:
                 slid[job.name] = chunk
                 strategies.update({job.name: slider.name} if len(chunk) else {})
     rest = [job for job in family.jobs if job.name not in slid]
     due = any(bag.due(work.all_closing(), rest) for bag in bags.values())
-    due = due or any(until is not None for until in looks.values())
+    due = due or any(look.due for look in looks.values())
     due = due or any(sliders[job.name].stale() for job in rest if job.name in sliders)
     rows = _Rows(work, bags, due)
     results: dict[str, Chunk] = {}
     for job in family.jobs:
-        until, opened = looks[job.name], None
+        look, opened, rounds = looks[job.name], None, None
         if job.name in slid:
             chunk = slid[job.name]
         else:
@@ -77,12 +86,14 @@ def _plain(work: Work, bags: dict[str, Bag]) -> dict[str, Chunk]:
             strategies.update({job.name: rows.strategy(job)} if len(chunk) else {})
             if job.name in sliders:
                 sliders[job.name].begin(rows.merged)
-            if until is not None:
-                opened = rows.close(job, work.closing(job), until)
+            if look.until is not None:
+                opened = rows.close(job, work.closing(job), look.until)
+            rounds = rows.rounds(job, look)
         if has_choice(family) and job is longest(family):
             entered = sliders[job.name].entered if job.name in slid else rows.entered(job)
             work.control.filled[family.name] = (entered, _windows(job, chunk))
-        results[job.name] = _emit(work, job, _without_unknown(work, job, chunk), opened, until)
+        chunk = _without_unknown(work, job, chunk)
+        results[job.name] = emit(work, job, look, chunk, opened, rounds or ())
     for bag in bags.values():
         bag.store(work.all_closing())
     return results
@@ -113,6 +124,30 @@ class _Rows:
         panes, values = self.panes if job.lifts else None, self.values if job.lists else None
         merge = partial(merge_panes, self.family) if self.single else None
         return close(job, panes, values, closed, closing, self.work.numbers[job.name], merge)
+
+    def rounds(self, job: WindowJob, look: Look) -> Iterator[Round]:
+        """The windows of a job that are open at multiples of event time."""
+        if look.stretch is None:
+            return
+        whole, everything = (self.panes, self.values), job.span.closes_at(END)
+        for at in look.moments(job, self._times(job)):
+            if self.values is not None:
+                self.values = self.values.filter(pc.less(self.values.column("ts"), at))
+            if self.family.changes:
+                self.panes = lifted(self.family, self.values)
+            elif self.panes is not None:
+                until = at // job.span.pane
+                self.panes = self.panes.filter(pc.less(self.panes.column("pane"), until))
+            yield at, self.close(job, job.span.closes_at(at), everything)
+            self.panes, self.values = whole
+
+    def _times(self, job: WindowJob) -> Int64:
+        """When there are records, as exactly as is known."""
+        if job.lifts and self.panes is not None:
+            return np.asarray(flat(self.panes.column("pane"))) * job.span.pane
+        if self.values is not None:
+            return np.asarray(flat(self.values.column("ts")))
+        return np.zeros(0, np.int64)
 
     def strategy(self, job: WindowJob) -> str:
         """How windows are computed here."""
@@ -157,63 +192,21 @@ def _without_unknown(work: Work, job: WindowJob, chunk: Chunk) -> Chunk:
     return chunk.with_table(table)
 
 
-def _look_until(work: Work, job: WindowJob) -> int | None:
-    """How far to look at windows that are still open: None if not at all in this batch."""
-    how = job.emission
-    if how.mode == "delta":
-        until = job.span.closes_at(work.clocks.on_time[job.name])
-        return until if until > work.closing(job) else None
-    if how.mode != "early":
-        return None
-    last = work.batch.firing[job.name]
-    rows, now, event = work.counts[job.name], work.batch.now, work.clocks.latest
-    fired = fires(how, last, now, event, rows)
-    if fired:
-        work.control.firing[job.name] = Firing(now, event, 0)
-        return job.span.closes_at(END)
-    begun = last if last.at else Firing(now, event, last.rows)
-    work.control.firing[job.name] = Firing(begun.at, begun.event, last.rows + rows)
-    return None
-
-
-def _emit(
-    work: Work,
-    job: WindowJob,
-    final: Chunk,
-    opened: Outcome | None = None,
-    until: int | None = None,
-) -> Chunk:
-    """Results as the operator's contract wants them: final as they are, others marked.
-
-    `opened` are results of windows that are still open and end by `until`, if they were looked at.
-    """
-    if job.emission.mode == "final":
-        return final
-    store = Emitted(work.family, job.name, work.batch, work.control)
-    left = END if job.logical is not None else work.closing(job) * job.span.pane
-    looked = Looked(final, left, kind=job.kind)
-    if opened is not None and until is not None:
-        reach = END if job.logical is not None else until * job.span.pane
-        looked = replace(looked, open_now=work.count(job, opened), open_end=reach)
-    chunk, memory = refine(job.emission, looked, store.rows(), work.batch.shards, work.batch.number)
-    store.replace(memory)
-    return chunk
-
-
 # -- other kinds --------------------------------------------------------------------------------
 
 
 def _sessions(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
     """Sessions are looked at when the oldest could be over; otherwise new pieces are only added."""
     gap, watermark, src = job.span.size, work.closing(job), work.numbers[job.name]
-    until = _look_until(work, job)
-    reach = watermark if until is None else until
+    look = look_of(work, job)
+    reach = watermark if look.until is None else look.until
     rows: dict[str, pa.Table | None] = {}
-    if any(bag.lowest() + gap <= reach for bag in bags.values()):
+    if look.due or any(bag.lowest() + gap <= reach for bag in bags.values()):
         rows = {table: bag.every_row() for table, bag in bags.items()}
     panes, values = rows.get("panes"), rows.get("values")
     if job.changes:
         panes = lifted(work.family, values)
+    rounds = session_rounds(work, job, look, values)
     outcome, panes, listed = close_sessions(
         job, panes, values if job.lists else None, watermark, src
     )
@@ -225,9 +218,9 @@ def _sessions(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
         elif table in bags:
             bags[table].append()
     opened = None
-    if until is not None:
-        opened, _, _ = close_sessions(job, panes, listed, until, src)
-    return _emit(work, job, chunk, opened, until)
+    if look.until is not None:
+        opened, _, _ = close_sessions(job, panes, listed, look.until, src)
+    return emit(work, job, look, chunk, opened, rounds)
 
 
 def _size(rows: pa.Table | None) -> int:
@@ -237,24 +230,25 @@ def _size(rows: pa.Table | None) -> int:
 def _landmarks(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
     """Panes that close go into the totals of their keys; only keys with new records are touched."""
     family, closed, closing = work.family, work.closed(job), work.closing(job)
-    until, src = _look_until(work, job), work.numbers[job.name]
-    due = until is not None or any(bag.due(work.all_closing()) for bag in bags.values())
+    look, src = look_of(work, job), work.numbers[job.name]
+    due = look.due or any(bag.due(work.all_closing()) for bag in bags.values())
     panes = bags["panes"].all_rows() if due and "panes" in bags else None
     values = bags["values"].every_row() if due and "values" in bags else None
-    totals, table = None, Table(family, "totals", work.batch, work.control)
+    kept, totals, table = values, None, Table(family, "totals", work.batch, work.control)
     if job.changes and values is not None:
         panes = lifted(family, values.filter(pc.greater_equal(values.column("pane"), closed)))
         values = values if job.lists else None
     elif panes is not None and len(panes):
         panes = merge_panes(family, panes)
     if panes is not None and len(panes):
-        reach = closing if until is None else until
+        reach = job.span.closes_at(END) if look.due else closing
         totals = table.rows_of(family.keys, panes.filter(pc.less(panes.column("pane"), reach)))
     outcome, grown = close_landmarks(family, panes, values, totals, closed, closing, src)
     chunk = work.account(job, outcome.last, outcome)
     opened = None
-    if until is not None:
-        opened, _ = close_landmarks(family, panes, values, totals, closing, until, src)
+    if look.until is not None:
+        opened, _ = close_landmarks(family, panes, values, totals, closing, look.until, src)
+    rounds = landmark_rounds(work, job, look, kept, totals)
     if grown is not None:
         table.put(family.keys, grown)
     table.store()
@@ -264,7 +258,7 @@ def _landmarks(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
         bags["values"].append()
     elif "values" in bags:
         bags["values"].store(work.all_closing())
-    return _emit(work, job, chunk, opened, until)
+    return emit(work, job, look, chunk, opened, rounds)
 
 
 def _numbered(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
@@ -272,8 +266,8 @@ def _numbered(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
     family, bag, watermark = work.family, bags["values"], work.closing(job)
     number, furthest = work.numbers[job.name], work.clocks.furthest[job.name]
     ended = work.clocks.watermarks[job.name] >= END
-    until = _look_until(work, job)
-    early = job.emission.mode == "early"
+    look = look_of(work, job)
+    until, early = look.until, job.emission.mode == "early"
     tails = Table(family, "tails", work.batch, work.control)
     ready = None
     rows = bag.every_row() if bag.lowest() < (watermark if until is None else until) else None
@@ -294,19 +288,14 @@ def _numbered(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
         soon = None if rows is None else rows.filter(pc.less(rows.column("ts"), until))
         soon = unsigned(soon)
         opened, _ = close_numbered(family, soon, tails.rows_of(family.keys, soon), None, number)
+    rounds: list[Round] = []
+    if look.stretch is not None:
+        rounds = numbered_rounds(work, job, look, ready, tails.every_row(), chunk)
     if ended:
         tails.clear()
     elif held is not None and ready is not None:
         tails.put(family.keys, held)
     tails.store()
     if opened is not None:
-        opened = opened._replace(chunk=_others(opened.chunk, chunk))
-    return _emit(work, job, chunk, opened, until)
-
-
-def _others(chunk: Chunk, left: Chunk) -> Chunk:
-    """Results of windows that have not left."""
-    assert chunk.window is not None and left.window is not None
-    gone = set(zip(left.pos.tolist(), left.window.tolist(), strict=True))
-    names = zip(chunk.pos.tolist(), chunk.window.tolist(), strict=True)
-    return chunk.take(np.array([name not in gone for name in names], np.bool_))
+        opened = opened._replace(chunk=others(opened.chunk, chunk))
+    return emit(work, job, look, chunk, opened, rounds)

@@ -22,7 +22,9 @@ def _job(node: nodes.Windowed) -> WindowJob:
         node.window.kind, "time"
     )
     logical = node.window.logical
-    changes = changes_of(node) is not None
+    # States of sessions and totals cannot be cut at a moment of event time: rows can.
+    by_event = node.emission.by_event and kind in ("session", "landmark")
+    changes = by_event or changes_of(node) is not None
     if node.job is not None:
         measures: tuple[Measure, ...] = ()
         reducer = node.job.reduce

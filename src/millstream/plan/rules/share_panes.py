@@ -62,8 +62,9 @@ def _shared_by(node: nodes.Windowed) -> tuple[object, ...]:
 
 
 def unit_of(jobs: list[WindowJob]) -> int:
-    """The width of panes that fit all these windows."""
-    return math.gcd(*(n for job in jobs for n in (job.span.size, job.span.slide)))
+    """The width of panes that fit all these windows, and the moments they are looked at."""
+    moments = (job.emission.every_event for job in jobs if job.emission.by_event)
+    return math.gcd(*(n for job in jobs for n in (job.span.size, job.span.slide)), *moments)
 
 
 def _fit(jobs: list[WindowJob], known: int | None) -> bool:
