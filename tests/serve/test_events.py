@@ -144,7 +144,7 @@ def test_heartbeats_and_a_listener_that_takes_nothing(tmp_path: Path) -> None:
     view, rules = View(Follower(writer.path, eager=True)), Rules(stalled=0.2)
 
     async def talk(takes: int) -> list[bytes]:
-        listeners, got = Listeners(), []
+        listeners, got = Listeners(1), []
         listeners.heartbeat = 0.01
 
         async def send(message: Any) -> None:

@@ -177,18 +177,6 @@ def test_listeners_are_bounded(path: Path, serve: Serve) -> None:
         assert client.get("/slates/counts/a").status_code == 200
 
 
-def test_requests_are_bounded(path: Path, serve: Serve) -> None:
-    client = serve(path, requests=1)
-    with client.stream("GET", "/events") as one:
-        talk = one.iter_raw()
-        assert next(talk)
-        assert client.get("/slates").status_code == 429
-    for _ in range(100):
-        if client.get("/slates").status_code == 200:
-            return
-    pytest.fail("the place of a request that has ended is not free again")
-
-
 # -- token --------------------------------------------------------------------------------------
 
 
@@ -283,31 +271,3 @@ def test_small_answers_are_sent_at_once(path: Path) -> None:
     server = open_server(View(Follower(path)), "127.0.0.1", 0)
     assert server._socket.proto == socket.IPPROTO_TCP  # what asyncio looks at for TCP_NODELAY
     server.stop()
-
-
-def test_a_connection_without_a_request_is_closed(
-    path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("millstream.serve.server._PATIENCE", 0.2)
-    url = serve(path).base_url
-    with socket.create_connection((url.host, url.port), timeout=10) as silent:
-        assert silent.recv(1) == b""
-    with socket.create_connection((url.host, url.port), timeout=10) as slow:
-        slow.sendall(b"GET /slates HTTP/1.1\r\nhost: local")
-        assert slow.recv(1) == b""
-
-
-def test_connections_are_bounded(path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = serve(path).base_url
-    monkeypatch.setattr("millstream.serve.server._CONNECTIONS", 2)
-    held = [socket.create_connection((url.host, url.port), timeout=10) for _ in range(2)]
-    request = b"GET /slates HTTP/1.1\r\nhost: localhost\r\n\r\n"
-    for wire in held:
-        wire.sendall(request)
-        assert wire.recv(65536).startswith(b"HTTP/1.1 200")
-    with socket.create_connection((url.host, url.port), timeout=10) as third:
-        assert third.recv(1) == b""
-    for wire in held:
-        wire.sendall(request)
-        assert wire.recv(65536).startswith(b"HTTP/1.1 200")
-        wire.close()

@@ -24,6 +24,7 @@ from millstream.serve.keys import LONGEST_TEXT
 from millstream.serve.slates import Unknown
 from millstream.serve.status import View
 from millstream.serve.telling import to_json, told
+from millstream.serve.workers import Workers
 
 STATIC = Path(__file__).parent / "static"
 MOST_ON_A_PAGE = 1000
@@ -123,7 +124,9 @@ Since = Annotated[int | None, Query(ge=-1, le=2**62)]
 def make_app(view: View, rules: Rules | None = None) -> Asgi:
     """The application that shows a view, behind its guard."""
     rules = rules or Rules()
-    listeners = Listeners()
+    listeners = Listeners(rules.listeners)
+    pages = Workers("pages", 2, rules.requests)
+    figures = Workers("figures", 1, rules.requests)  # which never wait for pages
 
     @contextlib.asynccontextmanager
     async def following(_: FastAPI) -> AsyncIterator[None]:
@@ -133,6 +136,8 @@ def make_app(view: View, rules: Rules | None = None) -> Asgi:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            for one in (listeners, pages, figures):
+                one.close()
 
     app = FastAPI(
         title="Millstream",
@@ -172,17 +177,14 @@ def make_app(view: View, rules: Rules | None = None) -> Asgi:
         """Slates in the order of their keys' texts; `next` is the `after` of the next page."""
         snapshot, name = view.snapshot, _text(updater)
         about = snapshot.updater(name)
-        found = await asyncio.to_thread(
-            snapshot.page, name, prefix, after, limit, seconds=rules.seconds
-        )
-        return _json(
-            {
-                "updater": name,
-                "batch": snapshot.batch,
-                "slates": [told(about, slate) for slate in found.slates],
-                "next": found.next,
-            }
-        )
+
+        def read() -> bytes:
+            found = snapshot.page(name, prefix, after, limit, rules.seconds, rules.page)
+            slates = [told(about, slate) for slate in found.slates]
+            page = {"updater": name, "batch": snapshot.batch, "slates": slates}
+            return to_json({**page, "next": found.next})
+
+        return _json(await pages.do(read))
 
     @app.get(
         "/slates/{updater}/{key:path}",
@@ -214,13 +216,13 @@ def make_app(view: View, rules: Rules | None = None) -> Asgi:
     @app.get("/status", responses=_answers("The status.", _STATUS), tags=["status"])
     async def status() -> Response:
         """What the flow is doing, and how fast."""
-        return _json(await asyncio.to_thread(view.status))
+        return _json(await figures.do(lambda: to_json(view.status())))
 
     @app.get("/metrics", responses={200: _METRICS, **_REFUSED}, tags=["status"])
     async def prometheus() -> Response:
         """The same figures for Prometheus."""
-        figures = metrics.exposition(await asyncio.to_thread(view.status))
-        return Response(figures, media_type=metrics.CONTENT_TYPE)
+        text = await figures.do(lambda: metrics.exposition(view.status()))
+        return Response(text, media_type=metrics.CONTENT_TYPE)
 
     @app.get("/", include_in_schema=False)
     async def home() -> Response:
@@ -231,7 +233,6 @@ def make_app(view: View, rules: Rules | None = None) -> Asgi:
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(Unknown, _on_unknown)
-    app.add_exception_handler(CheckpointError, _on_defect)
     app.add_exception_handler(Exception, _on_defect)
     return Guard(_Lookups(view, app), rules)
 
@@ -316,7 +317,8 @@ async def _follow(view: View, listeners: Listeners) -> None:
 
 
 def _json(value: Any, status: int = 200, headers: Any = None) -> Response:
-    return Response(to_json(value), status, headers, media_type="application/json")
+    body = value if isinstance(value, bytes) else to_json(value)
+    return Response(body, status, headers, media_type="application/json")
 
 
 def _text(segment: str) -> str:
@@ -348,7 +350,6 @@ async def _on_unknown(_: Request, error: Any) -> Response:
     return _json({"error": str(error)}, 404)
 
 
-async def _on_defect(_: Request, error: Any) -> Response:
-    """Nothing of paths or code is told; the log has it."""
-    _log.error("a request failed", exc_info=error)
+async def _on_defect(*_: Any) -> Response:
+    """Nothing of paths or code is told; the guard puts it into the log."""
     return _json({"error": "this could not be read; the server's log says why"}, 500)

@@ -3,20 +3,25 @@
 New segments are the ones the older snapshot does not have, and in those only rows of later batches
 count: merging copies old rows too. A key that is gone left a tombstone, expired, or was dropped
 when all segments of its shard were merged; the last two are found by looking at the older snapshot.
+
+Rows are found a segment at a time, for whoever wants to know; a prefix is looked for in what was
+found. So what is asked by many is found once (`events.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.serve.keys import value_of
-from millstream.serve.shelves import Shelf
+from millstream.serve.shelves import Bools, Int64, Shelf, UInt64
 from millstream.serve.slates import Snapshot, Updater
-from millstream.state.segments import Segment
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -34,87 +39,129 @@ class Change(msgspec.Struct, frozen=True):
         return value_of(self.text, self.plain)
 
 
+@dataclass(frozen=True)
+class Changed:
+    """Rows of one shelf whose keys have other slates now, or (`gone`) none any more."""
+
+    updater: Updater
+    shelf: Shelf
+    rows: Int64
+    gone: bool
+
+    def told(self, prefix: str = "") -> Iterator[Change]:
+        """The changes of keys whose texts begin with a prefix."""
+        shelf, rows = self.shelf, self.rows
+        if prefix:
+            fits = pc.starts_with(shelf.key.take(pa.array(rows)), prefix)
+            rows = rows[np.asarray(fits.to_numpy(zero_copy_only=False), np.bool_)]
+        for row in rows.tolist():
+            data = None if self.gone else shelf.slate(row)
+            yield Change(self.updater, shelf.text(row), shelf.plain(row), data, shelf.ts(row))
+
+
 def changes(old: Snapshot, new: Snapshot, updater: Updater, prefix: str = "") -> Iterator[Change]:
     """Every key of an updater whose slate was written or is gone since an older snapshot."""
+    for changed in find_changes(old, new, updater):
+        yield from changed.told(prefix)
+
+
+def find_changes(old: Snapshot, new: Snapshot, updater: Updater) -> list[Changed]:
+    """The rows that tell what is another slate, or none, since an older snapshot."""
     before, after = old.stored(updater), new.stored(updater)
     then, now = old.now(updater, old.manifest.at), new.now(updater)
+    found: list[Changed] = []
     for shard in sorted(before.keys() | after.keys(), key=int):
         was, has = before.get(shard, []), after.get(shard, [])
-        told: set[tuple[int, int]] = set()
-        for shelf, row in _written(old, new, updater, shard, was, has):
-            told.add((int(shelf.hash[row]), int(shelf.check[row])))
-            text = shelf.text(row)
-            if not text.startswith(prefix):
-                continue
-            if shelf.living(row, now):
-                data = shelf.slate(row)
-                yield Change(updater, text, shelf.plain(row), data, shelf.ts(row))
-            elif _lived(old, updater, shard, shelf, row, then):
-                yield Change(updater, text, shelf.plain(row), None, shelf.ts(row))
-        for shelf, row in _missing(old, new, updater, shard, was, has, then, now):
-            key = (int(shelf.hash[row]), int(shelf.check[row]))
-            text = shelf.text(row)
-            if key not in told and text.startswith(prefix):
-                told.add(key)
-                yield Change(updater, text, shelf.plain(row), None, shelf.ts(row))
+        known = set(was)
+        older = [old.shelf(segment) for segment in was]
+        newer = [new.shelf(segment) for segment in has]
+        fresh = [one not in known for one in has]
+        written = _written(newer, fresh, old.batch)
+        for shelf, rows in written:
+            lives = _living(shelf, rows, now)
+            ended = rows[~lives]
+            found.append(Changed(updater, shelf, rows[lives], False))
+            found.append(Changed(updater, shelf, ended[_lived(older, shelf, ended, then)], True))
+        merged = known.isdisjoint(has)  # a merge of all of them drops tombstones
+        expiring = [merged or (one.low <= now and one.high > then) for one in was]
+        for shelf, rows in _suspects(older, expiring, newer if merged else None, then, now):
+            rows = rows[~_among(written, shelf, rows)]
+            rows = rows[~_lived(newer, shelf, rows, now)]
+            found.append(Changed(updater, shelf, rows, True))
+    return [one for one in found if len(one.rows)]
 
 
-def _written(
-    old: Snapshot,
-    new: Snapshot,
-    updater: Updater,
-    shard: str,
-    was: list[Segment],
-    has: list[Segment],
-) -> Iterator[tuple[Shelf, int]]:
+Rows = list[tuple[Shelf, Int64]]
+
+
+def _written(shelves: list[Shelf], fresh: list[bool], since: int) -> Rows:
     """The newest row of every key that a later batch wrote."""
-    known = set(was)
-    for segment in (one for one in has if one not in known):
-        shelf = new.shelf(segment)
-        for row in np.flatnonzero(shelf.batch > old.batch).tolist():
-            if new.search(updater, shard, shelf.hash[row], shelf.check[row]) == (shelf, row):
-                yield shelf, row
+    found: Rows = []
+    for at, shelf in enumerate(shelves):
+        if fresh[at]:
+            rows = np.flatnonzero(shelf.batch > since)
+            found.append((shelf, _newest(shelf, rows, shelves[at + 1 :])))
+    return found
 
 
-def _missing(
-    old: Snapshot,
-    new: Snapshot,
-    updater: Updater,
-    shard: str,
-    was: list[Segment],
-    has: list[Segment],
-    then: int,
-    now: int,
-) -> Iterator[tuple[Shelf, int]]:
-    """Rows that lived in the older snapshot and are not in the newer one."""
-    dropped = not set(was) & set(has)  # a merge of all of them drops tombstones
-    kept = np.unique(_hashes(new, has)) if dropped else None
-    for segment in was:
-        expires = segment.low <= now and segment.high > then and now > then
-        if not (dropped or expires):
+def _suspects(
+    older: list[Shelf], expiring: list[bool], merged: list[Shelf] | None, then: int, now: int
+) -> Iterator[tuple[Shelf, Int64]]:
+    """Rows that lived in the older snapshot, and have expired or may have been dropped since."""
+    kept = np.zeros(0, np.uint64)
+    if merged:
+        kept = np.unique(np.concatenate([one.hash for one in merged]))
+    for at, shelf in enumerate(older):
+        if not expiring[at]:
             continue
-        shelf = old.shelf(segment)
-        suspect = np.zeros(len(shelf.hash), np.bool_)
-        if expires:
-            suspect |= (shelf.pane > then) & (shelf.pane <= now)
-        if kept is not None:
+        suspect = shelf.pane <= now
+        if merged is not None:
             suspect |= ~np.isin(shelf.hash, kept)
-        for row in np.flatnonzero(suspect & ~shelf.gone).tolist():
-            wanted, check = shelf.hash[row], shelf.check[row]
-            if not _lived(old, updater, shard, shelf, row, then):
-                continue
-            if old.search(updater, shard, wanted, check) != (shelf, row):
-                continue
-            place = new.search(updater, shard, wanted, check)
-            if place is None or not place[0].living(place[1], now):
-                yield shelf, row
+        rows = np.flatnonzero(suspect & (shelf.pane > then) & ~shelf.gone)
+        yield shelf, _newest(shelf, rows, older[at + 1 :])
 
 
-def _lived(old: Snapshot, updater: Updater, shard: str, shelf: Shelf, row: int, then: int) -> bool:
-    place = old.search(updater, shard, shelf.hash[row], shelf.check[row])
-    return place is not None and place[0].living(place[1], then)
+def _newest(shelf: Shelf, rows: Int64, later: list[Shelf]) -> Int64:
+    """Those rows whose keys no later shelf has."""
+    for other in later:
+        rows = rows[_places(other, shelf.hash[rows], shelf.check[rows]) < 0]
+    return rows
 
 
-def _hashes(snapshot: Snapshot, segments: list[Segment]) -> Any:
-    hashes = [snapshot.shelf(segment).hash for segment in segments]
-    return np.concatenate(hashes) if hashes else np.zeros(0, np.uint64)
+def _lived(shelves: list[Shelf], shelf: Shelf, rows: Int64, at: int) -> Bools:
+    """Which rows' keys had a living slate, in shelves from the oldest to the newest."""
+    lived = np.zeros(len(rows), np.bool_)
+    for other in shelves:
+        places = _places(other, shelf.hash[rows], shelf.check[rows])
+        there = places >= 0
+        lived[there] = _living(other, places[there], at)
+    return lived
+
+
+def _living(shelf: Shelf, rows: Int64, now: int) -> Bools:
+    lives: Bools = (shelf.pane[rows] > now) & ~shelf.gone[rows]
+    return lives
+
+
+def _among(several: Rows, shelf: Shelf, rows: Int64) -> Bools:
+    """Which rows' keys are among other rows."""
+    among = np.zeros(len(rows), np.bool_)
+    for other, some in several:
+        places = _places(other, shelf.hash[rows], shelf.check[rows])
+        among |= (places >= 0) & np.isin(places, some)
+    return among
+
+
+def _places(shelf: Shelf, hashes: UInt64, checks: UInt64) -> Int64:
+    """The row of each key in a shelf, or -1."""
+    found = np.full(len(hashes), -1, np.int64)
+    at = shelf.hash.searchsorted(hashes)
+    open_ones = np.arange(len(hashes))
+    while len(open_ones):
+        open_ones = open_ones[at[open_ones] < len(shelf.hash)]
+        open_ones = open_ones[shelf.hash[at[open_ones]] == hashes[open_ones]]
+        hit = shelf.check[at[open_ones]] == checks[open_ones]
+        found[open_ones[hit]] = at[open_ones[hit]]
+        open_ones = open_ones[~hit]
+        at[open_ones] += 1  # two keys share their first hash
+    return found

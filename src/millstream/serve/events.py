@@ -2,34 +2,41 @@
 
 Nothing is queued for a listener: it has a batch up to which it was told everything, and is told
 what changed from there to the newest. A slow one skips what was overwritten meanwhile; one that
-takes nothing at all is let go.
+takes nothing at all is let go. What changed is found once for all of them, on one thread on which
+they take turns, so many listeners hold up each other and nobody else.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Iterator
-from itertools import islice
+from functools import partial
+from itertools import chain
 from typing import Any
 
-from millstream.serve.changes import Change, changes
+from millstream.serve.changes import Change, Changed, find_changes
 from millstream.serve.guard import HEAD, Receive, Rules, Scope, Send
-from millstream.serve.slates import Snapshot
+from millstream.serve.slates import Snapshot, Updater
 from millstream.serve.status import View
 from millstream.serve.telling import content, iso, to_json
+from millstream.serve.workers import Workers
 
 _HEARTBEAT = 15.0  # seconds
-_AT_ONCE = 200  # changes per write
+_AT_ONCE = 1 << 16  # bytes per write, and one change
+_REMEMBERED = 4  # pairs of snapshots
 _RETRY = 2000  # milliseconds a browser waits before it connects again
 
 
 class Listeners:
     """Who listens, and the clock that wakes them when a batch is committed."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         self.count = 0
         self.heartbeat = _HEARTBEAT
         self._bell = asyncio.Event()
+        self.worker = Workers("events", 1, 2 * most)  # never full: a listener has one thing to do
+        self._found: OrderedDict[tuple[Any, ...], tuple[Snapshot, list[Changed]]] = OrderedDict()
 
     def ring(self) -> None:
         """A new batch is there."""
@@ -43,6 +50,21 @@ class Listeners:
             await asyncio.wait_for(bell.wait(), self.heartbeat)
         except TimeoutError:
             return
+
+    def find(self, old: Snapshot, new: Snapshot, updater: Updater) -> list[Changed]:
+        """What changed, for all who want to know; only on the worker's thread."""
+        asked = (old.batch, new.batch, updater.name)
+        kept = self._found.get(asked)
+        if kept is None or kept[0] is not new:  # another program may stand at the same batch
+            kept = self._found[asked] = (new, find_changes(old, new, updater))
+        self._found.move_to_end(asked)
+        while len(self._found) > _REMEMBERED:
+            self._found.popitem(last=False)
+        return kept[1]
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+        self.worker.close()
 
 
 class Stream:
@@ -62,13 +84,14 @@ class Stream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        start = {"type": "http.response.start", "status": 200, "headers": headers}
         if scope.get(HEAD):
+            await send(start)
             await send({"type": "http.response.body", "body": b""})
             return
         self.listeners.count += 1
         gone = asyncio.ensure_future(_disconnected(receive))
-        talk = asyncio.ensure_future(self._talk(send))
+        talk = asyncio.ensure_future(self._talk(send, start))
         try:
             await asyncio.wait({gone, talk}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -76,17 +99,20 @@ class Stream:
             for task in (gone, talk):
                 task.cancel()
             await asyncio.gather(gone, talk, return_exceptions=True)
+        if not talk.cancelled() and not isinstance(talk.exception(), TimeoutError):
+            talk.result()  # what went wrong is for the log
 
-    async def _talk(self, send: Send) -> None:
+    async def _talk(self, send: Send, start: dict[str, Any]) -> None:
         async def write(text: bytes) -> None:
             body = {"type": "http.response.body", "body": text, "more_body": True}
             await asyncio.wait_for(send(body), self.rules.stalled)
 
         now = self.view.snapshot
+        await send(start)
         await write(b"retry: %d\n\n" % _RETRY)
         told: Snapshot | None = now
         if self.since is not None and self.since != now.batch:
-            told = await asyncio.to_thread(self.view.follower.at, self.since)
+            told = await self.listeners.worker.do(partial(self.view.follower.at, self.since))
         if told is None:
             await write(_event("reset", now.batch, {"batch": now.batch}))
             told = now
@@ -94,7 +120,7 @@ class Stream:
             now = self.view.snapshot
             if now.batch > told.batch:
                 pieces = self._pieces(told, now)
-                while piece := await asyncio.to_thread(next, pieces, b""):
+                while piece := await self.listeners.worker.do(partial(next, pieces, b"")):
                     await write(piece)
                 await write(_event("batch", now.batch, {"batch": now.batch}))
                 told = now
@@ -105,14 +131,18 @@ class Stream:
 
     def _pieces(self, old: Snapshot, new: Snapshot) -> Iterator[bytes]:
         """Changes, some at a time. Their id is the batch before: a batch cut short comes again."""
-        found = (
-            change
-            for updater in new.updaters.values()
-            if self.updater in (None, updater.name)
-            for change in changes(old, new, updater, self.prefix)
+        asked = [one for one in new.updaters.values() if self.updater in (None, one.name)]
+        each = (
+            one.told(self.prefix) for about in asked for one in self.listeners.find(old, new, about)
         )
-        while some := list(islice(found, _AT_ONCE)):
-            yield b"".join(_event("slate", old.batch, _told(new, change)) for change in some)
+        some, size = [], 0
+        for change in chain.from_iterable(each):
+            some.append(_event("slate", old.batch, _told(new, change)))
+            size += len(some[-1])
+            if size >= _AT_ONCE:
+                yield b"".join(some)
+                some, size = [], 0
+        yield b"".join(some)
 
 
 def _told(snapshot: Snapshot, change: Change) -> dict[str, Any]:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import logging
+import re
 import socket
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, quote
 
@@ -33,7 +35,7 @@ _POLICY = (
     "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
-_HEADERS = [
+HEADERS = [  # of every answer, whoever makes it
     (b"content-security-policy", _POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -42,7 +44,12 @@ _HEADERS = [
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 ]
-_OWN = {name for name, _ in _HEADERS}
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::[0-9]*)?", re.IGNORECASE | re.ASCII)
+_LONGEST_HEADERS = 16 << 10  # bytes, all together
+_LONGEST_COOKIES = 4 << 10
+_MOST_PARAMETERS = 16
+_LONGEST_LINE = 500  # characters in the log
+_log = logging.getLogger("millstream.serve")
 
 
 @dataclass(frozen=True)
@@ -52,10 +59,15 @@ class Rules:
     host: str = "127.0.0.1"  # the address it is bound to
     token: str | None = None
     names: tuple[str, ...] = ()  # further names this server goes by
-    requests: int = 256  # at the same time
+    connections: int = 512
+    requests: int = 64  # that need a thread, at the same time
     listeners: int = 64  # of changes, at the same time
-    seconds: float = 10.0  # for one page
-    stalled: float = 30.0  # how long a listener may take nothing
+    patience: float = 10.0  # seconds in which a request must be there
+    idle: float = 30.0  # seconds without a request after an answer
+    stalled: float = 30.0  # seconds in which an answer, or what a listener is told, must be taken
+    seconds: float = 2.0  # of work for one page
+    page: int = 1 << 20  # bytes of slates on one page
+    unsent: int = 64 << 20  # bytes of all answers that are not taken yet
 
 
 def is_local(host: str) -> bool:
@@ -73,7 +85,6 @@ class Guard:
 
     def __init__(self, app: Asgi, rules: Rules) -> None:
         self.app, self.rules = app, rules
-        self.busy = 0
         names = {*_LOCAL, rules.host, *rules.names}
         if not is_local(rules.host):
             names.add(socket.gethostname())
@@ -87,27 +98,39 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        head = scope["method"] == "HEAD"
-        reply = _Reply(send, head)
+        begun = time.monotonic()
+        reply = _Reply(send, scope["method"] == "HEAD")
+        try:
+            await self._answer(scope, receive, reply)
+        except Exception as error:  # of our own; a request never ends the server
+            _log.error("%s failed: %s", _line(scope), _clipped(_cause(error)))
+            _log.debug("where a request failed", exc_info=error)
+            if not reply.status:
+                await _refuse(reply, 500, "this could not be read; the server's log says why", [])
+            return
+        if _log.isEnabledFor(logging.INFO):
+            took = (time.monotonic() - begun) * 1e3
+            _log.info("%s %d %.1f ms", _line(scope), reply.status, took)
+
+    async def _answer(self, scope: Scope, receive: Receive, reply: _Reply) -> None:
         headers = _headers(scope)
         refused = self._refusal(scope, headers)
         if refused is None and self.rules.token is not None:
             refused = self._entry(scope, headers)
-        if refused is None and self.busy >= self.rules.requests:
-            refused = (429, "too many requests at the same time", [(b"retry-after", b"1")])
         if refused is not None:
             await _refuse(reply, *refused)
             return
         # Routes see the path as it was sent: a slash inside a key stays %2F.
         raw = scope.get("raw_path") or quote(scope["path"]).encode()
+        head = scope["method"] == "HEAD"
         scope = {**scope, "path": raw.decode("latin-1"), "method": "GET", HEAD: head}
-        self.busy += 1
-        try:
-            await self.app(scope, receive, reply)
-        finally:
-            self.busy -= 1
+        await self.app(scope, receive, reply)
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> _Refusal | None:
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > _LONGEST_HEADERS:
+            return 431, "the headers are too long", [(b"connection", b"close")]
+        if scope["query_string"].count(b"&") >= _MOST_PARAMETERS:
+            return 400, f"there are more than {_MOST_PARAMETERS} parameters", []
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "only GET and HEAD are possible", [(b"allow", b"GET, HEAD")]
         if headers.get("content-length", "0").strip("0") or "transfer-encoding" in headers:
@@ -163,15 +186,15 @@ _Refusal = tuple[int, str, list[tuple[bytes, bytes]]]
 
 
 class _Reply:
-    """Sends a response with the headers every response has, without a body for HEAD."""
+    """Sends a response, without a body for HEAD, and remembers its status."""
 
     def __init__(self, send: Send, head: bool) -> None:
         self._send, self._head = send, head
+        self.status = 0
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            kept = [one for one in message.get("headers", []) if one[0].lower() not in _OWN]
-            message = {**message, "headers": kept + _HEADERS}
+            self.status = message["status"]
         elif self._head and message["type"] == "http.response.body":
             message = {**message, "body": b""}
         await self._send(message)
@@ -189,10 +212,9 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 
 def _name_of(host: str) -> str:
-    """The name in a Host header, without its port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
+    """The name in a Host header, without its port; none if it is not wholly understood."""
+    found = _HOST.fullmatch(host)
+    return (found[1] or found[2]).lower() if found else ""
 
 
 def _cookie_of(token: str) -> str:
@@ -200,14 +222,36 @@ def _cookie_of(token: str) -> str:
 
 
 def _cookie_in(header: str) -> str:
-    try:
-        found = SimpleCookie(header).get(COOKIE)
-    except CookieError:
-        return ""
-    return found.value if found is not None else ""
+    """Our cookie, taken by hand: a parser for all of them can be made to take seconds."""
+    if len(header) <= _LONGEST_COOKIES:
+        for one in header.split(";"):
+            name, _, value = one.partition("=")
+            if name.strip() == COOKIE:
+                return value.strip()
+    return ""
 
 
 def _same(given: str, expected: str) -> bool:
     """Compared in a time that tells nothing; an empty secret opens nothing."""
     same = hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
     return same and bool(expected)
+
+
+def _line(scope: Scope) -> str:
+    """A request in the log: never its parameters, where a token may stand."""
+    client = scope.get("client") or ("-", 0)
+    path = scope.get("raw_path") or scope["path"].encode()
+    return f"{client[0]} {_clipped(scope['method'])} {_clipped(path.decode('latin-1'))}"
+
+
+def _cause(error: BaseException) -> str:
+    where, last = "", error.__traceback__
+    while last is not None:
+        where, last = f"{last.tb_frame.f_code.co_filename}:{last.tb_lineno}", last.tb_next
+    return f"{type(error).__name__} at {where}: {error}"
+
+
+def _clipped(text: str) -> str:
+    """Text of others on one line of the log."""
+    shown = repr(text[:_LONGEST_LINE])[1:-1][:_LONGEST_LINE]
+    return shown if len(text) <= _LONGEST_LINE else f"{shown}…"

@@ -19,6 +19,7 @@ from millstream.ops.keys import hash_one
 from millstream.ops.updates import SECOND_HASH, hashes_of_values
 
 LONGEST_TEXT = 8192  # a key has at most 1 KiB packed; its JSON can be longer
+_DEEPEST = 32  # lists in lists
 _REMEMBERED = 4096
 _SALTS = (0, SECOND_HASH)
 
@@ -30,6 +31,8 @@ def meanings(text: str) -> Iterator[Any]:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         value = text
+    if isinstance(value, list) and _is_deep(value):
+        return
     if isinstance(value, str):
         moment = _moment(value)
         if moment is not None:
@@ -71,11 +74,19 @@ def _of_value(value: Any) -> tuple[np.uint64, np.uint64] | None:
     return hashes[0], checks[0]
 
 
+def _is_deep(value: list[Any]) -> bool:
+    """Whether lists stand in lists further than any key goes."""
+    level: list[Any] = value
+    for _ in range(_DEEPEST):
+        level = [one for inner in level if isinstance(inner, list) for one in inner]
+    return bool(level)
+
+
 def _moment(text: str) -> datetime | None:
     if len(text) < len("2026-01-01T00:00") or not text[:4].isdigit():
         return None
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        return moment if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):  # no moment, or none of the years 1 to 9999 in UTC
         return None
-    return moment if moment.tzinfo is None else moment.astimezone(UTC)

@@ -10,83 +10,22 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from millstream.errors import ConfigError
 from millstream.serve.app import make_app
-from millstream.serve.guard import Rules, is_local
+from millstream.serve.connections import Attending, Crowd
+from millstream.serve.guard import HEADERS, Rules, is_local
 from millstream.serve.status import View
-from millstream.serve.telling import to_json
 
 DEFAULT_PORT = 8321
 TOKEN_VARIABLE = "MILLSTREAM_TOKEN"
 _LEAST_TOKEN = 16
-_CONNECTIONS = 512
-_PATIENCE = 10.0  # seconds for a request to arrive
 _START = 10.0
 _SWITCH = 0.0005  # seconds
-
-
-class _Gathering:
-    """A transport that sends what is written in one go: an answer is a head and a body."""
-
-    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
-        self._written: list[bytes] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Send this at the end of the current turn of the loop."""
-        if not self._written:
-            self._loop.call_soon(self._send)
-        self._written.append(data)
-
-    def close(self) -> None:
-        """Send what is left and close."""
-        self._send()
-        self._transport.close()
-
-    def _send(self) -> None:
-        if self._written:
-            data, self._written = b"".join(self._written), []
-            self._transport.write(data)
-
-
-class _Protocol(H11Protocol):
-    """HTTP/1.1 with a bound on connections, on waiting for a request, and with errors in JSON."""
-
-    def connection_made(self, transport: Any) -> None:
-        transport = _Gathering(transport, self.loop)
-        super().connection_made(transport)
-        if len(self.connections) > _CONNECTIONS:
-            transport.close()
-            return
-        self._deadline = self.loop.call_later(_PATIENCE, self._give_up)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        deadline = getattr(self, "_deadline", None)
-        if deadline is not None:
-            deadline.cancel()
-        super().connection_lost(exc)
-
-    def _give_up(self) -> None:
-        if self.cycle is None:  # no request has arrived
-            self.transport.close()
-
-    def send_400_response(self, msg: str) -> None:
-        body = to_json({"error": "this is not a valid HTTP request"})
-        head = (
-            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
-            b"x-content-type-options: nosniff\r\nconnection: close\r\n"
-            b"content-length: %d\r\n\r\n"
-        )
-        self.transport.write(head % len(body) + body)
-        self.transport.close()
+_UNREAD = 1 << 17  # bytes the kernel keeps per connection; it takes twice that
 
 
 class Server:
@@ -95,16 +34,19 @@ class Server:
     def __init__(self, view: View, host: str, port: int, rules: Rules) -> None:
         self._socket = _bind(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
+        self.crowd = Crowd(rules)
         config = uvicorn.Config(
-            make_app(view, rules),
-            http=_Protocol,
+            Attending(make_app(view, rules)),
+            http=cast(Any, self.crowd.protocol),
             ws="none",
             lifespan="on",
-            log_level="error",
+            log_config=None,
+            log_level="critical",  # the guard has a line for every request
             access_log=False,
             server_header=False,
+            headers=[(name.decode(), value.decode()) for name, value in HEADERS],
             proxy_headers=False,
-            timeout_keep_alive=30,
+            timeout_keep_alive=cast(int, rules.idle),
             timeout_graceful_shutdown=1,
             loop="asyncio",
         )
@@ -195,6 +137,8 @@ def _bind(host: str, port: int) -> socket.socket:
     found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # What is not read waits in the kernel first, which would take megabytes per connection.
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD)
         found.bind((host, port))
     except OSError as error:
         found.close()

@@ -81,6 +81,10 @@ class Shelf:
         """The event time of the last write, in microseconds."""
         return int(self._ts[row])
 
+    def size(self, row: int) -> int:
+        """How many bytes the slate has."""
+        return int(self._slate[row].as_buffer().size)
+
     def slate(self, row: int) -> bytes:
         """The slate as it is stored."""
         found: bytes = self._slate[row].as_py()

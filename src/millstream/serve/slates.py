@@ -207,14 +207,16 @@ class Snapshot:
         after: str | None = None,
         limit: int = 100,
         seconds: float | None = None,
+        size: int | None = None,
     ) -> Page:
         """Slates whose keys' texts begin with `prefix` and come after `after`, in that order.
 
         A string and another key with the same text are never parted, so a page can have one more
-        than `limit`. If time runs out, the page ends early; `next` says where to go on.
+        than `limit`. If time runs out, or the slates have `size` bytes as they are stored, the page
+        ends early; `next` says where to go on.
         """
         about = self.updater(updater)
-        now, begun = self.now(about), time.monotonic()
+        now, begun, stored = self.now(about), time.monotonic(), 0
         found: list[Slate] = []
         while True:
             wanted = max(limit - len(found) + 1, _LEAST_CANDIDATES)
@@ -225,9 +227,11 @@ class Snapshot:
                 place = self.search(about, shard, shelf.hash[row], shelf.check[row])
                 if place != (shelf, row) or not shelf.living(row, now):
                     continue
-                if len(found) >= limit and text != found[-1].text:
+                full = len(found) >= limit or (size is not None and stored >= size)
+                if full and text != found[-1].text:
                     return Page(found, found[-1].text)
                 found.append(self._slate(about, shelf, row))
+                stored += len(text) + shelf.size(row)
             if bound is None:
                 return Page(found, None)
             after = bound
