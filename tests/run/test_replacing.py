@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.errors import CheckpointError
+from millstream.run import engine
+from millstream.run.faults import SWITCHING
 from millstream.testing import Driver
 
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
@@ -344,3 +346,44 @@ def test_a_step_in_between_takes_the_panes_along() -> None:
         driver.push("in", records(range(5, 30))).end()
         assert sum(row["n"] for row in driver.output("a out")) == 30
         assert sum(row["n"] for row in driver.output("b out")) == 20
+
+
+@pytest.mark.parametrize("point", SWITCHING)
+@pytest.mark.parametrize("started", ["old", "new"])
+def test_a_crash_finds_one_program_or_the_other(
+    point: str, started: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever is started then, what both have goes on, and what one has is whole or afresh."""
+
+    def crash(here: str, batch: int) -> None:
+        if here == point:
+            raise KeyboardInterrupt
+
+    pieces = [records(range(50)), records(range(50, 100)), records(range(100, 150))]
+    both, old, new = PARTS["long"], PARTS["counter"], PARTS["tumbling"]
+    flows = {"old": flow(both, old), "new": flow(both, new)}
+    with Driver(flows["old"], checkpoint=tmp_path) as driver:
+        driver.push("in", pieces[0]).step()
+        driver.push("in", pieces[1]).step()
+        monkeypatch.setattr(engine, "crash_point", crash)
+        with pytest.raises(KeyboardInterrupt):
+            driver.replace(flows["new"])
+        out = driver.output("long out")
+    monkeypatch.undo()
+    switched = point == "after-switch"
+    remove = {("new", False): ("counter",), ("old", True): ("tumbling",)}
+    gone = remove.get((started, switched), ())
+    if gone:
+        with pytest.raises(CheckpointError, match=f"operator '{gone[0]}' is gone"):
+            Driver(flows[started], checkpoint=tmp_path)
+    with Driver(flows[started], checkpoint=tmp_path, remove=gone) as driver:
+        driver.push("in", pieces[2]).end()
+        out = sorted([*out, *driver.output("long out")], key=repr)
+        want = undisturbed(["long", "counter", "tumbling"], pieces)
+        assert out == want["long"]
+        if started == "old":
+            slates = driver.slates("counter")
+            assert sum(slate["n"] for slate in slates.values()) == (50 if switched else 150)
+        else:
+            found = driver.output("tumbling out")
+            assert found and all(row in want["tumbling"] for row in found)

@@ -156,8 +156,16 @@ def run(
         "debug": debug,
     }
     where = checkpoint or found.checkpoint or Path(".millstream") / found.flow.name
+    chosen, place = _chosen(context, given, found.settings), file.absolute()
     with found.locating():
-        run_flow(found.flow, where, _chosen(context, given, found.settings), quiet=quiet)
+        run_flow(
+            found.flow,
+            where,
+            chosen,
+            quiet=quiet,
+            file=place,
+            load=lambda: load_application(place, flow),
+        )
 
 
 def _chosen(
@@ -167,6 +175,38 @@ def _chosen(
     origins = {name: context.get_parameter_source(name) for name in given}
     typed = {n: v for n, v in given.items() if (o := origins[n]) is None or o.name != "DEFAULT"}
     return {**given, **settings, **typed}
+
+
+@app.command(epilog="Example: [bold]millstream reload app.py --dry-run[/bold]")
+def reload(
+    file: AppFile,
+    flow: FlowName = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The checkpoint of the running flow.  "
+            "[dim]\\[default: .millstream/<flow name>][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would change, or why it cannot.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Let a flow that runs with `millstream run` load its file again, without stopping it.
+
+    Windows, aggregates, updaters and sinks are added and taken away after the current batch; what
+    changes is printed. If something is not possible, nothing changes, and the flow goes on.
+
+    Exit codes: 0 done, 1 the run ended or failed before it answered, 2 refused.
+    """
+    from millstream.cli.reloading import ask_to_reload
+
+    found = load_application(file, flow)
+    where = checkpoint or found.checkpoint or Path(".millstream") / found.flow.name
+    typer.echo(ask_to_reload(where, file, dry_run=dry_run))
 
 
 @app.command(epilog="Example: [bold]millstream plan app.py --picture plan.svg[/bold]")

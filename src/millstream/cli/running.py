@@ -14,8 +14,10 @@ from typing import Any
 
 from rich.console import Console
 
+from millstream.api.config import Application
 from millstream.api.flow import Flow
 from millstream.cli.display import Display, make_display, show_summary
+from millstream.cli.reloading import Listening
 from millstream.errors import MillstreamError, RunError
 from millstream.graph.nodes import Source, Update
 from millstream.run.runner import Handle, Progress
@@ -52,8 +54,19 @@ class Stopping:
         self.request()
 
 
-def run_flow(flow: Flow, checkpoint: Path, options: dict[str, Any], *, quiet: bool) -> None:
-    """Run to the end or to a signal; raises what went wrong."""
+def run_flow(
+    flow: Flow,
+    checkpoint: Path,
+    options: dict[str, Any],
+    *,
+    quiet: bool,
+    file: Path,
+    load: Callable[[], Application],
+) -> None:
+    """Run to the end or to a signal; raises what went wrong.
+
+    `load` loads the file again, for `millstream reload`.
+    """
     console = Console()
     handle = flow.start(checkpoint, **options)
     specs = [node.spec for node in flow.nodes if isinstance(node, Source)]
@@ -65,10 +78,12 @@ def run_flow(flow: Flow, checkpoint: Path, options: dict[str, Any], *, quiet: bo
         try:
             if handle.url is not None:
                 display.note(f"slates and status at {handle.url}")
-            watch(handle, display, stopping)
+            with Listening(handle, checkpoint, file, load) as listening:
+                watch(handle, display, stopping, listening.look)
         finally:
             display.close()
         progress = _result(handle, stopping)
+    flow = listening.flow or flow
     if not quiet:
         outcome = "complete" if progress.done else "stopped"
         steps = [node.name for node in flow.nodes]
@@ -88,8 +103,8 @@ def run_flow(flow: Flow, checkpoint: Path, options: dict[str, Any], *, quiet: bo
             console.print("run the same command again to go on where it stopped", style="dim")
 
 
-def watch(handle: Handle, display: Display, stopping: Stopping) -> None:
-    """Show progress until the flow has ended; what is said at the start is shown once."""
+def watch(handle: Handle, display: Display, stopping: Stopping, look: Callable[[], None]) -> None:
+    """Show progress until the flow has ended; what is said of its program is shown once."""
     noted = 0
     while handle.running:
         if stopping.asked and not stopping.told:
@@ -102,6 +117,7 @@ def watch(handle: Handle, display: Display, stopping: Stopping) -> None:
             display.note(note)
         noted = len(handle.progress.notes)
         display.update(handle.progress)
+        look()
         time.sleep(_LOOK)
     display.update(handle.progress)
 

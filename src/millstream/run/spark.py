@@ -11,6 +11,7 @@ import sysconfig
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pyspark import SparkContext, cloudpickle
@@ -130,12 +131,19 @@ def _told(error: Exception) -> RunError:
     return RunError(f"a Spark job failed: {(telling or lines or ['unknown'])[-1][:500]}")
 
 
+def send_by_value(modules: Iterable[ModuleType]) -> None:
+    """Let functions of modules travel as code, because workers may have imported older ones."""
+    for module in modules:
+        if not is_installed(module):
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
 def _send_by_value(plan: Plan) -> None:
     """Functions from a user's own files travel as code: workers need not be able to import them."""
     for node in plan.nodes:
         for value in _user_objects(node):
             module = sys.modules.get(getattr(value, "__module__", None) or "")
-            if module is not None and not _installed(module):
+            if module is not None and not is_installed(module):
                 cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
@@ -161,7 +169,8 @@ def _user_objects(node: nodes.Node) -> Iterator[Any]:
             yield type(value)
 
 
-def _installed(module: Any) -> bool:
+def is_installed(module: Any) -> bool:
+    """Whether workers have a module as it is here: of Python, a package, or our own."""
     if module.__name__ == "__main__":
         return True  # always sent by value
     file = getattr(module, "__file__", None)

@@ -1,0 +1,179 @@
+"""`millstream reload`: a flow started with `millstream run` loads its file again while it runs.
+
+The command leaves a request in the folder `reload` of the checkpoint and waits for an answer beside
+it. So nobody can ask who may not write into the checkpoint, and no port or signal is needed. The
+folder is there while a run listens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+
+from millstream.api.config import Application
+from millstream.api.flow import Flow
+from millstream.errors import CheckpointError, ConfigError, MillstreamError, RunError
+from millstream.run.runner import Handle
+from millstream.run.spark import is_installed, send_by_value
+from millstream.serve.status import is_locked
+from millstream.state.places import check_directory, check_given, read_regular
+from millstream.state.segments import write_durably
+
+_FOLDER = "reload"
+_LOOK = 0.1  # seconds between looks at an answer
+_TAKEN_WITHIN = 30.0  # seconds until a run that lives has taken a request
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What the command asks."""
+
+    file: str
+    dry_run: bool = False
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What the run says; `code` is the exit code of the command."""
+
+    text: str
+    code: int = 0
+
+
+class Listening:
+    """The side of the run: requests are answered one by one, between looks at its progress."""
+
+    def __init__(
+        self, handle: Handle, checkpoint: Path, file: Path, load: Callable[[], Application]
+    ) -> None:
+        self.flow: Flow | None = None  # the one that took the place of the first, if any did
+        self._handle, self._file, self._load = handle, file.absolute(), load
+        self._folder = checkpoint.absolute() / _FOLDER
+
+    def __enter__(self) -> Listening:
+        shutil.rmtree(self._folder, ignore_errors=True)  # what a run that was killed left
+        self._folder.mkdir(mode=0o700)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def look(self) -> None:
+        """Answer what was asked since the last look."""
+        for path in sorted(self._folder.glob("*.request")):
+            taken = path.with_suffix(".taken")
+            try:
+                path.rename(taken)
+                request = msgspec.json.decode(read_regular(taken), type=Request)
+            except (FileNotFoundError, CheckpointError, msgspec.DecodeError):
+                continue  # withdrawn, or not written by this command
+            answer = msgspec.json.encode(self._answer(request))
+            with contextlib.suppress(FileNotFoundError):  # nobody waits any more
+                write_durably(path.with_suffix(".answer"), answer)
+
+    def _answer(self, request: Request) -> Answer:
+        if Path(request.file).resolve() != self._file.resolve():
+            return Answer(
+                f"the flow was started from {self._file}, not from {request.file}; it goes on", 2
+            )
+        try:
+            with imported_again(self._file.parent, keep=not request.dry_run) as modules:
+                found = self._load()
+                send_by_value(modules())
+                with found.locating():
+                    change = self._handle.replace(found.flow, dry_run=request.dry_run)
+        except MillstreamError as error:
+            return Answer(str(error), error.exit_code)
+        except Exception as error:
+            return Answer(f"unexpected {type(error).__name__}: {error}; the flow goes on", 1)
+        if request.dry_run:
+            return Answer(f"{change}\nnothing was changed: this was a dry run")
+        self.flow = found.flow
+        return Answer(f"{change}\nin effect after batch {change.batch}")
+
+
+@contextlib.contextmanager
+def imported_again(directory: Path, *, keep: bool) -> Iterator[Callable[[], list[ModuleType]]]:
+    """While a file is loaded again, the modules beside it are imported again, too.
+
+    Gives those imported so far. After an error, and unless they are to be kept, the modules from
+    before take their places again.
+    """
+    before = _beside(directory)
+    for name in before:
+        del sys.modules[name]
+    try:
+        yield lambda: list(_beside(directory).values())
+    except BaseException:
+        keep = False
+        raise
+    finally:
+        if not keep:
+            for name in _beside(directory):
+                del sys.modules[name]
+        for name, module in before.items():
+            sys.modules.setdefault(name, module)
+
+
+def _beside(directory: Path) -> dict[str, ModuleType]:
+    """The modules that were imported from a directory, without what is installed there."""
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] not in ("__main__", "millstream", "pyspark", "py4j")
+        and (file := getattr(module, "__file__", None)) is not None
+        and Path(file).absolute().is_relative_to(directory.absolute())
+        and not is_installed(module)
+    }
+
+
+def ask_to_reload(checkpoint: Path, file: Path, *, dry_run: bool) -> str:
+    """Ask the run of a checkpoint to load its file again; gives what it says, or raises it."""
+    if not checkpoint.is_dir():
+        raise ConfigError(f"there is no checkpoint at {checkpoint}; give one with --checkpoint")
+    check_given(checkpoint, "checkpoint")
+    folder = checkpoint.absolute() / _FOLDER
+    if not is_locked(checkpoint):
+        raise ConfigError(
+            f"no flow is running on checkpoint {checkpoint}; start the changed program with "
+            "`millstream run`"
+        )
+    if not folder.is_dir():
+        raise ConfigError(
+            f"the flow on checkpoint {checkpoint} was not started with `millstream run`, so it "
+            "has no file to load again; its program can call handle.replace(flow)"
+        )
+    check_directory(folder, "folder")
+    path = folder / f"{uuid.uuid4().hex}.request"
+    write_durably(path, msgspec.json.encode(Request(str(file.absolute()), dry_run)))
+    try:
+        answer = _wait(checkpoint, path)
+    finally:
+        for suffix in (".request", ".taken", ".answer"):
+            path.with_suffix(suffix).unlink(missing_ok=True)
+    if answer.code:
+        raise (ConfigError if answer.code == ConfigError.exit_code else RunError)(answer.text)
+    return answer.text
+
+
+def _wait(checkpoint: Path, path: Path) -> Answer:
+    answer, asked = path.with_suffix(".answer"), time.monotonic()
+    while not answer.exists():
+        if not is_locked(checkpoint):
+            raise RunError(
+                f"the run of checkpoint {checkpoint} ended before it answered; the next start "
+                "takes the program as it is then"
+            )
+        if path.exists() and time.monotonic() - asked > _TAKEN_WITHIN:
+            raise RunError(
+                f"the run of checkpoint {checkpoint} did not take the request within "
+                f"{_TAKEN_WITHIN:.0f} s, and it was withdrawn; nothing was changed"
+            )
+        time.sleep(_LOOK)
+    return msgspec.json.decode(read_regular(answer), type=Answer)
