@@ -150,6 +150,8 @@ class Plan:
                 elif isinstance(node, graph.Windowed):
                     at_input[node.name] = at
                     out[node.name] = node.window.span.output_watermark(at)
+                elif isinstance(node, graph.Update):
+                    at_input[node.name] = at
         return at_input
 
 

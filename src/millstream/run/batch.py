@@ -65,9 +65,14 @@ class Batch:
     since: dict[str, dict[str, int]] = field(default_factory=dict)  # family, state -> from when on
     rung: dict[str, int] = field(default_factory=dict)  # updater -> wall clock of its timers
     limits: dict[str, int] = field(default_factory=dict)  # updater -> how far it goes at most
+    worked: dict[str, int] = field(default_factory=dict)  # updater -> how far beyond the input
     cycle_events: int = 200_000  # published events a cycle handles in one batch
     cycle_hops: int = 100_000
     max_key: int = 1024
+
+    def worked_to(self, updater: str) -> int:
+        """The time before which an updater has done everything."""
+        return self.worked.get(updater, self.closed[updater])
 
 
 @dataclass
@@ -103,6 +108,7 @@ class Control:
     last_end: dict[str, int] = field(default_factory=dict)
     holds: dict[str, int] = field(default_factory=dict)  # cycles that were not done: from when on
     carried: dict[str, int] = field(default_factory=dict)  # and how many events they left over
+    worked: dict[str, int] = field(default_factory=dict)  # updaters that are beyond the input
     due: dict[str, tuple[int, int]] = field(default_factory=dict)  # updater -> next event, alarm
     hot: dict[str, tuple[int, dict[str, int]]] = field(default_factory=dict)  # events, top keys
     windows: int = 0

@@ -46,6 +46,7 @@ class Emitting:
             task.control,
             time_now.watermarks,
             time_now.latest,
+            time_now.furthest,
             {plan.number(node): node.name for node in plan.origins()},
             plan.publishes,
             frozenset(n.name for n in plan.nodes if isinstance(n, nodes.Published)),

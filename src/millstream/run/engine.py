@@ -324,6 +324,7 @@ class Engine:
             since=self.since,
             rung=self.manifest.rung,
             limits=self._limits(),
+            worked=self.manifest.worked,
             cycle_events=self.settings.cycle_events,
             cycle_hops=self.settings.cycle_hops,
             max_key=self.settings.max_key,
@@ -338,7 +339,8 @@ class Engine:
             first = group.jobs[0].name
             tables = self.manifest.segments.get(first, {}).get("waiting", {})
             waiting = [segment for segments in tables.values() for segment in segments]
-            at = time_of(waiting, self._closed(first), self.settings.batch_rows)
+            worked = self.manifest.worked.get(first, self._closed(first))
+            at = time_of(waiting, worked, self.settings.batch_rows)
             if at is not None:
                 limits.update(dict.fromkeys((job.name for job in group.jobs), at))
         return limits
@@ -440,6 +442,7 @@ class Engine:
             firing=dict(old.firing),
             rung=dict.fromkeys((node.name for node in self.plan.updaters()), batch.now + 1),
             due=books.earliest(controls),
+            worked={name: at for control in controls for name, at in control.worked.items()},
             carried={name: n for control in controls for name, n in control.carried.items()},
             readers=self.readers,
             hot={**old.hot, **books.hottest(controls)},

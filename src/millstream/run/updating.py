@@ -62,6 +62,7 @@ class Surroundings:
     control: Control
     watermarks: dict[str, int]
     latest: int  # the latest event time of all input
+    furthest: dict[str, int]  # updater -> a time that no watermark of its input has passed
     names: dict[int, str]  # origins by number
     publishes: dict[str, frozenset[str]]
     declared: frozenset[str]
@@ -98,7 +99,7 @@ def run_group(around: Surroundings, blocks: list[bytes]) -> dict[str, Outcome]:
     waiting = Queue(first.job.name, "waiting", concat(tables) if tables else None, batch, control)
     at_once = first.job.order == "arrival"
     planned = until = END if at_once else first.machine.limit
-    ready = waiting.due(BEGIN if at_once else batch.closed[first.job.name], until)
+    ready = waiting.due(BEGIN if at_once else batch.worked_to(first.job.name), until)
     rest: list[_Item] = []
     if first.job.merge is not None:
         _merge(first, ready)
@@ -152,7 +153,8 @@ def _member(around: Surroundings, job: UpdateJob) -> _Member:
 
 def _by_key(member: _Member, ready: pa.Table | None) -> None:
     """The calls of every key in turn: keys do not see each other."""
-    timers = _times(member, member.timers.due(member.machine.closed, member.machine.limit))
+    worked = member.timers.batch.worked_to(member.job.name)
+    timers = _times(member, member.timers.due(worked, member.machine.limit))
     alarms = _times(member, _rung(member))
     keys: list[tuple[int, int]] = []
     starts: list[int] = [0]
@@ -267,9 +269,9 @@ def _simulate(
     heap: list[_Item] = []
     rest: list[_Item] = []
     for to, member in enumerate(members):
-        limit = member.machine.limit
+        limit, worked = member.machine.limit, around.batch.worked_to(member.job.name)
         for times, alarm in (
-            (_times(member, member.timers.due(member.machine.closed, limit)), False),
+            (_times(member, member.timers.due(worked, limit)), False),
             (_times(member, _rung(member)), True),
         ):
             for key, moments in times.items():
@@ -397,8 +399,12 @@ def _settle(around: Surroundings, member: _Member, until: int, next_event: int) 
     reached = min(machine.limit, until)
     next_timer = member.timers.store(reached, _time_rows(machine.out.timers, member))
     next_alarm = member.alarms.store(around.batch.now + 1, _time_rows(machine.out.alarms, member))
-    if reached >= END:  # the end of input: time stands where the input ended
-        reached = max(machine.closed, around.latest + 1 if around.latest > BEGIN else BEGIN)
+    if machine.latest is not None:  # the end of input: time stands where the input ended
+        ended = max(around.latest, around.furthest[job.name])
+        stands = min(reached, max(machine.closed, ended + 1 if ended > BEGIN else BEGIN))
+        if stands < reached < END:  # what timers set off beyond that takes several batches
+            control.worked[job.name] = reached
+        reached = stands
     changed = [one for one in member.cells.values() if one[0].wrote]
     member.slates.store(changed, around.batch.now if job.clock == "wall" else reached)
     control.last_end[job.name] = reached

@@ -81,6 +81,7 @@ class Manifest(msgspec.Struct):
     rates: dict[str, dict[str, Any]] = {}  # family -> whether it keeps panes or values, and why
     rung: dict[str, int] = {}  # updater -> wall clock up to which its timers have fired
     due: dict[str, list[int]] = {}  # updater -> next event time and wall clock it waits for
+    worked: dict[str, int] = {}  # updater -> how far it came beyond the end of the input
     carried: dict[str, int] = {}  # updater of a cycle -> events left over for the next batch
     readers: dict[str, int] = {}  # source -> tasks that read it in this batch
     hot: dict[str, Hot] = {}  # updater -> its most frequent keys, in its last batch with events

@@ -39,7 +39,6 @@ class Run:
         self.origins: list[nodes.Node] = [n for n in self.graph if isinstance(n, kinds)]
         streams = {n.name: n for n in self.graph if isinstance(n, nodes.Published)}
         self.updaters = Updaters(self.origins, streams, self.targets, self.push, self._push_late)
-        self.before_end = self.watermark
         self.order = _in_order(self.graph, self._feeding)
 
     def batch(self, given: Mapping[str, list[Row]]) -> None:
@@ -59,13 +58,12 @@ class Run:
     def finish(self) -> None:
         """The end of all input: every window leaves, those that feed others first."""
         self.can_be_late = False  # a result is never late: what waits for it waits for its window
-        self.before_end = self.watermark
         self._move(dict.fromkeys(self.graph, math.inf), ended=True)
 
     def slates(self) -> dict[str, dict[Any, Any]]:
         """Per updater and key the slates that are there once all input was read."""
-        ended = max(self.latest.values(), default=-math.inf) + 1
-        return self.updaters.slates({n: max(at, ended) for n, at in self.before_end.items()})
+        latest = max(self.latest.values(), default=-math.inf)
+        return self.updaters.slates({n: max(latest, self._furthest(n)) + 1 for n in self.graph})
 
     def _move(self, until: dict[nodes.Node, float], *, ended: bool) -> None:
         """Let event time come to the watermarks after a batch, at each step after its inputs."""
