@@ -64,6 +64,8 @@ class Files(Timing):
     """Files in a directory, one file, or a glob: csv, json (lines), parquet or text; also .gz.
 
     With `follow=True` new files are taken up as they appear and text files as they grow.
+    reader: a function of your own for other formats: it gets the open file (bytes, decompressed,
+        with a `name`) and gives (position, record), positions ascending, records as dicts.
     """
 
     path: str | Path = ""
@@ -73,6 +75,7 @@ class Files(Timing):
     max_files_per_batch: int | None = None
     header: bool = True
     delimiter: str = ","
+    reader: Callable[[Any], Iterable[tuple[int, Any]]] | None = None
 
     def __init__(self, path: str | Path, format: str | None = None, **options: Any) -> None:
         _set(self, Files, {"path": path, "format": format, **options})
@@ -86,6 +89,16 @@ class Files(Timing):
             raise ConfigError(
                 f"Files(format={self.format!r}): use one of {', '.join(_FORMATS)}, or leave it "
                 "out to go by the file names"
+            )
+        if self.reader is not None and not callable(self.reader):
+            raise ConfigError(
+                f"Files(reader={self.reader!r}): expected a function that gets an open file and "
+                "gives (position, record)"
+            )
+        if self.reader is not None and self.format is not None:
+            raise ConfigError(
+                f"Files(format={self.format!r}, reader=): a reader decides itself what the bytes "
+                "mean; leave format= out"
             )
         if self.max_files_per_batch is not None and self.max_files_per_batch < 1:
             raise ConfigError("Files(max_files_per_batch=): must be at least 1")

@@ -8,9 +8,9 @@ is all the readers (`readers.py`) need to know.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -18,9 +18,10 @@ import pyarrow as pa
 from millstream.errors import ConfigError
 from millstream.io.schemas import TIMESTAMP, parse_schema
 
-__all__ = ["KINDS", "Format", "SchemaLike", "infer_format", "parse_schema"]
+__all__ = ["KINDS", "READER", "Format", "SchemaLike", "infer_format", "parse_schema"]
 
 KINDS = ("csv", "json", "parquet", "text")
+READER = "reader"  # the kind of files that a function of the user reads
 SchemaLike: TypeAlias = str | Mapping[str, str | pa.DataType] | pa.Schema
 _TEXT_SCHEMA = pa.schema([("value", pa.string())])
 
@@ -41,6 +42,7 @@ class Format:
     header: bool = True
     delimiter: str = ","
     columns: tuple[str, ...] | None = None
+    reader: Callable[[Any], Iterable[tuple[int, Any]]] | None = None  # of kind "reader"
 
     @property
     def delivered(self) -> pa.Schema:
@@ -64,9 +66,10 @@ def infer_format(
     zone: str | None = None,
     header: bool = True,
     delimiter: str = ",",
+    reader: Callable[[Any], Iterable[tuple[int, Any]]] | None = None,
 ) -> Format:
     """Check and complete a source's settings, looking at a sample of its files where needed."""
-    from millstream.io import sampling  # it reads with the readers, which need this module
+    from millstream.io import programmed, sampling  # they read, and so need this module
 
     _check_settings(kind, time_unit, zone, delimiter)
     given = None if schema is None else parse_schema(schema)
@@ -81,20 +84,22 @@ def infer_format(
         _check_naive_parquet(found, stored, time, zone)
     elif given is not None:
         found = given
+    elif reader is not None:
+        found = programmed.sample_schema(reader, paths, time)
     else:
         found = sampling.infer_schema(kind, paths, zone, time, header, delimiter)
     found = _zoned(found, zone)
-    fmt = Format(kind, found, time, time_unit, zone, header, delimiter)
+    fmt = Format(kind, found, time, time_unit, zone, header, delimiter, reader=reader)
     _check_supported(fmt)
     if time is not None:
         _check_time(fmt, time)
-        if kind != "parquet" and zone is None:
+        if kind not in ("parquet", READER) and zone is None:
             _check_naive_sample(sampling.naive_example(fmt, paths), time)
     return fmt
 
 
 def _check_settings(kind: str, time_unit: str, zone: str | None, delimiter: str) -> None:
-    if kind not in KINDS:
+    if kind not in KINDS and kind != READER:
         raise ConfigError(f"unknown kind {kind!r}{_hint(kind, KINDS)}; known: {', '.join(KINDS)}")
     if time_unit not in ("s", "ms", "us", "ns"):
         raise ConfigError(f"time_unit= is {time_unit!r}; it must be 's', 'ms', 'us' or 'ns'")
@@ -124,7 +129,7 @@ def _check_supported(fmt: Format) -> None:
                 f"column {field.name!r} is {field.type}: csv fields cannot be nested; "
                 f"declare it string, or use kind 'json'"
             )
-        if fmt.kind in ("csv", "json") and field.type == pa.timestamp("us"):
+        if fmt.kind in ("csv", "json", READER) and field.type == pa.timestamp("us"):
             raise ConfigError(
                 f'column {field.name!r} is a timestamp without a zone: add zone="UTC" (or the '
                 f"zone the times are in), or declare it timestamp"

@@ -19,8 +19,9 @@ import numpy as np
 from millstream.errors import RunError
 from millstream.io import parquet
 from millstream.io.csvlines import csv_header
-from millstream.io.formats import Format
+from millstream.io.formats import READER, Format
 from millstream.io.lines import BOM, scan
+from millstream.io.programmed import read_records
 from millstream.io.records import MAX_LINE, Dead, Parsed, Split
 from millstream.io.textkinds import parse_scanned
 
@@ -31,7 +32,8 @@ _STEP = 64 * 1024  # bytes looked at when searching for a line end
 
 
 def is_gzip(kind: str, path: str) -> bool:
-    return kind != "parquet" and path.endswith(".gz")
+    """Whether a file is read in one piece: compressed, or by a function of the user."""
+    return kind == READER or (kind != "parquet" and path.endswith(".gz"))
 
 
 # ---------------------------------------------------------------- driver side
@@ -43,7 +45,8 @@ def available_end(path: str, kind: str, complete: bool) -> int:
     Text kinds: the offset just after the last newline, or the file size when the file is
     `complete` (a last line without newline then counts). Parquet: the number of rows; 0 while the
     footer is missing, an error if the file is complete. Gzip: the compressed size when complete
-    and intact (it is decompressed once to make sure), else 0; it is read whole or not at all.
+    and intact (it is decompressed once to make sure), else 0; it is read whole or not at all, as
+    is a file that a function of the user reads.
     """
     if kind == "parquet":
         try:
@@ -56,7 +59,8 @@ def available_end(path: str, kind: str, complete: bool) -> int:
     try:
         size = os.path.getsize(path)
         if is_gzip(kind, path):
-            return size if complete and _is_intact(path) else 0
+            intact = not path.endswith(".gz") or _is_intact(path)
+            return size if complete and intact else 0
         if complete:
             return size
         with open(path, "rb") as stream:
@@ -158,6 +162,9 @@ def read_split(fmt: Format, split: Split, max_rows: int = 262_144) -> Iterator[P
         yield from parquet.read_rows(fmt, split, max_rows)
         return
     try:
+        if fmt.kind == READER:
+            yield from read_records(fmt, split.path, max_rows)
+            return
         layout, skip_to = _layout(fmt, split.path)
         for base, data in _blocks(fmt.kind, split):
             cut = max(0, min(skip_to - base, len(data)))

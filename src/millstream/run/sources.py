@@ -21,7 +21,7 @@ from millstream.api.sources import Files, Generator, Lines, Rate, SourceSpec
 from millstream.durations import micros
 from millstream.errors import ConfigError, RunError
 from millstream.graph import nodes
-from millstream.io.formats import Format, infer_format, parse_schema
+from millstream.io.formats import READER, Format, infer_format, parse_schema
 from millstream.io.readers import Split, available_end, is_gzip, plan_splits
 from millstream.ops.progress import SourceProgress
 from millstream.run.batch import AnySplit, RateSplit, SpoolSplit
@@ -89,7 +89,7 @@ def resolve_format(name: str, spec: SourceSpec) -> Format:
 
 def _files_format(spec: Files) -> Format:
     paths = list_files(spec)
-    kind = spec.format or _kind_of(spec, paths)
+    kind = READER if spec.reader is not None else spec.format or _kind_of(spec, paths)
     return infer_format(
         kind,
         paths,
@@ -99,6 +99,7 @@ def _files_format(spec: Files) -> Format:
         zone=spec.zone,
         header=spec.header,
         delimiter=spec.delimiter,
+        reader=spec.reader,
     )
 
 

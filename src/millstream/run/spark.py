@@ -156,6 +156,8 @@ def _user_objects(node: nodes.Node) -> Iterator[Any]:
                 yield type(getattr(fn, "__self__", None))
         yield type(job.codec)
         return
+    if isinstance(node, nodes.Source):
+        yield getattr(node.spec, "reader", None)
     if isinstance(getattr(node, "job", None), Program):
         for method in node.job.methods.values():  # type: ignore[attr-defined]
             yield method.function
