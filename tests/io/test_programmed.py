@@ -157,5 +157,5 @@ def test_mistakes_show_when_the_flow_is_built(tmp_path: Path) -> None:
     with pytest.raises(ms.ConfigError, match="leave format= out"):
         ms.Files("in/", "csv", reader=read_packed)
     (tmp_path / "in.bin").write_bytes(b"torn")
-    with pytest.raises(ms.ConfigError, match="raised error.*looked at to find the columns"):
+    with pytest.raises(ms.ConfigError, match=r"raised error.*looked at to find the columns"):
         run(tmp_path, ms.Files(tmp_path / "in.bin", reader=read_packed))

@@ -108,10 +108,18 @@ class Stream:
 
     # -- keyed ----------------------------------------------------------------------------------
 
-    def key_by(self, *columns: str, nulls: str = "dead") -> KeyedStream:
+    def key_by(
+        self,
+        *columns: str,
+        nulls: str = "dead",
+        partition: Callable[[Any], int] | None = None,
+    ) -> KeyedStream:
         """Group by one or more columns. A null key is a dead letter, or with `nulls="keep"` a key.
 
         Without columns everything is one group.
+        partition: `partition(key)` gives a number that says which shard a key belongs to (modulo
+            the number of shards), instead of its hash; for a MapReduce job it gets the keys that
+            `map` gives. It must give the same for a key for as long as the checkpoint lives.
         """
         for column in columns:
             if not isinstance(column, str) or not column:
@@ -120,7 +128,9 @@ class Stream:
             raise ConfigError(f"key_by(): a column is named twice in {columns}")
         if nulls not in ("dead", "keep"):
             raise ConfigError(f'key_by(nulls={nulls!r}): use "dead" or "keep"')
-        return KeyedStream(self, columns, nulls)
+        if partition is not None:
+            _check_call("key_by(partition=)", _function("key_by(partition=)", partition), "key")
+        return KeyedStream(self, columns, nulls, partition)
 
     def map_reduce(
         self, job: Any, window: WindowSpec | None = None, *, sorted: bool = False
@@ -197,10 +207,17 @@ class Stream:
 class KeyedStream:
     """A stream grouped by key."""
 
-    def __init__(self, stream: Stream, keys: tuple[str, ...], nulls: str) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        keys: tuple[str, ...],
+        nulls: str,
+        partition: Callable[[Any], int] | None = None,
+    ) -> None:
         self.stream = stream
         self.keys = keys
         self.nulls = nulls
+        self.partition = partition
 
     def window(
         self,
@@ -228,6 +245,11 @@ class KeyedStream:
                 f"ms.sliding('10m', '1m'), got {window!r}"
             )
         emission = _emission(window, emit, every, every_rows, every_event)
+        if self.partition is not None and emission.mode != "final":
+            raise ConfigError(
+                f"window(emit={emit!r}) after key_by(partition=): what was emitted of open windows "
+                'is kept by the hash of the key; use emit="final", or leave partition= out'
+            )
         return WindowedStream(self, window, emission)
 
     def union(self, *others: KeyedStream) -> KeyedStreams:
@@ -277,6 +299,7 @@ class KeyedStream:
             window=window,
             job=job,
             in_order=sorted,
+            partition=self.partition,
             emission=emission or FINAL,
         )
         return Stream(self.stream.flow, node)
@@ -354,6 +377,12 @@ class KeyedStreams:
             raise ConfigError(f"update(max_slate={max_slate!r}): expected a number of bytes")
         if isinstance(publishes, str):
             publishes = (publishes,)
+        partition = self.streams[0].partition
+        if any(one.partition is not partition for one in self.streams):
+            raise ConfigError(
+                "update(): its streams have different key_by(partition=); events of one key must "
+                "come to one place, so give all of them the same function"
+            )
         flow = self.streams[0].stream.flow
         stem = str(getattr(fn, "__name__", type(fn).__name__))
         job = UpdateJob(
@@ -367,6 +396,7 @@ class KeyedStreams:
             late,
             clock,
             max_slate,
+            partition,
         )
         node = flow.add(
             nodes.Update,
@@ -472,6 +502,7 @@ class WindowedStream:
             keys=keyed.keys,
             window=self.spec,
             null_keys=keyed.nulls,
+            partition=keyed.partition,
             emission=self.emission,
             **fields,
         )

@@ -94,6 +94,7 @@ class Windowed(Node):
     null_keys: str = "dead"
     emission: Emission = FINAL
     in_order: bool = False  # sorted output: all keys in one shard
+    partition: Callable[[Any], int] | None = None  # which shard a key belongs to; None: by hash
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -17,6 +17,7 @@ from millstream.ops.chunks import Chunk, Int64
 from millstream.ops.codec import encode, encode_rows
 from millstream.ops.keys import canonical, factorize
 from millstream.ops.packing import pack_rows
+from millstream.ops.partitioning import Partition, Shards, shards_of_packed
 from millstream.ops.updates import UInt64, both_hashes, hashes_of_values, pack_key
 
 SCHEMA = pa.schema(
@@ -45,12 +46,25 @@ _PLAIN = (
 class Keys:
     """The keys of some records: hashes and packed bytes per record."""
 
-    def __init__(self, hashes: UInt64, checks: UInt64, packed: pa.Array) -> None:
+    def __init__(
+        self, hashes: UInt64, checks: UInt64, packed: pa.Array, shards: Shards | None = None
+    ) -> None:
         self.hashes, self.checks, self.packed = hashes, checks, packed
+        self.shards = shards  # where a user's partition puts them
 
     def take(self, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Keys:
         """Those of some of the records."""
-        return Keys(self.hashes[mask], self.checks[mask], self.packed.filter(pa.array(mask)))
+        shards = None if self.shards is None else self.shards[mask]
+        return Keys(
+            self.hashes[mask], self.checks[mask], self.packed.filter(pa.array(mask)), shards
+        )
+
+    def place(self, partition: Partition | None, shards: int) -> dict[int, str]:
+        """Let a user's partition say where they belong; gives those it says nothing of."""
+        if partition is None:
+            return {}
+        self.shards, bad = shards_of_packed(partition, self.packed.to_pylist(), shards)
+        return bad
 
     def too_long(self, limit: int) -> dict[int, str]:
         """The records whose key cannot be kept."""
@@ -109,8 +123,10 @@ def event_rows(
 ) -> pa.Table:
     """Rows for the exchange; without a number of shards all keys are in the first."""
     count = len(keys.hashes)
-    shard = np.zeros(count, np.int32)
-    if shards is not None:
+    shard: Shards = np.zeros(count, np.int32)
+    if shards is not None and keys.shards is not None:
+        shard = keys.shards
+    elif shards is not None:
         shard = ((keys.hashes >> np.uint64(1)) % np.uint64(shards)).astype(np.int32)
     return pa.Table.from_arrays(
         [

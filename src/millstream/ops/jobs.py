@@ -67,6 +67,7 @@ class WindowJob:
     packed: bool = False  # a MapReduce job: key and value are packed Python values
     keep_null_keys: bool = False
     one_shard: bool = False  # all keys together, so that the output can be sorted
+    partition: Callable[[Any], int] | None = None  # which shard a key belongs to; None: by hash
     kept: int = 0  # panes kept after their last window, so that running values can lose them
     kind: str = "time"  # or "landmark", "session", "rows", "bytes"
     emission: Emission = FINAL

@@ -20,6 +20,7 @@ from millstream.ops.emission import without_mark
 from millstream.ops.jobs import Family, Measure, WindowJob
 from millstream.ops.kernels import Rows
 from millstream.ops.keys import canonical, factorize, group_by, hash_keys
+from millstream.ops.partitioning import Shards, shards_of_columns
 from millstream.ops.records import DeadLetter, dead_row
 from millstream.ops.sessions import find_sessions
 
@@ -103,7 +104,9 @@ def _reduce(
     panes = family.span.pane_of(chunk.ts)
     key_columns = [canonical(chunk.column(name)) for name in family.keys]
     codes, uniques = factorize(key_columns) if family.keys else (np.zeros(len(chunk), np.int64), [])
-    shard = _shards_of(uniques, int(codes.max()) + 1, shards, family.jobs[0].one_shard)
+    shard, astray = _shards_of(uniques, int(codes.max()) + 1, shards, family.jobs[0])
+    if astray:
+        return None, None, {i: astray[c] for i, c in enumerate(codes.tolist()) if c in astray}
     states = values = None
     if family.combines:
         until: dict[str, pa.Array] = {}
@@ -164,11 +167,16 @@ def _failing(family: Family, chunk: Chunk, codes: Int64) -> dict[int, str]:
     return {}
 
 
-def _shards_of(uniques: list[pa.Array], count: int, shards: int, one_shard: bool) -> Int64:
-    if not uniques or one_shard:
-        return np.zeros(count, np.int32)
+def _shards_of(
+    uniques: list[pa.Array], count: int, shards: int, job: WindowJob
+) -> tuple[Shards, dict[int, str]]:
+    """The shard of every key, and the keys for which a user's partition gives none."""
+    if not uniques or job.one_shard:
+        return np.zeros(count, np.int32), {}
+    if job.partition is not None:
+        return shards_of_columns(job.partition, uniques, shards, job.packed)
     # The hash as it stands in the place of results, so that both lead to the same shard.
-    return ((hash_keys(uniques) >> np.uint64(1)) % np.uint64(shards)).astype(np.int32)
+    return ((hash_keys(uniques) >> np.uint64(1)) % np.uint64(shards)).astype(np.int32), {}
 
 
 def lift(

@@ -80,6 +80,7 @@ class UpdateJob:
     late: str = "apply"  # or "divert"
     clock: str = "event"  # or "wall": what ttl and timers go by
     max_slate: int = 1 << 20
+    partition: Callable[[Any], int] | None = None  # which shard a key belongs to; None: by hash
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from millstream.errors import RunError
 from millstream.graph import nodes
 from millstream.ops.chunks import Chunk, Int64
 from millstream.ops.codec import decode_row
@@ -157,6 +158,7 @@ class Emitting:
                 ts = np.array([one.us for one in mine], np.int64)
                 pos = np.array([one.pos for one in mine], np.int64)
                 values = pa.array([one.value for one in mine], pa.binary())
+                self._place(keys, node)
                 self.deliver(node, keys, ts, number, pos, values)
 
     def _on_time(
@@ -189,6 +191,12 @@ class Emitting:
                 why = "key column 'key' is null"
                 self.task.control.dead.append(DeadLetter(node.name, number, one.pos, raw, why))
         return [one for one in events if one.key is not None]
+
+    def _place(self, keys: Keys, node: nodes.Update) -> None:
+        """Let the updater's partition say where published events belong."""
+        bad = keys.place(node.job.partition, self.task.batch.shards)
+        for why in bad.values():  # there is no record to set aside: its cause was applied already
+            raise RunError(f"{node.name}: {why}; this batch was not committed")
 
     # -- events that go to updaters -------------------------------------------------------------
 
@@ -246,12 +254,14 @@ class Emitting:
             made = [cell for cell in cells.values() if cell.data is not None]
             if made:
                 group = self.task.plan.group_of(name)
+                keys = Keys(
+                    np.array([cell.hash for cell in made], np.uint64),
+                    np.array([cell.check for cell in made], np.uint64),
+                    pa.array([cell.packed for cell in made], pa.binary()),
+                )
+                keys.place(machine.job.partition, self.task.batch.shards)
                 rows = event_rows(
-                    Keys(
-                        np.array([cell.hash for cell in made], np.uint64),
-                        np.array([cell.check for cell in made], np.uint64),
-                        pa.array([cell.packed for cell in made], pa.binary()),
-                    ),
+                    keys,
                     [cell.ts for cell in made],
                     0,
                     [0] * len(made),

@@ -53,6 +53,7 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             "combine": _combines(node),
             "keeps": keeps(plan.jobs[node.name]),
             "plain": is_plain(plan.jobs[node.name]),
+            **_partitioned(node.partition),
         }
     for one in plan.updaters():
         job = one.job
@@ -66,6 +67,7 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             "codec": "msgpack" if job.codec is DICTS else type(job.codec).__name__,
             "cyclic": plan.group_of(one.name).cyclic,
             "cycle": _cycle(plan, one.name),
+            **_partitioned(job.partition),
         }
     sources = {
         node.name: {
@@ -103,6 +105,11 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             "edges": [[one.name, node.name] for node in plan.nodes for one in plan.feeding(node)],
         },
     }
+
+
+def _partitioned(partition: Any) -> dict[str, bool]:
+    """That keys lie where a user's function says; which function that is cannot be compared."""
+    return {} if partition is None else {"partition": True}
 
 
 def _combines(node: nodes.Windowed) -> bool | str:

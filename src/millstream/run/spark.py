@@ -150,7 +150,7 @@ def _send_by_value(plan: Plan) -> None:
 def _user_objects(node: nodes.Node) -> Iterator[Any]:
     if isinstance(node, nodes.Update):
         job = node.job
-        for fn in (job.fn, job.on_timer, job.merge):
+        for fn in (job.fn, job.on_timer, job.merge, job.partition):
             if fn is not None:
                 yield fn
                 yield type(getattr(fn, "__self__", None))
@@ -158,6 +158,7 @@ def _user_objects(node: nodes.Node) -> Iterator[Any]:
         return
     if isinstance(node, nodes.Source):
         yield getattr(node.spec, "reader", None)
+    yield getattr(node, "partition", None)
     if isinstance(getattr(node, "job", None), Program):
         for method in node.job.methods.values():  # type: ignore[attr-defined]
             yield method.function

@@ -213,6 +213,7 @@ class Task:
             return
         known = keys_of(chunk, keys)
         bad = known.too_long(self.batch.max_key)
+        bad.update(known.place(job.partition, self.batch.shards))
         if node.null_keys[via] == "dead":
             bad.update(null_keys(keys, chunk))
         if bad:

@@ -46,6 +46,7 @@ class Updater:
     clock: str
     codec: str
     cyclic: bool
+    partitioned: bool = False  # keys lie where a function of the user says, not by their hash
 
 
 class Slate(msgspec.Struct, frozen=True):
@@ -102,6 +103,7 @@ class Snapshot:
                 about.get("clock", "event"),
                 about.get("codec", _PLAIN_CODEC),
                 bool(about.get("cyclic")),
+                bool(about.get("partition")),
             )
             for name, about in self.program.get("operators", {}).items()
             if about.get("kind") == "update"
@@ -165,8 +167,12 @@ class Snapshot:
         if hashes is None:
             return None
         shard = 0 if updater.cyclic else (int(hashes[0]) >> 1) % self.program["shards"]
-        place = self.search(updater, str(shard), *hashes)
-        return place if place is not None and place[0].living(place[1], now) else None
+        several = list(self.stored(updater)) if updater.partitioned else [str(shard)]
+        for one in several:
+            place = self.search(updater, one, *hashes)
+            if place is not None:
+                return place if place[0].living(place[1], now) else None
+        return None
 
     def search(
         self, updater: Updater, shard: str, wanted: np.uint64, check: np.uint64

@@ -31,6 +31,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "follow": ("true", True),
     "max_files_per_batch": ("3", 3),
     "header": ("false", False),
+    "reader": ('"topics:mentions"', "mentions"),
     "delimiter": ('";"', ";"),
     "host": ('"localhost"', "localhost"),
     "port": ("9999", 9999),
@@ -57,6 +58,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "max_slate": ("1000", 1000),
     # windows and keys
     "nulls": ('"keep"', "keep"),
+    "partition": ('"topics:mentions"', "mentions"),
     "emit": ('"early"', "early"),
     "every": ('"10s"', "10s"),
     "every_rows": ("100", 100),
@@ -144,14 +146,17 @@ def test_every_option_of_update(load: Any, option: str) -> None:
 
 @pytest.mark.parametrize("option", sorted({*options.WINDOWING, *options.KEYING}))
 def test_every_option_of_windows_and_keys(load: Any, option: str) -> None:
-    names = list(dict.fromkeys([option, "emit", "every_rows"]))
+    early = ["emit", "every_rows"] if option != "partition" else []
+    names = list(dict.fromkeys([option, *early]))
     node = load(
+        'functions = ["topics.py"]\n'
         '[source.r]\nkind = "rate"\n[step.x]\nfrom = "r"\nkey_by = "value"\n'
         f'window = "tumbling(1m)"\nagg.n = "count"\n{written(names)}'
     ).flow.nodes[-1]
     emission = node.emission
     found = {
         "nulls": node.null_keys,
+        "partition": named(node.partition),
         "emit": emission.mode,
         "every": emission.every,
         "every_rows": emission.every_rows,

@@ -58,7 +58,7 @@ def _shared_by(node: nodes.Windowed) -> tuple[object, ...]:
     """What jobs of a family have in common; only plain windows over time can share."""
     plain = node.window.kind in ("tumbling", "sliding", "hopping") and not node.in_order
     alone = "" if plain else node.name
-    return (node.inputs, node.keys, node.null_keys, alone)
+    return (node.inputs, node.keys, node.null_keys, node.partition, alone)
 
 
 def unit_of(jobs: list[WindowJob]) -> int:
@@ -91,6 +91,7 @@ def _in_units(jobs: list[WindowJob], known: int | None) -> list[WindowJob]:
 def _name(plan: Plan, job: WindowJob, number: int) -> str:
     """A name that stays when windows come and go, so that their panes can be found again."""
     source = plan.node(job.name).inputs[0].name
-    alone = f" for {job.name}" if job.span.whole or job.one_shard or job.kind != "time" else ""
+    apart = job.span.whole or job.one_shard or job.partition or job.kind != "time"
+    alone = f" for {job.name}" if apart else ""
     keys = " by " + " ".join(job.keys) if job.keys else ""
     return f"{source}{keys}{alone}" + (f" {number + 1}" if number else "")
