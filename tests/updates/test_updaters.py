@@ -816,3 +816,23 @@ def test_a_backlog_that_waited_is_applied_in_portions(parallelism: int) -> None:
             out = sorted(map(str, driver.output("out"))), sorted(map(str, driver.output("counts")))
             found.append((driver.slates("u"), driver.slates("t"), out, driver.ledger))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_hot_keys_are_known_with_merge_as_without(parallelism: int) -> None:
+    def add(left: Any, right: Any) -> Any:
+        return {"n": left["n"] + right["n"]}
+
+    flow, records = flow_with()
+    records.key_by("k").update(count, name="plain", order="arrival")
+    records.key_by("k").update(count, name="merged", order="arrival", merge=add)
+    batches = [["a"] * 6 + ["b"] * 3 + ["c"], ["b"] * 5 + [7]]
+    with Driver(flow, parallelism=parallelism) as driver:
+        for keys in batches:
+            for half in (keys[::2], keys[1::2]):  # read by two tasks, if there are two
+                driver.push("in", [event(0, key) for key in map(str, half)])
+            driver.step()
+            hot = driver.engine.manifest.hot
+            assert hot["merged"].events == hot["plain"].events == len(keys)
+            assert sorted(hot["merged"].keys) == sorted(hot["plain"].keys)
+        assert sorted(hot["merged"].keys) == [("7", 1), ("b", 5)]

@@ -31,7 +31,7 @@ SCHEMA = pa.schema(
         ("src", pa.int64()),
         ("pos", pa.int64()),
         ("value", pa.binary()),
-        ("hops", pa.int32()),  # how often what led to it went round a cycle
+        ("hops", pa.int32()),  # how often what led to it went round; of a partial slate, its events
     ]
 )
 _PLAIN = (
@@ -120,6 +120,7 @@ def event_rows(
     values: pa.Array,
     to: int,
     shards: int | None,
+    hops: Sequence[int] | None = None,
 ) -> pa.Table:
     """Rows for the exchange; without a number of shards all keys are in the first."""
     count = len(keys.hashes)
@@ -139,7 +140,7 @@ def event_rows(
             pa.array(np.full(count, src, np.int64)),
             pa.array(pos, pa.int64()),
             values,
-            pa.array(np.zeros(count, np.int32)),
+            pa.array(np.zeros(count, np.int32) if hops is None else hops, pa.int32()),
         ],
         schema=SCHEMA,
     )

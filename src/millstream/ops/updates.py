@@ -240,6 +240,7 @@ class Cell:
     __slots__ = (
         "check",
         "data",
+        "events",
         "expires",
         "gone",
         "hash",
@@ -260,6 +261,7 @@ class Cell:
         self.stored = False  # the store has a row that must be replaced or removed
         self.wrote = False
         self.gone = False
+        self.events = 0  # in a partial slate
 
     def load(self, data: bytes, ts: int, expires: int) -> None:
         """Take over what is stored."""

@@ -239,6 +239,7 @@ class Emitting:
             cell = cells.get((key_hash, check))
             if cell is None:
                 cell = cells[key_hash, check] = Cell(packed, key_hash, check)
+            cell.events += 1
             machine.call(cell, us, src, at, value)
 
     def finish(self) -> None:
@@ -268,6 +269,7 @@ class Emitting:
                     pa.array([cell.data for cell in made], pa.binary()),
                     0,
                     self.task.batch.shards,
+                    [min(cell.events, 2**31 - 1) for cell in made],
                 )
                 self.task.events.setdefault(group.name, []).append(rows)
         self.partials = {}

@@ -444,15 +444,17 @@ def _account(around: Surroundings, member: _Member, ready: pa.Table | None, numb
         else:
             ledger["late" if failure.us < late else "aggregated"] -= 1
             ledger["dead"] += 1
-    if ready is None or member.job.merge is not None:
+    if ready is None:
         return
     mine = ready.filter(pc.equal(ready.column("to"), number))
     if not len(mine):
         return
-    keys = flat(mine.column("key")).value_counts()
-    counts = np.asarray(keys.field("counts"))
+    # An event is one; a partial slate is as many as were put into it where they were read.
+    events = ("hops", "sum") if member.job.merge is not None else ("key", "count")
+    keys = mine.select(["key", "hops"]).group_by("key", use_threads=False).aggregate([events])
+    counts = np.asarray(flat(keys.column("_".join(events))))
     top = np.argsort(-counts, kind="stable")[:_HOTTEST].tolist()
     control.hot[name] = (
-        len(mine),
-        {key_text(decode_key(keys.field("values")[i].as_py()))[0]: int(counts[i]) for i in top},
+        int(counts.sum()),
+        {key_text(decode_key(keys.column("key")[i].as_py()))[0]: int(counts[i]) for i in top},
     )
