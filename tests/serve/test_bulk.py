@@ -203,7 +203,7 @@ def test_an_unknown_updater(tmp_path: Path) -> None:
 def test_reading_needs_neither_spark_nor_a_server() -> None:
     code = (
         "import sys, millstream; millstream.slates; "
-        "print([m for m in ('pyspark', 'fastapi', 'uvicorn') if m in sys.modules])"
+        "print([m for m in ('pyspark', 'starlette', 'uvicorn') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -8,18 +8,21 @@ import logging
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from fastapi import FastAPI, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from millstream.errors import CheckpointError
-from millstream.serve import metrics
+from millstream.serve import described, metrics
+from millstream.serve.described import Described, Number, Text
 from millstream.serve.events import Listeners, Stream
-from millstream.serve.guard import Asgi, Guard, Receive, Rules, Scope, Send
+from millstream.serve.guard import Asgi, Guard, Rules
 from millstream.serve.keys import LONGEST_TEXT
 from millstream.serve.slates import Unknown
 from millstream.serve.status import View
@@ -29,132 +32,94 @@ from millstream.serve.workers import Workers
 STATIC = Path(__file__).parent / "static"
 MOST_ON_A_PAGE = 1000
 _LOOK = 0.05  # seconds between looks for a new batch
+_LONGEST = 12 * LONGEST_TEXT  # of four bytes each, and percent-encoded
 _log = logging.getLogger(__name__)
 
-_ERROR = {
-    "description": "What is wrong with the request.",
-    "content": {
-        "application/json": {
-            "schema": {
-                "type": "object",
-                "properties": {"error": {"type": "string"}},
-                "required": ["error"],
-            }
-        }
-    },
-}
-
-
-def _answers(description: str, schema: dict[str, Any], *others: int) -> dict[int | str, Any]:
-    """The responses of a route, for OpenAPI."""
-    good = {"description": description, "content": {"application/json": {"schema": schema}}}
-    return {200: good, **dict.fromkeys((400, 401, 403, 404, 429, *others), _ERROR)}
-
-
-_SLATE = {
-    "type": "object",
-    "properties": {"key": {}, "slate": {}, "ts": {"type": ["string", "null"]}},
-    "required": ["key", "slate", "ts"],
-}
-_ONE_SLATE = {
-    "type": "object",
-    "properties": {**_SLATE["properties"], "batch": {"type": "integer"}},  # type: ignore[dict-item]
-    "required": ["key", "slate", "ts", "batch"],
-}
-_PAGE = {
-    "type": "object",
-    "properties": {
-        "updater": {"type": "string"},
-        "batch": {"type": "integer"},
-        "slates": {"type": "array", "items": _SLATE},
-        "next": {"type": ["string", "null"]},
-    },
-    "required": ["updater", "batch", "slates", "next"],
-}
-_UPDATERS = {
-    "type": "object",
-    "properties": {
-        "batch": {"type": "integer"},
-        "updaters": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "name": {"type": "string"},
-                    "keys": {"type": "array"},
-                    "slates": {"type": "integer"},
-                    "ttl": {"type": ["integer", "null"]},
-                    "clock": {"type": "string"},
-                },
-                "required": ["name", "keys", "slates", "ttl", "clock"],
-            },
-        },
-    },
-    "required": ["batch", "updaters"],
-}
-_STATUS = {
-    "type": "object",
-    "properties": {
-        "flow": {"type": "string"},
-        "batch": {"type": "integer"},
-        "at": {"type": "number"},
-        "running": {"type": "boolean"},
-        "complete": {"type": "boolean"},
-        "rates": {"type": "object"},
-        "watermark": {"type": ["string", "null"]},
-        "lag_seconds": {"type": ["number", "null"]},
-        "sources": {"type": "array"},
-        "operators": {"type": "array"},
-        "ledger": {"type": "object"},
-        "dead": {"type": "integer"},
-        "late": {"type": "integer"},
-        "hot": {"type": "object"},
-        "graph": {"type": "object"},
-        "history": {"type": "array"},
-    },
-    "required": ["flow", "batch", "at", "running", "complete", "sources", "operators", "graph"],
-}
-
-KeyText = Annotated[str | None, Query(max_length=LONGEST_TEXT)]
-Prefix = Annotated[str, Query(max_length=LONGEST_TEXT)]
-Limit = Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)]
-Since = Annotated[int | None, Query(ge=-1, le=2**62)]
+_PREFIX, _AFTER, _UPDATER = Text("prefix"), Text("after"), Text("updater")
+_LIMIT, _SINCE = Number("limit", 1, MOST_ON_A_PAGE), Number("since", -1, 2**62)
 
 
 def make_app(view: View, rules: Rules | None = None) -> Asgi:
     """The application that shows a view, behind its guard."""
     rules = rules or Rules()
-    listeners = Listeners(rules.listeners)
-    pages = Workers("pages", 2, rules.requests)
-    figures = Workers("figures", 1, rules.requests)  # which never wait for pages
+    interface = Interface(view, rules)
 
     @contextlib.asynccontextmanager
-    async def following(_: FastAPI) -> AsyncIterator[None]:
-        task = asyncio.ensure_future(_follow(view, listeners))
+    async def following(_: Starlette) -> AsyncIterator[None]:
+        task = asyncio.ensure_future(_follow(view, interface.listeners))
         try:
             yield
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            for one in (listeners, pages, figures):
-                one.close()
+            interface.close()
 
-    app = FastAPI(
-        title="Millstream",
-        description="Slates, status and changes of a flow. Everything is read-only.",
-        version="1",
-        openapi_url="/openapi.json",
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
+    app = Starlette(
+        routes=interface.routes(),
         lifespan=following,
+        exception_handlers={
+            HTTPException: _on_http_error,
+            Unknown: _on_unknown,
+            Exception: _on_defect,
+        },
     )
-    app.state.listeners = listeners
+    app.router.redirect_slashes = False
+    return Guard(app, rules)
 
-    @app.get("/slates", responses=_answers("All updaters.", _UPDATERS), tags=["slates"])
-    async def updaters() -> Response:
+
+class Interface:
+    """What can be asked of a view."""
+
+    def __init__(self, view: View, rules: Rules) -> None:
+        self.view, self.rules = view, rules
+        self.listeners = Listeners(rules.listeners)
+        self._pages = Workers("pages", 2, rules.requests)
+        self._figures = Workers("figures", 1, rules.requests)  # which never wait for pages
+
+    def routes(self) -> list[BaseRoute]:
+        """The table; what is asked most comes first."""
+        return [
+            Described(
+                "/slates/{updater}/{key:path}", self.slate, "slates", described.SLATE, (), (414,)
+            ),
+            Described("/slates", self.updaters, "slates", described.UPDATERS),
+            Described(
+                "/slates/{updater}",
+                self.page,
+                "slates",
+                described.PAGE,
+                (_PREFIX, _AFTER, _LIMIT),
+                (414,),
+            ),
+            Described(
+                "/events", self.events, "changes", described.EVENTS, (_UPDATER, _PREFIX, _SINCE)
+            ),
+            Described("/status", self.status, "status", described.STATUS),
+            Described("/metrics", self.metrics, "status", described.METRICS),
+            Route("/openapi.json", self.openapi),
+            Route("/", self.home),
+            Mount("/static", StaticFiles(directory=STATIC, check_dir=False)),
+        ]
+
+    def close(self) -> None:
+        """Nobody asks any more."""
+        for one in (self.listeners, self._pages, self._figures):
+            one.close()
+
+    async def slate(self, request: Request) -> Response:
+        """The slate of one key: a percent-encoded string, or JSON such as 42 or ["a",1]."""
+        key = request.path_params["key"]
+        if "/" in key:
+            raise HTTPException(404, "a slash inside a key is written %2F")
+        snapshot, name = self.view.snapshot, _text(request.path_params["updater"])
+        found = snapshot.get_text(name, _text(key))
+        if found is None:
+            raise HTTPException(404, "there is no slate for this key")
+        return _json({**told(snapshot.updater(name), found), "batch": snapshot.batch})
+
+    async def updaters(self, _: Request) -> Response:
         """The updaters of the flow. `slates` counts stored rows: at least the number of slates."""
-        snapshot = view.snapshot
+        snapshot = self.view.snapshot
         found = [
             {
                 "name": one.name,
@@ -167,125 +132,58 @@ def make_app(view: View, rules: Rules | None = None) -> Asgi:
         ]
         return _json({"batch": snapshot.batch, "updaters": found})
 
-    @app.get("/slates/{updater}", responses=_answers("A page.", _PAGE), tags=["slates"])
-    async def page(
-        updater: str,
-        prefix: Prefix = "",
-        after: KeyText = None,
-        limit: Limit = 100,
-    ) -> Response:
+    async def page(self, request: Request) -> Response:
         """Slates in the order of their keys' texts; `next` is the `after` of the next page."""
-        snapshot, name = view.snapshot, _text(updater)
+        query, rules = request.query_params, self.rules
+        prefix, after, limit = _PREFIX.read(query), _AFTER.read(query), _LIMIT.read(query)
+        snapshot, name = self.view.snapshot, _text(request.path_params["updater"])
         about = snapshot.updater(name)
 
         def read() -> bytes:
-            found = snapshot.page(name, prefix, after, limit, rules.seconds, rules.page)
+            found = snapshot.page(
+                name, prefix or "", after, limit or 100, rules.seconds, rules.page
+            )
             slates = [told(about, slate) for slate in found.slates]
             page = {"updater": name, "batch": snapshot.batch, "slates": slates}
             return to_json({**page, "next": found.next})
 
-        return _json(await pages.do(read))
+        return _json(await self._pages.do(read))
 
-    @app.get(
-        "/slates/{updater}/{key:path}",
-        responses=_answers("The slate of a key.", _ONE_SLATE, 414),
-        tags=["slates"],
-    )
-    async def slate(updater: str, key: str) -> Response:
-        """The slate of one key: a percent-encoded string, or JSON such as 42 or ["a",1]."""
-        status, body = _find(view, updater, key)
-        return Response(body, status, media_type="application/json")
-
-    @app.get("/events", responses={200: _EVENTS, **_REFUSED}, tags=["changes"])
-    async def events(
-        request: Request,
-        updater: KeyText = None,
-        prefix: Prefix = "",
-        since: Since = None,
-    ) -> Any:
+    async def events(self, request: Request) -> Response:
         """Changes as server-sent events; `Last-Event-ID` or `since` says from which batch on."""
+        query = request.query_params
+        updater, prefix, since = _UPDATER.read(query), _PREFIX.read(query), _SINCE.read(query)
         if updater is not None:
-            view.snapshot.updater(updater)
-        if listeners.count >= rules.listeners:
+            self.view.snapshot.updater(updater)
+        if self.listeners.count >= self.rules.listeners:
             raise HTTPException(429, "too many listeners", {"retry-after": "5"})
         last = request.headers.get("last-event-id", "")
         if last.removeprefix("-").isdecimal() and len(last) < 19:
             since = int(last)
-        return _Streaming(Stream(view, listeners, rules, updater, prefix, since))
+        return _Streaming(
+            Stream(self.view, self.listeners, self.rules, updater, prefix or "", since)
+        )
 
-    @app.get("/status", responses=_answers("The status.", _STATUS), tags=["status"])
-    async def status() -> Response:
+    async def status(self, _: Request) -> Response:
         """What the flow is doing, and how fast."""
-        return _json(await figures.do(lambda: to_json(view.status())))
+        return _json(await self._figures.do(lambda: to_json(self.view.status())))
 
-    @app.get("/metrics", responses={200: _METRICS, **_REFUSED}, tags=["status"])
-    async def prometheus() -> Response:
+    async def metrics(self, _: Request) -> Response:
         """The same figures for Prometheus."""
-        text = await figures.do(lambda: metrics.exposition(view.status()))
+        text = await self._figures.do(lambda: metrics.exposition(self.view.status()))
         return Response(text, media_type=metrics.CONTENT_TYPE)
 
-    @app.get("/", include_in_schema=False)
-    async def home() -> Response:
-        return _page()
+    async def openapi(self, _: Request) -> Response:
+        """This table, for programs."""
+        return _json(described.describe(self.routes()))
 
-    if STATIC.is_dir():
-        app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(RequestValidationError, _on_bad_request)
-    app.add_exception_handler(Unknown, _on_unknown)
-    app.add_exception_handler(Exception, _on_defect)
-    return Guard(_Lookups(view, app), rules)
-
-
-class _Lookups:
-    """Answers what is asked most, one slate, without going through the table of routes."""
-
-    def __init__(self, view: View, app: Asgi) -> None:
-        self.view, self.app = view, app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        parts = scope["path"].split("/", 3) if scope["type"] == "http" else []
-        if len(parts) != 4 or parts[1] != "slates" or not parts[2]:
-            await self.app(scope, receive, send)
-            return
-        status, body = _find(self.view, parts[2], parts[3])
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-
-def _find(view: View, updater: str, key: str) -> tuple[int, bytes]:
-    """Status and body for one slate; updater and key are as they stand in the path."""
-    if "/" in key:
-        return 404, to_json({"error": "a slash inside a key is written %2F"})
-    snapshot = view.snapshot
-    try:
-        name = _text(updater)
-        text = _text(key) if len(key) <= 12 * LONGEST_TEXT else None
-        if text is None or len(text) > LONGEST_TEXT:
-            return 414, to_json({"error": "the key is too long"})
-        found = snapshot.get_text(name, text)
-    except HTTPException as error:
-        return error.status_code, to_json({"error": error.detail})
-    except Unknown as error:
-        return 404, to_json({"error": str(error)})
-    if found is None:
-        return 404, to_json({"error": "there is no slate for this key"})
-    return 200, to_json({**told(snapshot.updater(name), found), "batch": snapshot.batch})
-
-
-_REFUSED: dict[int | str, Any] = dict.fromkeys((400, 401, 403, 404, 429), _ERROR)
-_EVENTS = {
-    "description": "Events `slate`, `batch` and `reset`, without end.",
-    "content": {"text/event-stream": {"schema": {"type": "string"}}},
-}
-_METRICS = {
-    "description": "Prometheus' text format.",
-    "content": {"text/plain": {"schema": {"type": "string"}}},
-}
+    async def home(self, _: Request) -> Response:
+        """The page."""
+        try:
+            text = (STATIC / "index.html").read_bytes()
+        except FileNotFoundError:
+            raise HTTPException(404, "there is no page; see /status and /slates") from None
+        return Response(text, media_type="text/html; charset=utf-8")
 
 
 class _Streaming(Response):
@@ -324,26 +222,16 @@ def _json(value: Any, status: int = 200, headers: Any = None) -> Response:
 def _text(segment: str) -> str:
     """One percent-encoded segment of a path."""
     try:
-        return unquote_to_bytes(segment).decode("utf-8")
+        text = unquote_to_bytes(segment).decode("utf-8") if len(segment) <= _LONGEST else None
     except UnicodeDecodeError:
         raise HTTPException(400, "the path is not UTF-8") from None
-
-
-def _page() -> Response:
-    try:
-        text = (STATIC / "index.html").read_bytes()
-    except FileNotFoundError:
-        return _json({"error": "there is no page; see /status and /slates"}, 404)
-    return Response(text, media_type="text/html; charset=utf-8")
+    if text is None or len(text) > LONGEST_TEXT:
+        raise HTTPException(414, f"the key or name is longer than {LONGEST_TEXT} characters")
+    return text
 
 
 async def _on_http_error(_: Request, error: Any) -> Response:
     return _json({"error": str(error.detail)}, error.status_code, error.headers)
-
-
-async def _on_bad_request(_: Request, error: Any) -> Response:
-    said = [f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors()]
-    return _json({"error": "; ".join(said)}, 400)
 
 
 async def _on_unknown(_: Request, error: Any) -> Response:

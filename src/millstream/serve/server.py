@@ -25,6 +25,7 @@ TOKEN_VARIABLE = "MILLSTREAM_TOKEN"
 _LEAST_TOKEN = 16
 _START = 10.0
 _SWITCH = 0.0005  # seconds
+_LONGEST_HEAD = 1 << 17  # bytes: the longest key, percent-encoded, however it comes in pieces
 _UNREAD = 1 << 17  # bytes the kernel keeps per connection; it takes twice that
 
 
@@ -46,6 +47,7 @@ class Server:
             server_header=False,
             headers=[(name.decode(), value.decode()) for name, value in HEADERS],
             proxy_headers=False,
+            h11_max_incomplete_event_size=_LONGEST_HEAD,
             timeout_keep_alive=cast(int, rules.idle),
             timeout_graceful_shutdown=1,
             loop="asyncio",
