@@ -4,27 +4,29 @@
     TWEETS=tweets.jsonl OUT=hot millstream run examples/hot_topics.py --checkpoint ck/topics
 
 Two updaters. The first counts the mentions of a topic in a minute, and publishes the count when the
-minute is over. The second compares a count with the average of the same minute on the days before.
-Without TWEETS it invents a week of tweets first, in `tweets.jsonl`.
+minute is over. The second compares a count with the average of the same minute on the days before:
+all mentions in it so far, divided by the days since deployment, whether there were any on a day or
+not. DEPLOYED is the first day. Without TWEETS it invents a week of tweets first, in `tweets.jsonl`.
 """
 
 import json
 import os
 import random
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import millstream as ms
 
 TWEETS = Path(os.environ.get("TWEETS", "tweets.jsonl"))
 OUT = os.environ.get("OUT", "out/hot_topics")
+DEPLOYED = os.environ.get("DEPLOYED", "2026-01-05")
 TOPICS = ("mill", "stream", "slate", "spark")
 MINUTE = timedelta(minutes=1)
 
 
 def invent_tweets(path: Path, days: int = 7, minutes: int = 20) -> None:
-    """Twenty minutes of every morning; now and then everybody talks about one topic."""
+    """Twenty minutes of every morning; now and then everybody talks about one topic, or nobody."""
     dice = random.Random(13)
     tweets = []
     for day in range(days):
@@ -32,6 +34,8 @@ def invent_tweets(path: Path, days: int = 7, minutes: int = 20) -> None:
             begin = datetime(2026, 1, 5 + day, 9, minute, tzinfo=UTC)
             excited = dice.choice(TOPICS) if dice.random() < 0.15 else None
             for topic in TOPICS:
+                if dice.random() < 0.25:
+                    continue
                 for _ in range(dice.randint(3, 6) * (5 if topic == excited else 1)):
                     second = dice.choice(("", f" and #{dice.choice(TOPICS).upper()}"))
                     at = begin + timedelta(milliseconds=dice.randrange(60_000))
@@ -65,15 +69,21 @@ def tell(event, slate, ctx):
 
 
 class Compare:
-    """A minute is hot if it has `threshold` times the mentions it had on average before."""
+    """A minute is hot if it has `threshold` times the mentions it had on average before.
 
-    def __init__(self, threshold=2.5):
+    Days since deployment are the same in all slates, so a topic nobody mentioned yesterday has the
+    lower average for it. On the first day there is none to compare with.
+    """
+
+    def __init__(self, threshold=2.5, deployed=DEPLOYED):
         self.threshold = threshold
+        self.deployed = date.fromisoformat(deployed)
 
     def update(self, event, slate, ctx):
-        mentions, total, days = event.value["mentions"], slate.get("total", 0), slate.get("days", 0)
-        slate["total"], slate["days"] = total + mentions, days + 1
-        if days and mentions * days > self.threshold * total:
+        mentions, total = event.value["mentions"], slate.get("total", 0)
+        days = (date.fromisoformat(event.value["day"]) - self.deployed).days
+        slate["total"], slate["days"] = total + mentions, days
+        if days > 0 and mentions * days > self.threshold * total:
             topic, minute = event.key.split()
             return {
                 "topic": topic,

@@ -56,8 +56,10 @@ def test_every_example_is_tested() -> None:
     tested.add("macd.py")  # in tests/examples
     applications = {
         "checkins",
+        "grep",
         "hot_topics",
         "reputation",
+        "site_requests",
         "top_urls",
     }  # there too, as TOML as well
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested | {

@@ -1,4 +1,4 @@
-"""The applications of the MapUpdate paper computed again, by DuckDB or in a few lines of Python."""
+"""The applications of the papers computed again, by DuckDB or in a few lines of Python."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ def per_retailer(venues: list[str]) -> dict[str, int]:
         return dict(db.sql(RETAILERS).fetchall())
 
 
+# Example 5 of the paper: a slate for topic v and minute m of the day keeps total_count, how often v
+# was mentioned in m "so far, since the first day", and days, "the number of days since when the
+# application is deployed", which has "the same value across all slates": a day without a mention
+# counts as well. v is hot in m if its count divided by total_count / days exceeds the threshold.
 HOT = """
     WITH mentions AS (
         SELECT DISTINCT rowid, lower(unnest(regexp_extract_all(text, '#([A-Za-z]+)', 1))) AS topic,
@@ -38,27 +42,40 @@ HOT = """
         FROM tweets
     ),
     minutes AS (
-        SELECT topic, strftime(moment, '%H:%M') AS minute, strftime(moment, '%Y-%m-%d') AS day,
+        SELECT topic, strftime(moment, '%H:%M') AS minute, moment::DATE AS day,
                count(*) AS mentions
         FROM mentions GROUP BY ALL
     ),
-    compared AS (
-        SELECT *, avg(mentions) OVER (
-            PARTITION BY topic, minute ORDER BY day
-            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-        ) AS usual
-        FROM minutes
+    slates AS (
+        SELECT now.topic, now.minute, now.day, any_value(now.mentions) AS mentions,
+               coalesce(sum(past.mentions), 0) AS total_count,
+               now.day - DATE '{deployed}' AS days
+        FROM minutes AS now LEFT JOIN minutes AS past
+            ON past.topic = now.topic AND past.minute = now.minute AND past.day < now.day
+        GROUP BY ALL
     )
-    SELECT topic, day, minute, mentions, usual FROM compared WHERE mentions > 2.5 * usual
+    SELECT topic, strftime(day, '%Y-%m-%d'), minute, mentions, (total_count / days)::DOUBLE
+    FROM slates WHERE days > 0 AND mentions > 2.5 * total_count / days
 """
 
 
-def hot_topics(tweets: Path) -> list[tuple[str, str, str, int, float]]:
-    """Every minute in which a topic was hot."""
+def hot_topics(
+    tweets: Path, deployed: str = "2026-01-05"
+) -> list[tuple[str, str, str, int, float]]:
+    """Every minute in which a topic was hot, with the average of that minute before."""
     with duckdb.connect() as db:
         columns = '"at"::TIMESTAMPTZ AS "at", text'
         db.execute(f"CREATE TABLE tweets AS SELECT {columns} FROM '{tweets}'")
-        return sorted(db.sql(HOT).fetchall())
+        return sorted(db.sql(HOT.format(deployed=deployed)).fetchall())
+
+
+def topic_minutes(tweets: Path) -> int:
+    """In how many minutes of all days a topic was mentioned, of all topics together."""
+    found = set()
+    for line in tweets.read_text().splitlines():
+        tweet = json.loads(line)
+        found |= {(t.lower(), tweet["at"][:16]) for t in re.findall(r"#(\w+)", tweet["text"])}
+    return len(found)
 
 
 def reputation(endorsements: Path) -> dict[str, dict[str, Any]]:
@@ -105,3 +122,22 @@ def changes_of_the_top(tweets: Path) -> list[list[str]]:
         if best != told[-1]:
             told.append(best)
     return told[1:]
+
+
+def requests_per_part(log: Path) -> dict[str, dict[str, int]]:
+    """Requests, errors of the server and bytes per part of a site, by splitting lines at blanks."""
+    found: dict[str, dict[str, int]] = {}
+    for line in log.read_text().splitlines():
+        target, status, size = line.split('"')[1].split()[1], *line.split('"')[2].split()[:2]
+        part = "/" + target.split("?")[0].split("/")[1]
+        counts = found.setdefault(part, {"requests": 0, "errors": 0, "bytes": 0})
+        counts["requests"] += 1
+        counts["errors"] += status.startswith("5")
+        counts["bytes"] += 0 if size == "-" else int(size)
+    return found
+
+
+def occurrences(texts: list[Path], words: list[str]) -> Counter[str]:
+    """How often each of some words occurs in text files; none of them may overlap another."""
+    text = "\n".join(path.read_text() for path in texts)
+    return Counter({word: text.count(word) for word in words if word in text})

@@ -1,8 +1,10 @@
-"""The applications of the MapUpdate paper, as programs and as configurations, without Spark."""
+"""The applications of the papers, as programs and as configurations; all of them on Spark, too."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 import millstream as ms
 from millstream.cli.loading import load_flow, load_module
-from millstream.testing import run_in_process
+from millstream.testing import Driver, run_in_process
 from tests.examples import oracles
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -22,7 +24,7 @@ BATCHES = [1_000_000, 400]
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty directory, and nothing said about where data is."""
     monkeypatch.chdir(tmp_path)
-    for name in ("TWEETS", "ENDORSEMENTS", "OUT"):
+    for name in ("TWEETS", "ENDORSEMENTS", "OUT", "LOG", "FOLLOW", "TEXTS", "PATTERN", "DEPLOYED"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CHECKINS", "2000")
     monkeypatch.setenv("RATE", "1e9")
@@ -52,40 +54,76 @@ def rows(folder: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("batch_rows", BATCHES)
 def test_checkins(form: str, batch_rows: int) -> None:
     ledger = run("checkins", form, batch_rows)
+    assert ledger["counts"]["offered"] == check_checkins() < 2000
+
+
+def check_checkins() -> int:
     module: Any = load_module(EXAMPLES / "checkins.py")
     venues = [checkin["venue"] for checkin in module.checkins()]
     expected = oracles.per_retailer(venues)
     assert len(venues) == 2000 and len(expected) == 4
     assert slates("counts") == {name: {"checkins": n} for name, n in expected.items()}
-    assert ledger["counts"]["offered"] == sum(expected.values()) < 2000
+    return sum(expected.values())
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("batch_rows", BATCHES)
 def test_hot_topics(form: str, batch_rows: int) -> None:
     ledger = run("hot_topics", form, batch_rows)
+    check_hot_topics()
+    assert ledger["averages"]["offered"] == oracles.topic_minutes(Path("tweets.jsonl")) < 7 * 20 * 4
+
+
+def check_hot_topics() -> None:
     expected = oracles.hot_topics(Path("tweets.jsonl"))
     found = [tuple(row.values()) for row in rows("out/hot_topics")]
     assert sorted(found) == expected
     assert len(expected) >= 10  # the invented tweets have something to find
     assert slates("counts") == {}  # every minute is over
-    assert ledger["averages"]["offered"] == 7 * 20 * 4
+
+
+def test_days_without_a_mention_count_for_the_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worked out by hand from Example 5 of the paper."""
+    days = {5: 4, 9: 4, 10: 4}  # of January, deployed on the 5th: mentions of a topic at 00:14
+    tweets = [
+        {"at": f"2026-01-{day:02d}T00:14:{second:02d}Z", "text": "#mill"}
+        for day, times in days.items()
+        for second in range(times)
+    ]
+    tweets.append({"at": "2026-01-10T00:20:00Z", "text": "#slate"})  # 1 / (0 / 5): as hot as can be
+    Path("own.jsonl").write_text("".join(json.dumps(tweet) + "\n" for tweet in tweets))
+    monkeypatch.setenv("TWEETS", "own.jsonl")
+    run("hot_topics", ".py", 1_000)
+    found = {(r["topic"], r["day"]): (r["mentions"], r["usual"]) for r in rows("out/hot_topics")}
+    assert found == {
+        ("mill", "2026-01-09"): (4, 4 / 4),  # 4 / 1 > 2.5
+        ("slate", "2026-01-10"): (1, 0.0),
+    }  # on the 10th the usual is 8 / 5, and 4 / 1.6 is no more than 2.5
+    assert len(oracles.hot_topics(Path("own.jsonl"))) == 2
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("batch_rows", [*BATCHES, 7])
 def test_reputation(form: str, batch_rows: int) -> None:
     ledger = run("reputation", form, batch_rows)
+    check_reputation()
+    assert ledger["changes"]["offered"] > 1_000  # most of what happens, happens in the cycle
+
+
+def check_reputation() -> None:
     expected = oracles.reputation(Path("endorsements.csv"))
     assert slates("scores") == expected
     assert len(expected) == 10 and all(slate["score"] > 0 for slate in expected.values())
-    assert ledger["changes"]["offered"] > 1_000  # most of what happens, happens in the cycle
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("batch_rows", BATCHES)
 def test_top_urls(form: str, batch_rows: int) -> None:
     run("top_urls", form, batch_rows)
+    check_top_urls()
+
+
+def check_top_urls() -> None:
     tweets = Path("url_tweets.jsonl")
     assert slates("top") == {"all": {"urls": oracles.top_urls(tweets)}}
     expected = oracles.changes_of_the_top(tweets)
@@ -93,11 +131,97 @@ def test_top_urls(form: str, batch_rows: int) -> None:
     assert len(expected) > 50 and expected[-1] == [url for url, _ in oracles.top_urls(tweets)]
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("batch_rows", BATCHES)
+def test_site_requests(form: str, batch_rows: int) -> None:
+    assert run("site_requests", form, batch_rows)["log"]["offered"] == 5_000
+    check_site_requests()
+
+
+def check_site_requests() -> None:
+    expected = oracles.requests_per_part(Path("access.log"))
+    assert slates("parts") == expected
+    assert set(expected) == {"/", "/shop", "/blog", "/api"}
+
+
+def test_a_line_that_is_no_request_is_a_dead_letter() -> None:
+    module = load_module(EXAMPLES / "site_requests.py")
+    log = Path("access.log")
+    log.write_text("nonsense\n" + "".join(log.read_text().splitlines(keepends=True)[:200]))
+    ledger = run_in_process(module.flow, "ck")
+    assert ledger["requests"]["dead"] == 1 and ledger["parts"]["aggregated"] == 200
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("batch_rows", BATCHES)
+def test_grep(form: str, batch_rows: int) -> None:
+    run("grep", form, batch_rows)
+    check_grep()
+
+
+def check_grep() -> None:
+    found = {row["match"]: row["n"] for row in rows("out/grep")}
+    texts = sorted(Path("texts").glob("*.txt"))
+    words = Counter(word for path in texts for word in path.read_text().split())
+    assert found == {
+        "mill": words["mill"],
+        "mills": words["mills"],
+        "stream": oracles.occurrences(texts, ["stream"])["stream"],
+        "water": words["water"],
+    }
+    assert found["stream"] > words["stream"] > 0
+
+
+def test_grep_slides_over_time() -> None:
+    """As in the paper: what leaves the window is taken away, and what is left is right."""
+    module: Any = load_module(EXAMPLES / "grep.py")
+
+    class Lines(module.Grep):  # type: ignore[misc, name-defined]
+        def map(self, key: Any, value: Any, ts: Any) -> Any:
+            return super().map(key, value["line"], ts)
+
+    flow = ms.Flow("sliding grep")
+    lines = flow.source(
+        ms.Files("x", schema="ts bigint, line string", time="ts", lateness="0s"), name="lines"
+    )
+    windowed = lines.key_by().window(ms.sliding("60s", "5s")).map_reduce(Lines("a+"))
+    windowed.sink(ms.Memory())
+    text = {second: "a" * (second % 3) + " b" for second in range(200)}
+    with Driver(flow) as driver:
+        for start in range(0, 200, 20):
+            batch = [{"ts": s, "line": text[s]} for s in range(start, start + 20)]
+            driver.push("lines", batch).step()
+        found = {(r["window_start"].timestamp(), r["key"]): r["value"] for r in driver.output()}
+    for (start, match), n in found.items():
+        inside = [line for s, line in text.items() if start <= s < start + 60]
+        assert n == sum(line.startswith(f"{match} ") for line in inside)
+    assert len(found) > 40
+
+
+def test_all_of_them_on_spark(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One session for all; each as its tests above, in one form."""
+    applications: dict[str, tuple[str, Callable[[], object]]] = {
+        "checkins": (".toml", check_checkins),
+        "hot_topics": (".py", check_hot_topics),
+        "reputation": (".toml", check_reputation),
+        "top_urls": (".py", check_top_urls),
+        "site_requests": (".toml", check_site_requests),
+        "grep": (".py", check_grep),
+    }
+    for name, (form, check) in applications.items():
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        progress = load_flow(EXAMPLES / f"{name}{form}").run("ck", parallelism=2, batch_rows=2_000)
+        assert progress.done and progress.dead == progress.late == 0, name
+        check()
+
+
 def test_data_is_the_same_every_time(tmp_path: Path) -> None:
     for name, fn, file in (
         ("hot_topics", "invent_tweets", "tweets.jsonl"),
         ("reputation", "invent_endorsements", "endorsements.csv"),
         ("top_urls", "invent_tweets", "url_tweets.jsonl"),
+        ("site_requests", "invent_log", "access.log"),
     ):
         module = load_module(EXAMPLES / f"{name}.py")
         again = tmp_path / "again" / file
