@@ -191,7 +191,7 @@ def test_a_new_mirror_of_an_old_checkpoint_is_whole(server: Any, tmp_path: Path)
     for number in range(5):
         state.commit(random_changes(random.Random(number), number))
     client = server.client()
-    client.set("m:counts:stray", "{}")
+    client.set("m:counts:stray", '{"batch":0,"key":"stray","slate":{},"ts":"x"}')
     client.set("m:countsother", "{}")
     client.set("m:other:a", "{}")
     mirror_of(server, state).publish(state.manifests[-1], state.manifests[-2])

@@ -64,6 +64,8 @@ class Files(Timing):
     """Files in a directory, one file, or a glob: csv, json (lines), parquet or text; also .gz.
 
     With `follow=True` new files are taken up as they appear and text files as they grow.
+    links: whoever may put files into a directory could link any file of this machine there, so
+        links in it are refused (and with `follow=True` left out, with a warning) unless True.
     reader: a function of your own for other formats: it gets the open file (bytes, decompressed,
         with a `name`) and gives (position, record), positions ascending, records as dicts.
     """
@@ -76,6 +78,7 @@ class Files(Timing):
     header: bool = True
     delimiter: str = ","
     reader: Callable[[Any], Iterable[tuple[int, Any]]] | None = None
+    links: bool = False
 
     def __init__(self, path: str | Path, format: str | None = None, **options: Any) -> None:
         _set(self, Files, {"path": path, "format": format, **options})

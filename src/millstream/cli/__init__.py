@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from millstream.errors import MillstreamError
+from millstream.showing import visible_lines
 
 
 def main() -> None:
@@ -21,6 +22,15 @@ def main() -> None:
     except KeyboardInterrupt:
         complain("interrupted")
         sys.exit(130)
+    except OSError as error:  # no permission, a disk that went away: the machine, not the program
+        if "--debug" in sys.argv:
+            raise
+        where = f" {error.filename}" if error.filename else ""
+        complain(
+            f"{error.strerror or type(error).__name__}:{where}; what was committed stays valid: "
+            "correct that and run the same command again"
+        )
+        sys.exit(1)
     except Exception as error:
         if "--debug" in sys.argv:
             raise
@@ -36,7 +46,7 @@ def main() -> None:
 def complain(message: str) -> None:
     """One message on stderr, never wrapped or coloured where it is not read by a person."""
     label = "\x1b[1;31merror:\x1b[0m" if sys.stderr.isatty() else "error:"
-    print(f"{label} {message}", file=sys.stderr, flush=True)
+    print(f"{label} {visible_lines(message)}", file=sys.stderr, flush=True)
 
 
 def _end_java() -> None:

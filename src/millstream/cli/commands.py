@@ -126,6 +126,13 @@ def run(
             show_default=False,
         ),
     ] = None,
+    trust_config: Annotated[
+        bool,
+        typer.Option(
+            "--trust-config",
+            help="Let APP.TOML set any Spark property, those that run code too.",
+        ),
+    ] = False,
     ui: Annotated[bool, typer.Option("--ui", help="Serve Spark's web interface.")] = False,
     debug: Debug = False,
     quiet: Annotated[
@@ -144,6 +151,8 @@ def run(
     from millstream.cli.running import run_flow
 
     found = load_application(file, flow)
+    if not trust_config:
+        found.check_trust()
     given = {
         "master": master,
         "parallelism": parallelism,

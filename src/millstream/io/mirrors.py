@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from millstream.errors import ConfigError, RunError
 
@@ -97,7 +97,7 @@ class Address:
             parse_qs(parts.query, strict_parsing=bool(parts.query))
         except (ValueError, TypeError, AttributeError):
             parts = host = port = None
-        if parts is None or parts.scheme not in _SCHEMES or not (host or parts.path):
+        if parts is None or parts.scheme not in _SCHEMES or not _whole(parts):
             raise ConfigError(
                 "Redis(url): expected an address like redis://127.0.0.1:6379/0, rediss://... (TLS) "
                 "or unix:///path/to/socket; characters like @, / and # in a password are written "
@@ -131,6 +131,14 @@ class Address:
             raise ConfigError(
                 f"Redis at {self.shown}: its URL has options that redis-py does not know"
             ) from None
+
+
+def _whole(parts: SplitResult) -> bool:
+    """Whether a URL was understood: else a part of a password may pass for host, port or path."""
+    rest = parts.path + parts.query + parts.fragment
+    if parts.scheme == "unix":
+        return bool(parts.path) and not parts.fragment and not (parts.netloc and "@" in rest)
+    return bool(parts.hostname) and "@" not in rest and not parts.fragment
 
 
 def require_redis() -> Any:
@@ -211,6 +219,24 @@ class Mirror:
                 yield found
             if not cursor:
                 return
+
+    def values(self, keys: list[bytes]) -> list[bytes | None]:
+        """What stands under some keys; None for what is no text."""
+        return list(self._patiently(lambda: self.client.mget(keys))) if keys else []
+
+    def check_outer(self) -> None:
+        """Refuse to write among the keys of a mirror whose name this one's begins with."""
+        parts = self.head.split(":")
+        for outer in (":".join(parts[:n]) for n in range(1, len(parts))):
+            kind = self._patiently(lambda key=outer: self.client.type(key))  # type: ignore[misc]
+            if kind == b"hash" and self._patiently(
+                lambda key=outer: self.client.hexists(key, "attempt")  # type: ignore[misc]
+            ):
+                raise ConfigError(
+                    f"the mirror {self.head!r} would write among the keys of the mirror {outer!r} "
+                    f"in Redis at {self.address.shown}; choose a prefix= that does not begin with "
+                    "another mirror's name"
+                )
 
     def close(self) -> None:
         """Let go of the connection."""

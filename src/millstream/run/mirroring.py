@@ -115,6 +115,15 @@ class RowMirror:
                 yield Entry(self.mirror.key(text), value, self._ends)
 
 
+class _Slate(msgspec.Struct):
+    """What the value of a mirrored slate has."""
+
+    batch: int
+    key: msgspec.Raw
+    slate: msgspec.Raw
+    ts: str
+
+
 class SlateMirror:
     """All slates of one updater."""
 
@@ -168,7 +177,27 @@ class SlateMirror:
             found = np.fromiter(map(_hash, keys), np.uint64, len(keys))
             at = np.minimum(np.searchsorted(known, found), max(0, len(known) - 1))
             stray = known[at] != found if len(known) else np.ones(len(keys), np.bool_)
-            self.mirror.write(Entry(keys[i], None) for i in np.flatnonzero(stray).tolist())
+            others = [keys[i] for i in np.flatnonzero(stray).tolist()]
+            values = self.mirror.values(others)
+            self.mirror.write(
+                Entry(key, None)
+                for key, value in zip(others, values, strict=True)
+                if self._wrote(key, value)
+            )
+
+    def _wrote(self, key: bytes, value: bytes | None) -> bool:
+        """Whether a key is a slate of this mirror: its value says of which key, as its name does.
+
+        Others may have keys that begin alike, and mirrors of theirs.
+        """
+        try:
+            said = msgspec.json.decode(value or b"", type=_Slate)
+            raw = bytes(said.key).decode()
+            plain = raw.startswith('"')
+            text = msgspec.json.decode(raw) if plain else raw
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return False
+        return key == self.mirror.key(as_text(text, plain))
 
     def _table(self, manifest: Manifest) -> KeyedTable:
         stored = manifest.segments.get(self.updater, {}).get("slates", {})
@@ -289,6 +318,7 @@ class Mirrors:
         """See whether Redis answers, before anything is computed for it."""
         for one in self._all():
             try:
+                one.mirror.check_outer()
                 one.mirror.where()
             except Away as error:
                 raise RunError(f"sink {one.name!r}: {error}; start it, and run again") from None

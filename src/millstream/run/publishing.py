@@ -18,6 +18,7 @@ from millstream.errors import RunError
 from millstream.io.writers import check_staged, publish_file
 from millstream.run.faults import crash_point
 from millstream.run.mirroring import RowMirror
+from millstream.showing import visible
 from millstream.state.manifests import Manifest, Output, staged_at
 from millstream.state.segments import safe_name, write_durably
 
@@ -104,7 +105,8 @@ def _deliver(name: str, sink: Any, table: pa.Table, batch: int) -> None:
                     sink.fn(row)
                 except Exception as error:
                     raise RunError(
-                        f"sink {name!r}: {type(error).__name__}: {error} on {row!r}; the batch is "
+                        f"sink {name!r}: {type(error).__name__}: {visible(str(error))} on "
+                        f"{row!r}; the batch is "
                         "committed, and its rows are handed over again at the next start"
                     ) from error
 
@@ -115,7 +117,7 @@ def _print(name: str, sink: Console, table: pa.Table, batch: int) -> None:
 
     shown = Table()
     for column in table.column_names:
-        shown.add_column(column)
+        shown.add_column(_cell(column))
     for row in table.slice(0, sink.limit).to_pylist():
         shown.add_row(*(_cell(value) for value in row.values()))
     terminal = Terminal()
@@ -130,4 +132,4 @@ def _cell(value: Any) -> str:
 
     if isinstance(value, float):
         return f"{value:,.4f}"
-    return "" if value is None else escape(str(value))
+    return "" if value is None else escape(visible(str(value)))

@@ -19,14 +19,19 @@ from millstream.plan.stages import Plan
 from millstream.run.engine import Engine
 from millstream.run.program import check_owners, check_program, known_panes
 from millstream.run.replacing import Replacement, replace_program
-from millstream.run.session import check_surroundings, close_session, open_session
+from millstream.run.session import (
+    check_surroundings,
+    close_session,
+    open_session,
+    remove_scratch,
+)
 from millstream.run.sources import progress_of, resolve_format
 from millstream.run.spark import OnSpark
 from millstream.serve.following import Follower
 from millstream.serve.slates import Decoder
 from millstream.serve.status import Live, View
 from millstream.settings import Settings
-from millstream.state.checkpoint import Checkpoint
+from millstream.state.checkpoint import SCRATCH, Checkpoint
 from millstream.state.manifests import SourceState
 
 if TYPE_CHECKING:
@@ -140,24 +145,33 @@ class Handle:
     def _main(self) -> None:
         session = None
         ours = False
+        scratch = self._engine.checkpoint.path / SCRATCH
         try:
-            session, ours = open_session(self._flow, self._settings)
+            session, ours = open_session(self._flow, self._settings, scratch)
             self._executor = OnSpark(session, self._engine.plan)
             self._engine.open(self._executor.cores)
             self._loop()
         except MillstreamError as error:
             self._error = error
+        except OSError as error:  # no permission, a disk that went away: not a defect
+            self._error = RunError(
+                f"{error}; what was committed stays valid: correct that and start again"
+            )
+            self._error.__cause__ = error
         except BaseException as error:
             self._error = error
         finally:
             self._refuse_requests()
             if self._server is not None:
                 self._server.stop()
-            self._engine.close()
-            if self._executor is not None and not ours:
-                self._executor.close()
-            if session is not None and ours:
-                close_session(session)
+            try:
+                if self._executor is not None and not ours:
+                    self._executor.close()
+                if session is not None and ours:
+                    close_session(session)
+                    remove_scratch(scratch)
+            finally:
+                self._engine.close()  # last: the next run may begin as soon as it can lock
 
     def _loop(self) -> None:
         engine = self._engine

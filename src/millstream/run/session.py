@@ -72,8 +72,13 @@ def check_java() -> None:
         )
 
 
-def open_session(flow: str, settings: Settings) -> tuple[SparkContext, bool]:
-    """The context to run in, and whether it was started here (and so is ours to stop)."""
+def open_session(
+    flow: str, settings: Settings, scratch: Path | None = None
+) -> tuple[SparkContext, bool]:
+    """The context to run in, and whether it was started here (and so is ours to stop).
+
+    `scratch`: where Spark keeps blocks on disk; what a killed run left there is removed.
+    """
     active = SparkContext._active_spark_context
     if active is not None:
         return active, False
@@ -81,6 +86,8 @@ def open_session(flow: str, settings: Settings) -> tuple[SparkContext, bool]:
     _set_environment(settings)
     logging.getLogger("py4j").setLevel(logging.CRITICAL if not settings.debug else logging.INFO)
     conf = _configuration(flow, settings)
+    if scratch is not None and _own_scratch(settings, scratch):
+        conf.set("spark.local.dir", str(scratch))
     try:
         _launch(conf, settings.debug)
         context = SparkContext(conf=conf)
@@ -89,6 +96,23 @@ def open_session(flow: str, settings: Settings) -> tuple[SparkContext, bool]:
     context.setLogLevel("INFO" if settings.debug else "OFF")
     _said.shown = True
     return context, True
+
+
+def _own_scratch(settings: Settings, scratch: Path) -> bool:
+    """Make the directory for Spark's blocks, for its owner only; False if the user chose one."""
+    remove_scratch(scratch)
+    chosen = "SPARK_LOCAL_DIRS" in os.environ or "spark.local.dir" in settings.spark
+    if chosen or "," in str(scratch):  # Spark takes a comma for the end of a path
+        return False
+    scratch.mkdir(mode=0o700)
+    return True
+
+
+def remove_scratch(scratch: Path) -> None:
+    """Remove what Spark kept on disk; a link there is removed and not followed."""
+    if scratch.is_symlink():
+        scratch.unlink()
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _parting(record: logging.LogRecord) -> bool:
@@ -101,6 +125,7 @@ def close_session(context: SparkContext) -> None:
     _said.shown = False
     logging.getLogger().addFilter(_parting)
     context.stop()
+    _forget_directories(context)
 
 
 def end_java(*, kill: bool = False) -> None:
@@ -168,6 +193,13 @@ def _launch(conf: SparkConf, debug: bool) -> None:
             options["stderr"] = pipe
             gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _forget_directories(context: SparkContext) -> None:
+    """A JVM remembers the directories of its first context, and would make them again."""
+    with contextlib.suppress(Exception):
+        utils = getattr(context._jvm, "org.apache.spark.util.Utils$")
+        getattr(utils, "MODULE$").clearLocalRootDirs()
 
 
 def _set_environment(settings: Settings) -> None:

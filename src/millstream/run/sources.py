@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import time
+import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,7 +137,37 @@ def list_files(spec: Files) -> list[str]:
         found = []
     else:
         raise ConfigError(f"path {where} does not exist; give an existing file, directory or glob")
+    if not spec.links and found != [where]:  # a path that was given may be a link itself
+        found = _unlinked(spec, found)
     return sorted(os.path.abspath(p) for p in found if _visible(p))
+
+
+def _unlinked(spec: Files, found: list[str]) -> list[str]:
+    """Without what is reached through a link below the given directory."""
+    base = str(spec.path)
+    while any(sign in base for sign in "*?["):
+        base = os.path.dirname(base)
+    base = os.path.abspath(base)
+    linked: dict[str, bool] = {}
+
+    def through_link(path: str) -> bool:
+        if len(path) <= len(base):
+            return False
+        if path not in linked:
+            linked[path] = os.path.islink(path) or through_link(os.path.dirname(path))
+        return linked[path]
+
+    through = [path for path in found if _visible(path) and through_link(os.path.abspath(path))]
+    if through:
+        named = f"{through[0]} is a link (one of {len(through)} in {spec.path})"
+        if not spec.follow:
+            raise ConfigError(f"{named}; say links=True to read what they point to, or remove them")
+        warnings.warn(
+            f"{named}; it is not read: say links=True to read what they point to",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return [path for path in found if path not in set(through)]
 
 
 def _visible(path: str) -> bool:

@@ -180,10 +180,14 @@ class LineReceiver(Receiver):
         self._pieces: list[bytes] = []
         self._size = 0
         self._over = False
+        self._cut = False  # the last line was cut off: its rest is no record
 
     def feed(self, data: bytes) -> None:
         """Take in some bytes."""
         with self._lock:
+            if self._cut:
+                _, newline, data = data.partition(b"\n")
+                self._cut = not newline
             self._pieces.append(data)
             self._size += len(data)
             full = self._size >= _SEAL_BYTES
@@ -199,6 +203,7 @@ class LineReceiver(Receiver):
     def break_line(self) -> None:
         """Close an unfinished line: what comes next does not belong to it."""
         with self._lock:
+            self._cut = False
             if self._pieces and self._pieces[-1] and not self._pieces[-1].endswith(b"\n"):
                 self._pieces.append(b"\n")
 
@@ -207,6 +212,7 @@ class LineReceiver(Receiver):
         cut = len(data) if self._over else data.rfind(b"\n") + 1
         if not cut and len(data) > MAX_LINE + _SEAL_BYTES:
             cut = len(data)  # endless: what is cut off is too long for a record anyway
+            self._cut = True
         if not cut:
             self._pieces = [data]
             return None

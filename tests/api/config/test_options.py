@@ -30,6 +30,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "schema": ('"at timestamp, text string"', "at timestamp, text string"),
     "follow": ("true", True),
     "max_files_per_batch": ("3", 3),
+    "links": ("true", True),
     "header": ("false", False),
     "reader": ('"topics:mentions"', "mentions"),
     "delimiter": ('";"', ";"),

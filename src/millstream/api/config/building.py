@@ -14,6 +14,7 @@ from millstream.api.config.functions import LoadModule, suggest
 from millstream.api.config.options import SETTINGS, SINKS, SOURCES, VERBS, Option, shown
 from millstream.api.config.positions import Place
 from millstream.api.config.steps import StepReader
+from millstream.api.config.trust import untrusted
 from millstream.api.flow import Flow
 from millstream.api.sources import Rate
 from millstream.api.stream import Stream
@@ -32,6 +33,16 @@ class Application:
     settings: dict[str, Any] = field(default_factory=dict)
     checkpoint: Path | None = None
     document: Document | None = None
+
+    def check_trust(self) -> None:
+        """Refuse Spark properties that run code: a file may not, who starts it may."""
+        name = untrusted(self.settings.get("spark", {}))
+        if name is not None and self.document is not None:
+            raise self.document.mistake(
+                ("run", "spark", name),
+                f"spark: {name!r} is not a plain size or time and may run code; take it out, or "
+                "run with --trust-config if you trust this file as you trust a program",
+            )
 
     @contextlib.contextmanager
     def locating(self) -> Iterator[None]:

@@ -73,7 +73,7 @@ def _check_sinks(plan: Plan) -> None:
                 other = first if first != sink.name else other
             if other is not None:
                 raise ConfigError(
-                    f"sinks {other!r} and {sink.name!r} both write to {path}; "
+                    f"sinks {other!r} and {sink.name!r} both write to {sink.spec.path}; "
                     "give each a directory of its own"
                 )
 

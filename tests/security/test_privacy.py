@@ -1,0 +1,222 @@
+"""What others may not see or make us do: scratch files, terminals, configurations, Redis, links."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import millstream as ms
+from millstream.api.config.trust import untrusted
+from millstream.cli import complain
+from millstream.cli.loading import load_application
+from millstream.io.mirrors import Address
+from millstream.run.publishing import publish, stage_delivery
+from millstream.run.runner import plan_flow
+from millstream.run.sources import list_files
+from millstream.run.spool import _SEAL_BYTES, MAX_LINE, LineReceiver
+from millstream.showing import visible, visible_lines
+from millstream.state.manifests import Manifest
+
+# -- the terminal ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\x1b[2Jb", r"a\x1b[2Jb"),
+        ("one\ntwo\r", r"one\ntwo\r"),
+        ("\u202eevil\x9b", r"\u202eevil\x9b"),
+        ("\ud800", r"\ud800"),
+        ("täglich 東", "täglich 東"),
+    ],
+)
+def test_control_characters_are_shown(text: str, shown: str) -> None:
+    assert visible(text) == shown
+    assert "\x1b" not in visible_lines(text)
+    assert visible_lines("a\nb") == "a\nb"
+
+
+def test_the_console_obeys_no_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = pa.table({"na\x1bme": ["\x1b]0;owned\x07", "a\nb"]})
+    output = stage_delivery(tmp_path, 4, "shown", table)
+    publish(Manifest(4, outputs=[output]), {"shown": ms.Console()}, tmp_path)
+    text = capsys.readouterr().out
+    assert "\x1b]" not in text
+    assert "\x07" not in text
+    assert r"\x1b]0;owned\x07" in text
+    assert r"a\nb" in text
+
+
+def test_errors_obey_no_data(capsys: pytest.CaptureFixture[str]) -> None:
+    complain("bad value \x1b[31m\x07 of a file")
+    assert r"bad value \x1b[31m\x07 of a file" in capsys.readouterr().err
+
+
+# -- configurations -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "spark.driver.extraJavaOptions",
+        "spark.driver.extraClassPath",
+        "spark.executorEnv.LD_PRELOAD",
+        "spark.plugins",
+        "spark.jars.packages",
+        "spark.python.daemon.module",
+        "spark.executor.resource.gpu.discoveryScript",
+        "spark.local.dir",
+    ],
+)
+def test_a_file_sets_no_property_that_runs_code(name: str) -> None:
+    assert untrusted({"spark.driver.memory": "4g", name: "x"}) == name
+
+
+def test_plain_properties_have_plain_values() -> None:
+    assert untrusted({"spark.driver.memory": "4g", "spark.network.timeout": "120s"}) is None
+    assert untrusted({"spark.driver.memory": "1g -XX:OnOutOfMemoryError=sh"}) is not None
+
+
+def test_the_command_line_asks_for_trust(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"ts": 1, "n": 1}\n')
+    file = tmp_path / "app.toml"
+    file.write_text(
+        f"""
+[run]
+spark = {{ "spark.driver.extraJavaOptions" = "-XX:OnError=touch" }}
+[source.in]
+kind = "files"
+path = "{tmp_path / "in.jsonl"}"
+time = "ts"
+[sink.out]
+from = "in"
+kind = "console"
+"""
+    )
+    with pytest.raises(ms.ConfigError, match=r"app\.toml:3: .*--trust-config"):
+        load_application(file).check_trust()
+    command = [sys.executable, "-c", "from millstream.cli import main; main()", "run", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "--trust-config" in done.stderr
+    assert not (tmp_path / ".millstream").exists()
+
+
+# -- Redis ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "secret", ["8675/309", "8675#309", "8675?x=309", "a@8675/309", "pw/309", "8675#", "309/@8675"]
+)
+@pytest.mark.parametrize("scheme", ["redis://", "rediss://", "unix://"])
+@pytest.mark.parametrize("user", ["", "user"])
+def test_a_password_is_never_shown(secret: str, scheme: str, user: str) -> None:
+    tail = "/run/redis.sock" if scheme == "unix://" else "host:6379/0"
+    try:
+        address = Address.parse(f"{scheme}{user}:{secret}@{tail}", "NONE")
+    except ms.ConfigError as error:
+        told = str(error)
+    else:
+        told = f"{address.shown} {address!r}"
+    assert "8675" not in told, told
+    assert "309" not in told, told
+
+
+# -- input ----------------------------------------------------------------------------------------
+
+
+def test_links_in_an_input_directory_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret.jsonl").write_text('{"ts": 1, "n": 1}\n')
+    inbox = tmp_path / "in"
+    (inbox / "deep").mkdir(parents=True)
+    (inbox / "own.jsonl").write_text('{"ts": 1, "n": 2}\n')
+    (inbox / "link.jsonl").symlink_to(tmp_path / "secret.jsonl")
+    for path in (inbox, inbox / "*.jsonl"):
+        with pytest.raises(ms.ConfigError, match=r"link\.jsonl is a link.*links=True"):
+            list_files(ms.Files(path))
+        with pytest.warns(RuntimeWarning, match=r"link\.jsonl is a link"):
+            assert list_files(ms.Files(path, follow=True)) == [str(inbox / "own.jsonl")]
+        assert len(list_files(ms.Files(path, links=True))) == 2
+    (inbox / "link.jsonl").unlink()
+    (inbox / "deep" / "linked").symlink_to(tmp_path)
+    with pytest.raises(ms.ConfigError, match=r"secret\.jsonl is a link"):
+        list_files(ms.Files(inbox / "**" / "*.jsonl"))
+
+
+def test_a_path_that_was_given_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a.jsonl").write_text('{"ts": 1, "n": 1}\n')
+    (tmp_path / "in").symlink_to(tmp_path / "real")
+    (tmp_path / "one.jsonl").symlink_to(tmp_path / "real" / "a.jsonl")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for path in ("in", "in/*.jsonl", "one.jsonl"):
+            assert len(list_files(ms.Files(tmp_path / path))) == 1
+    flow = ms.Flow("linked")
+    flow.source(ms.Files(tmp_path / "in", time="ts")).sink(ms.Memory())
+    plan_flow(flow)
+
+
+def test_the_rest_of_an_endless_line_is_no_record(tmp_path: Path) -> None:
+    receiver = LineReceiver("in", ms.Socket("localhost", 1), tmp_path)
+    receiver._seal_patiently = receiver.seal  # type: ignore[method-assign]
+    sent = MAX_LINE + 2 * _SEAL_BYTES
+    for _ in range(0, sent, 1 << 16):
+        receiver.feed(b"x" * (1 << 16))
+    receiver.feed(b'{"forged": 1}')
+    receiver.feed(b'{"forged": 2}\n{"good": 1}\n')
+    receiver.seal()
+    pieces = sorted(tmp_path.glob("*.lines"))
+    lines = [line for piece in pieces for line in piece.read_bytes().splitlines()]
+    assert [line for line in lines if not line.startswith(b"x")] == [b'{"good": 1}']
+    assert sum(map(len, lines)) > MAX_LINE
+    assert len(lines) == 2
+
+
+# -- Spark's own files ----------------------------------------------------------------------------
+
+LOOK = """
+import os, stat, sys
+from pathlib import Path
+import millstream as ms
+
+tmp = Path(sys.argv[1])
+seen = {}
+
+def look(progress):
+    scratch = tmp / "ck" / "spark"
+    seen[oct(stat.S_IMODE(scratch.stat().st_mode))] = len(list(scratch.iterdir()))
+
+for name in ("one", "two"):
+    flow = ms.Flow("scratch")
+    rows = [{"ts": i, "n": i} for i in range(10)]
+    source = flow.source(ms.Generator(lambda: iter(rows), schema="ts bigint, n bigint", time="ts"))
+    source.sink(ms.Memory())
+    flow.run(checkpoint=tmp / "ck" if name == "one" else tmp / "other",
+             master="local[1]", on_progress=look if name == "one" else None)
+print(seen, sorted(str(p.relative_to(tmp)) for p in tmp.glob("*/spark/**")))
+"""
+
+
+def test_sparks_files_are_private_and_removed(tmp_path: Path) -> None:
+    """Two runs in one process: a JVM remembers the directories of the first."""
+    left = tmp_path / "ck" / "spark" / "blockmgr-of-a-killed-run"
+    left.mkdir(parents=True)
+    (left.parent / "link").symlink_to(tmp_path)  # not followed when it is removed
+    (tmp_path / "keep").write_text("x")
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    seen, _, rest = done.stdout.strip().partition("} ")
+    assert seen.startswith("{'0o700': "), done.stdout
+    assert rest == "[]", done.stdout
+    assert not left.exists()
+    assert (tmp_path / "keep").read_text() == "x"
+    assert stat.S_IMODE((tmp_path / "ck").stat().st_mode) & stat.S_IWOTH == 0
