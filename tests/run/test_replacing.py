@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -14,8 +15,14 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.errors import CheckpointError
+from millstream.plan.stages import Plan
 from millstream.run import engine
+from millstream.run.executors import InProcess
 from millstream.run.faults import SWITCHING
+from millstream.run.replacing import replace_program
+from millstream.run.runner import plan_flow
+from millstream.settings import Settings
+from millstream.state.checkpoint import Checkpoint
 from millstream.testing import Driver
 
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
@@ -387,3 +394,84 @@ def test_a_crash_finds_one_program_or_the_other(
         else:
             found = driver.output("tumbling out")
             assert found and all(row in want["tumbling"] for row in found)
+
+
+def test_an_updater_does_not_join_a_cycle() -> None:
+    def hop(event: ms.Event, slate: Any, ctx: Any) -> None:
+        if event.value["v"] > 0:
+            ctx.publish("again", event.key, {"v": event.value["v"] - 1})
+
+    def of(*names: str) -> ms.Flow:
+        made = ms.Flow("cycle")
+        files = ms.Files("x", schema=SCHEMA, follow=True, time="ts", lateness="0s")
+        rows = made.source(files, name="in")
+        again = made.stream("again")
+        for name in names:
+            rows.key_by("k").union(again.key_by("key")).update(
+                lambda event, slate, ctx: hop(event, slate, ctx), name=name, publishes=["again"]
+            )
+        return made
+
+    with (
+        Driver(of("one")) as driver,
+        pytest.raises(CheckpointError, match="'one': its cycle was one, is one, two, and"),
+    ):
+        driver.replace(of("one", "two"))
+
+
+class Running:
+    """A flow with real sinks on its engine, without Spark."""
+
+    def __init__(self, made: ms.Flow, checkpoint: Path) -> None:
+        plan = plan_flow(made, checkpoint)
+        place = Checkpoint(checkpoint)
+        place.lock()
+        self.engine = engine.Engine(plan, place, Settings())
+        self.engine.open(1)
+        self.executor = InProcess(plan)
+
+    def replace(self, made: ms.Flow) -> None:
+        def prepare(plan: Plan) -> None:
+            ready.append(InProcess(plan))
+
+        ready: list[InProcess] = []
+        replace_program(self.engine, made.name, made.nodes, prepare, dry_run=False)
+        (self.executor,) = ready
+
+
+def test_output_directories_are_taken_and_let_go(tmp_path: Path) -> None:
+    def of(name: str, *sinks: str) -> ms.Flow:
+        made = ms.Flow(name)
+        rows = made.source(ms.Files(tmp_path / "in", "text", follow=True), name="in")
+        for sink in sinks:
+            rows.sink(ms.Jsonl(tmp_path / sink), name=sink)
+        return made
+
+    def more(text: str) -> None:
+        (tmp_path / "in" / f"{text}.txt").write_text(f"{text}\n")
+        running.engine.step(running.executor)
+
+    def found(sink: str) -> str:
+        parts = sorted((tmp_path / sink).glob("part-*"))
+        return "".join(
+            row["value"] for p in parts for row in map(json.loads, p.read_text().splitlines())
+        )
+
+    (tmp_path / "in").mkdir()
+    other = Running(of("theirs", "other"), tmp_path / "other ck")
+    running = Running(of("ours", "a"), tmp_path / "ck")
+    try:
+        more("1")
+        running.replace(of("ours", "a", "b"))
+        more("2")
+        with pytest.raises(ms.ConfigError, match="is being written by flow theirs"):
+            running.replace(of("ours", "a", "other"))
+        more("3")
+        running.replace(of("ours", "a"))
+        more("4")
+        running.replace(of("ours", "a", "b"))
+        more("5")
+    finally:
+        running.engine.close()
+        other.engine.close()
+    assert (found("a"), found("b"), found("other")) == ("12345", "235", "")
