@@ -46,6 +46,7 @@ from millstream.api.windows import (
 )
 from millstream.errors import CheckpointError, ConfigError, MillstreamError, RunError
 from millstream.ops.jobs import Window
+from millstream.ops.processing import ProcessContext
 from millstream.ops.updates import Context, Event
 from millstream.serve.bulk import Slates, slates
 from millstream.settings import Settings
@@ -97,6 +98,7 @@ __all__ = [
     "JobContext",
     "Event",
     "Context",
+    "ProcessContext",
     "slates",
     "Slates",
     "MillstreamError",

@@ -88,6 +88,26 @@ class Stream:
             nodes.Map, "flat_map", fn=_function("flat_map", fn), schema=_schema(schema)
         )
 
+    def process(
+        self,
+        fn: Callable[..., Any],
+        *,
+        behind: Duration | None = None,
+        publishes: Iterable[str] | None = None,
+        schema: Any = None,
+    ) -> Stream:
+        """A function per event, `fn(event, ctx)`: it sees stream, time, key and value.
+
+        What it returns (a dict, several, None) has the time of the event. `ctx.emit(record, ts=)`
+        gives a record another time, `ctx.publish(stream, key, value, ts=)` sends an event to a
+        stream declared with `flow.stream`, later than this one.
+        behind: how far before its event a record may lie; the watermark is held back by it.
+        publishes: the streams it publishes to, where that cannot be seen in its code.
+        """
+        return KeyedStream(self, (), "keep").process(
+            fn, behind=behind, publishes=publishes, schema=schema
+        )
+
     def map_batches(self, fn: Callable[[pa.Table], pa.Table]) -> Stream:
         """A function per Arrow table, of as many rows as it gets."""
         return self._add(nodes.MapBatches, "map_batches", fn=_function("map_batches", fn))
@@ -259,6 +279,32 @@ class KeyedStream:
     def update(self, fn: Any, **options: Any) -> Stream:
         """One slate per key, changed by `fn(event, slate, ctx)`; see `KeyedStreams.update`."""
         return KeyedStreams((self,)).update(fn, **options)
+
+    def process(
+        self,
+        fn: Callable[..., Any],
+        *,
+        behind: Duration | None = None,
+        publishes: Iterable[str] | None = None,
+        schema: Any = None,
+    ) -> Stream:
+        """The same as `Stream.process`, with the key of this stream as `event.key`."""
+        _check_call("process()", _function("process", fn), "event", "ctx")
+        if isinstance(publishes, str):
+            publishes = (publishes,)
+        stem = str(getattr(fn, "__name__", "process"))
+        node = self.stream.flow.add(
+            nodes.Process,
+            stem if stem.isidentifier() else "process",
+            (self.stream.node,),
+            fn=fn,
+            keys=self.keys,
+            null_keys=self.nulls,
+            behind=0 if behind is None else micros(behind, "process(behind=)", zero=True),
+            publishes=None if publishes is None else tuple(publishes),
+            schema=_schema(schema),
+        )
+        return Stream(self.stream.flow, node)
 
     def agg(self, **aggs: Any) -> Stream:
         """Aggregates over the whole (bounded) input."""

@@ -61,6 +61,18 @@ class Map(Node):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Process(Node):
+    """A Python function per event that may publish, and may give records times of their own."""
+
+    fn: Callable[..., Any]
+    keys: tuple[str, ...] = ()
+    null_keys: str = "dead"
+    behind: int = 0  # how far before its event a record may lie, in microseconds
+    publishes: tuple[str, ...] | None = None  # None: found by looking at the code
+    schema: pa.Schema | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class MapBatches(Node):
     """A Python function per Arrow table."""
 

@@ -228,6 +228,9 @@ def what_of(node: nodes.Node) -> str:
             return f"where {node.condition.sql}"
         case nodes.Map():
             return f"map {function_name(node.fn)}"
+        case nodes.Process():
+            held = f", up to {text(node.behind)} behind its events" if node.behind else ""
+            return f"process {function_name(node.fn)}{held}"
         case nodes.MapBatches():
             return f"map_batches {function_name(node.fn)}"
         case nodes.Pairs():

@@ -14,7 +14,7 @@ import pyarrow as pa
 from millstream.graph import nodes as graph
 from millstream.io.formats import Format
 from millstream.ops.jobs import Family, WindowJob
-from millstream.ops.progress import BEGIN
+from millstream.ops.progress import BEGIN, END
 from millstream.ops.updates import UpdateGroup
 
 
@@ -58,6 +58,10 @@ class Plan:
         """All updaters, in the order they were declared."""
         return [node for node in self.nodes if isinstance(node, graph.Update)]
 
+    def publishers(self) -> list[graph.Update | graph.Process]:
+        """What may publish to streams, in the order it was declared."""
+        return [node for node in self.nodes if isinstance(node, graph.Update | graph.Process)]
+
     def sinks(self) -> list[graph.Sink]:
         """All sinks."""
         return [node for node in self.nodes if isinstance(node, graph.Sink)]
@@ -73,7 +77,7 @@ class Plan:
     def feeding(self, node: graph.Node) -> list[graph.Node]:
         """The nodes whose records reach this one: its inputs, or who publishes to it."""
         if isinstance(node, graph.Published):
-            return [n for n in self.updaters() if node.name in self.publishes.get(n.name, ())]
+            return [n for n in self.publishers() if node.name in self.publishes.get(n.name, ())]
         return list(node.inputs)
 
     def group_of(self, updater: str) -> UpdateGroup:
@@ -102,7 +106,7 @@ class Plan:
 
     def origins(self) -> list[graph.Node]:
         """Where records come from: sources, keyed operators, and streams that are published to."""
-        kinds = graph.Source | graph.Windowed | graph.Update | graph.Published
+        kinds = graph.Source | graph.Windowed | graph.Update | graph.Published | graph.Process
         return [node for node in self.nodes if isinstance(node, kinds)]
 
     def watermarks(
@@ -130,6 +134,8 @@ class Plan:
                     out[node.name] = node.window.span.output_watermark(at)
                 elif isinstance(node, graph.Update):
                     at_input[node.name] = at
+                elif isinstance(node, graph.Process) and lowest is not None:
+                    out[node.name] = held_by(node.behind, lowest)
         return at_input
 
     def furthest(self, latest: dict[str, int]) -> dict[str, int]:
@@ -153,6 +159,11 @@ class Plan:
                 elif isinstance(node, graph.Update):
                     at_input[node.name] = at
         return at_input
+
+
+def held_by(behind: int, watermark: int) -> int:
+    """The watermark after a step that may give times so far behind its events."""
+    return watermark - behind if BEGIN < watermark < END else watermark
 
 
 def changes_of(node: graph.Node) -> graph.Windowed | None:

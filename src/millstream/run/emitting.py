@@ -65,7 +65,7 @@ class Emitting:
             outside = [n for n in plan.consumers(node) if n.name not in self.cycle]
             task.control.windows += len(out.rows)
             self._emit(node, out.rows, out.row_ts, out.row_pos, outside)
-        self._publish([one for out in outcomes.values() for one in out.published], inside=False)
+        self.publish([one for out in outcomes.values() for one in out.published], inside=False)
         self.cycle = frozenset()
 
     def _around(self, updater: str, out: Outcome) -> list[Arrival]:
@@ -80,7 +80,7 @@ class Emitting:
         inside = [n for n in self.task.plan.consumers(node) if n.name in self.cycle]
         if inside:
             self._emit(node, out.rows[rows], out.row_ts[rows], out.row_pos[rows], inside)
-        self._publish(published, inside=True)
+        self.publish(published, inside=True)
         found, self.arrivals = self.arrivals, None
         return found
 
@@ -116,7 +116,7 @@ class Emitting:
             table, bad = to_table(rows, None)
         return Chunk(table, np.array(ts, np.int64), np.array(pos, np.int64), number)
 
-    def _publish(self, events: list[Publication], *, inside: bool) -> None:
+    def publish(self, events: list[Publication], *, inside: bool) -> None:
         """Events to the consumers of their streams, inside or outside the cycle at hand."""
         plan = self.task.plan
         by_stream: dict[str, list[Publication]] = {}

@@ -26,6 +26,7 @@ from millstream.ops.emission import drop_replaced
 from millstream.ops.events import keys_of, packed_values
 from millstream.ops.jobs import Family
 from millstream.ops.preparing import merge_panes, null_keys, prepare
+from millstream.ops.processing import Surroundings, process
 from millstream.ops.progress import BEGIN, merge_latest
 from millstream.ops.records import DeadLetter, dead_row
 from millstream.plan.stages import Plan
@@ -165,6 +166,8 @@ class Task:
                 for via, one in enumerate(node.inputs):
                     if one is before:
                         self._offer(node, via, drop_replaced(chunk))
+            case nodes.Process():
+                self._process(node, chunk)
             case nodes.Union():
                 self.count(node, len(chunk), 0)
                 self.push(node, chunk)
@@ -194,6 +197,23 @@ class Task:
             counts["dead"] += len(account.dead)
             counts["dropped"] += account.dropped
             self.push_late(operator, account.late)
+
+    def _process(self, node: nodes.Process, chunk: Chunk) -> None:
+        """Events to a function; what it gives goes on, what it publishes to its streams."""
+        plan = self.plan
+        around = Surroundings(
+            node.name,
+            plan.number(node),
+            {plan.number(one): one.name for one in plan.origins()},
+            plan.publishes.get(node.name, frozenset()),
+            frozenset(one.name for one in plan.nodes if isinstance(one, nodes.Published)),
+            self.batch.max_key,
+        )
+        made = process(node.fn, chunk, node.keys, node.null_keys, around, node.behind, node.schema)
+        self.control.dead.extend(made.dead)
+        self.count(node, len(chunk), len(made.dead))
+        self.push(node, made.chunk)
+        self.emitting.publish(made.published, inside=False)
 
     def _offer(self, node: nodes.Update, via: int, chunk: Chunk) -> None:
         """Records to an updater: keyless ones are set aside, and late ones if it wants that."""

@@ -110,6 +110,7 @@ VERBS = {
     "where": Verb({}),
     "map": Verb(_by_name(Stream.map)),
     "flat_map": Verb(_by_name(Stream.flat_map)),
+    "process": Verb(_by_name(Stream.process)),
     "map_batches": Verb(_by_name(Stream.map_batches)),
     "agg": Verb({}, keyed=True, windowed=True),
     "reduce": Verb(_by_name(WindowedStream.reduce), keyed=True, windowed=True),

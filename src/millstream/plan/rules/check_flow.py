@@ -23,6 +23,7 @@ def check_flow(plan: Plan) -> Plan:
         )
     _check_sinks(plan)
     _check_deltas(plan)
+    _check_publishing(plan)
     for node in plan.windowed():
         if node.window.span.whole:
             _check_whole(plan, node)
@@ -53,9 +54,21 @@ def _check_deltas(plan: Plan) -> None:
             )
 
 
+def _check_publishing(plan: Plan) -> None:
+    """Refuse to publish what may be taken back: an event cannot be."""
+    for node in plan.nodes:
+        if isinstance(node, nodes.Process) and plan.publishes.get(node.name):
+            origin = changes_of(node)
+            if origin is not None:
+                raise ConfigError(
+                    f"{node.name!r} publishes, and works on changes of {origin.name!r}, which may "
+                    'be taken back; use emit="final" there, or an updater here'
+                )
+
+
 def _rewritten(node: nodes.Node) -> bool:
     """Whether a step before a window may have made a column `op` of its own."""
-    made = (nodes.Map, nodes.MapBatches, nodes.Select, nodes.Pairs)
+    made = (nodes.Map, nodes.MapBatches, nodes.Process, nodes.Select, nodes.Pairs)
     return any(
         isinstance(one, made) or (not isinstance(one, nodes.Windowed) and _rewritten(one))
         for one in node.inputs

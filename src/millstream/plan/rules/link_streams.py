@@ -26,13 +26,14 @@ def link_streams(plan: Plan) -> Plan:
     """Publishers of streams, groups of updaters, and the order of steps with cycles as one."""
     declared = {node.name for node in plan.nodes if isinstance(node, nodes.Published)}
     publishes: dict[str, frozenset[str]] = {}
-    for node in plan.updaters():
+    for node in plan.publishers():
         publishes[node.name] = _targets(node, declared)
     told = {name for targets in publishes.values() for name in targets}
     for name in sorted(declared - told):
         raise ConfigError(
             f"nobody publishes to stream {name!r}; call ctx.publish({name!r}, key, value) in an "
-            f"updater, or say update(..., publishes=[{name!r}]) where the name is not in its code"
+            f"updater (or in process()), or say update(..., publishes=[{name!r}]) where the name "
+            "is not in its code"
         )
     plan = replace(plan, publishes=publishes)
     order = tuple(_components(plan))
@@ -49,7 +50,7 @@ def link_streams(plan: Plan) -> Plan:
     return replace(plan, order=order, groups=groups)
 
 
-def _targets(node: nodes.Update, declared: set[str]) -> frozenset[str]:
+def _targets(node: nodes.Update | nodes.Process, declared: set[str]) -> frozenset[str]:
     if node.publishes is not None:
         for name in node.publishes:
             if name not in declared:
@@ -59,7 +60,8 @@ def _targets(node: nodes.Update, declared: set[str]) -> frozenset[str]:
         return frozenset(node.publishes)
     strings: set[str] = set()
     words: set[str] = set()
-    for fn in (node.job.fn, node.job.on_timer):
+    own = (node.job.fn, node.job.on_timer) if isinstance(node, nodes.Update) else (node.fn,)
+    for fn in own:
         if fn is not None:
             _look(fn, strings, words, set(), _DEPTH)
     found = strings & declared
@@ -141,6 +143,11 @@ def _check_cycle(plan: Plan, names: tuple[str, ...]) -> None:
             raise ConfigError(
                 f"window {name!r} is part of a cycle ({' -> '.join(names)}); a cycle can go "
                 "through updaters and stateless steps only"
+            )
+        if isinstance(node, nodes.Process):
+            raise ConfigError(
+                f"process step {name!r} is part of a cycle ({' -> '.join(names)}); it keeps "
+                "nothing, so nothing could end it: let an updater publish instead"
             )
         if isinstance(node, nodes.Update) and node.job.merge is not None:
             raise ConfigError(f"updater {name!r} is part of a cycle, so it cannot have merge=")

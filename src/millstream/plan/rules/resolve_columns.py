@@ -63,7 +63,7 @@ def _check(
             for item in node.items:
                 if item.name != "*":
                     _check_expression(node, item, have)
-        case nodes.Pairs() | nodes.Windowed():
+        case nodes.Pairs() | nodes.Process() | nodes.Windowed():
             for key in node.keys:
                 _check_name(node, "key", key, have)
         case nodes.Sink(spec=Redis() as spec):
@@ -126,9 +126,9 @@ def _output(
             return tuple(schema.names), {field.name: field.type for field in schema}
         case nodes.Select():
             return _selected(node, have, types)
-        case nodes.Map(schema=pa.Schema() as schema):
+        case nodes.Map(schema=pa.Schema() as schema) | nodes.Process(schema=pa.Schema() as schema):
             return tuple(schema.names), {field.name: field.type for field in schema}
-        case nodes.Map() | nodes.MapBatches() | nodes.Update():
+        case nodes.Map() | nodes.MapBatches() | nodes.Process() | nodes.Update():
             return None, {}
         case nodes.Published():
             return ("key", "value"), {}

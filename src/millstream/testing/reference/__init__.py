@@ -70,8 +70,10 @@ def reference(
         raise ConfigError("reference(): give either inputs or batches")
     for node in flow.nodes:
         check(node)
-    targets: dict[nodes.Update, set[str]] = {
-        node: set(node.publishes or ()) for node in flow.nodes if isinstance(node, nodes.Update)
+    targets: dict[nodes.Node, set[str]] = {
+        node: set(node.publishes or ())
+        for node in flow.nodes
+        if isinstance(node, nodes.Update | nodes.Process)
     }
     while True:
         run = Run(flow.nodes, batches is not None, targets)

@@ -14,8 +14,8 @@ from millstream.graph import nodes
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.expressions import Expression
 from millstream.testing.reference.records import Record, Row, event_time, filled
-from millstream.testing.reference.steps import mapped_batch, paired, rows_of
-from millstream.testing.reference.updates import Times, Updaters, check_update
+from millstream.testing.reference.steps import mapped_batch, paired, processed, rows_of
+from millstream.testing.reference.updates import Discovered, Times, Updaters, check_update
 from millstream.testing.reference.windows import KINDS, PLAIN, results, windows_of
 
 
@@ -25,7 +25,7 @@ class Run:
 
     graph: tuple[nodes.Node, ...]
     can_be_late: bool
-    targets: dict[nodes.Update, set[str]] = field(default_factory=dict)  # who publishes where
+    targets: dict[nodes.Node, set[str]] = field(default_factory=dict)  # who publishes where
     arrived: dict[nodes.Node, list[Record]] = field(default_factory=dict)
     watermark: dict[nodes.Node, float] = field(default_factory=dict)  # at the start of the batch
     latest: dict[nodes.Node, int] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Run:
         for node in self.graph:
             self.arrived[node] = []
             self.watermark[node] = -math.inf
-        kinds = nodes.Source | nodes.Windowed | nodes.Update | nodes.Published
+        kinds = nodes.Source | nodes.Windowed | nodes.Update | nodes.Published | nodes.Process
         self.origins: list[nodes.Node] = [n for n in self.graph if isinstance(n, kinds)]
         streams = {n.name: n for n in self.graph if isinstance(n, nodes.Published)}
         self.updaters = Updaters(self.origins, streams, self.targets, self.push, self._push_late)
@@ -121,6 +121,8 @@ class Run:
                     out[node] = self.latest[node] - (lateness or 0) if known else -math.inf
                 elif isinstance(node, nodes.Windowed):
                     out[node] = self._next_result(node.window, lowest)
+                elif isinstance(node, nodes.Process):
+                    out[node] = lowest - node.behind
         return out
 
     def _next_result(self, window: WindowSpec, watermark: float) -> float:
@@ -169,6 +171,14 @@ class Run:
                 self._arrive(node, records)
             case nodes.Union():
                 self.push(node, records)
+            case nodes.Process():
+                given, published = processed(node, records, self.origins)
+                self.push(node, given)
+                for stream, events in published.items():
+                    self._expect(node, stream)
+                    origin = self.updaters.streams[stream]
+                    number = self.origins.index(origin)
+                    self.push(origin, [replace(one, source=number) for one in events])
             case nodes.MapBatches():
                 self.push(node, mapped_batch(node, records))
             case nodes.Pairs(job=Program()):
@@ -186,6 +196,10 @@ class Run:
                         for (one, _), row in zip(flat, full, strict=True)
                     ],
                 )
+
+    def _expect(self, node: nodes.Process, stream: str) -> None:
+        if stream not in self.targets[node]:
+            raise Discovered(node, stream)
 
     def _arrive(self, node: nodes.Windowed, records: list[Record]) -> None:
         if not node.window.span.whole and any(

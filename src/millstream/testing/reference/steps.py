@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -12,11 +13,14 @@ from millstream.api.programs import Split
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.ops.expressions import Expression, ExpressionError
+from millstream.ops.updates import derived_position
 from millstream.testing.reference.records import (
     Record,
     Row,
     as_key,
     as_value,
+    event_time,
+    filled,
     moment,
     place,
     several,
@@ -107,3 +111,67 @@ def mapped_batch(node: nodes.MapBatches, records: list[Record]) -> list[Record]:
         at = records[row.pop("__row", index)]
         out.append(Record(at.ts, at.source, at.position, row))
     return out
+
+
+class ProcessContext:
+    """What a function of `process` asks for."""
+
+    def __init__(self, node: nodes.Process, us: int) -> None:
+        self.us, self.earliest = us, us - node.behind
+        self.given: list[tuple[int, Row]] = []
+        self.published: list[tuple[str, int, Row]] = []
+
+    @property
+    def ts(self) -> datetime:
+        return moment(self.us)
+
+    def emit(self, record: Row, *, ts: datetime | None = None) -> None:
+        us = self.us if ts is None else event_time(ts, "us", None)
+        if us is None or us < self.earliest:
+            raise ValueError("too early")
+        self.given.append((us, dict(record)))
+
+    def publish(self, stream: str, key: Any, value: Any, *, ts: datetime | None = None) -> None:
+        us = self.us + 1 if ts is None else event_time(ts, "us", None)
+        if us is None or us <= self.us:
+            raise ValueError("not later")
+        self.published.append((stream, us, {"key": as_key(key), "value": as_value(value)}))
+
+
+class Event(NamedTuple):
+    """What such a function is called with."""
+
+    key: Any
+    value: Any
+    ts: datetime
+    stream: str
+
+
+def processed(
+    node: nodes.Process, records: list[Record], origins: list[nodes.Node]
+) -> tuple[list[Record], dict[str, list[Record]]]:
+    """The records that events gave, and per stream what they published."""
+    given: list[Record] = []
+    published: dict[str, list[Record]] = {}
+    for one in records:
+        key, value = None, dict(one.row)
+        if node.keys:
+            keys = [one.row.get(name) for name in node.keys]
+            if None in keys and node.null_keys == "dead":
+                continue
+            key = as_key(keys[0] if len(keys) == 1 else keys)
+        if node.keys in ((), ("key",)) and one.row.keys() == {"key", "value"}:
+            key, value = as_key(one.row["key"]), one.row["value"]
+        ctx = ProcessContext(node, one.ts)
+        try:
+            event = Event(key, value, moment(one.ts), origins[one.source].name)
+            rows = several(node.fn(event, ctx))
+        except Exception:  # a user's function may raise anything: the record is a dead letter
+            continue
+        given += [replace(one, ts=us, row=row) for us, row in ctx.given]
+        given += [replace(one, row=row) for row in rows]
+        position = derived_position(one.position, one.source, 0, False, origins.index(node))
+        for stream, us, row in ctx.published:
+            published.setdefault(stream, []).append(Record(us, one.source, position, row))
+    full = filled([one.row for one in given])
+    return [replace(one, row=row) for one, row in zip(given, full, strict=True)], published

@@ -39,7 +39,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Discovered(Exception):
     """An updater published to a stream it was not known to publish to."""
 
-    def __init__(self, updater: nodes.Update, stream: str) -> None:
+    def __init__(self, updater: nodes.Node, stream: str) -> None:
         super().__init__(updater.name, stream)
         self.updater, self.stream = updater, stream
 
@@ -172,7 +172,7 @@ class Updaters:
 
     origins: list[nodes.Node]
     streams: dict[str, nodes.Published]
-    targets: dict[nodes.Update, set[str]]
+    targets: dict[nodes.Node, set[str]]
     push: Callable[[nodes.Node, list[Record], Callable[[nodes.Node], bool]], None]
     push_late: Callable[[nodes.Node, list[Record]], None]
     states: dict[nodes.Node, State] = field(default_factory=dict)
