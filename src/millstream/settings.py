@@ -24,7 +24,7 @@ class Settings:
         after the first so many were dead letters, or of the records or results of one step.
     cycle_events: published events a cycle of updaters handles in one batch; the rest is carried.
     cycle_hops: how often what one event sets off may go round a cycle, before the run stops.
-    max_key: the most bytes the key of a slate may have.
+    max_key: the most bytes the key of a slate or a window may have.
     remove: operators, and aggregates as "operator.aggregate", that the program no longer has:
         what the checkpoint stores for them is dropped.
     retain: committed batches kept for going back.

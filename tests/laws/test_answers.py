@@ -101,12 +101,18 @@ def test_totals_beyond_64_bits_are_refused() -> None:
         answer(ms.top_k("x", by="y"), ["a", "a"], [2**62, 2**62])
 
 
-def test_a_column_of_two_types_is_refused() -> None:
+def test_values_of_two_types_are_counted_together() -> None:
     kernel = ms.top_k("x").objects
-    assert kernel is not None
-    one, other = decode(lifted(ms.top_k("x"), [1])), decode(lifted(ms.top_k("x"), ["a"]))
-    with pytest.raises(ms.RunError, match="int64 in some records and string in others"):
-        kernel.plus(one, other)
+    assert kernel is not None and kernel.typed is not None and kernel.inverse is not None
+    one, other = (decode(lifted(ms.top_k("x"), values)) for values in ([1], ["a", "a", "1"]))
+    both = kernel.plus(one, other)
+    found = kernel.typed([both]).to_pylist()[0]
+    assert found[0] == {"value": "a", "count": 2}
+    assert {(row["value"], row["count"]) for row in found[1:]} == {(1, 1), ("1", 1)}
+    left = kernel.inverse(both, decode(lifted(ms.top_k("x"), ["a", "1"])))
+    assert sorted(map(str, kernel.typed([left]).to_pylist()[0])) == sorted(
+        map(str, [{"value": 1, "count": 1}, {"value": "a", "count": 1}])
+    )
 
 
 # -- distinct ------------------------------------------------------------------------------------

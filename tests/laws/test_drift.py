@@ -79,10 +79,10 @@ def slid(values: list[float]) -> Iterator[tuple[float, float, float]]:
         if closed // sliding._REFRESH == until // sliding._REFRESH:
             advanced = advance(job, running, near, None, closed, until)
         if advanced is not None and advanced.sure:
-            found, _ = results(job, 0, advanced.found, advanced.outputs)
+            found, _ = results(job, 0, advanced.found, advanced.answers)
             running = advanced.running
         else:
-            found, _, _ = close(job, near, None, closed, until, 0)
+            found, *_ = close(job, near, None, closed, until, 0)
             running = recompute(job, near, until)
         for row in found.table.to_pylist():
             yield row["sum"], row["mean"], row["var"]

@@ -85,7 +85,7 @@ def check_splits(seed: int) -> None:
     rows = stamped(chance, chance.randint(1, 40), 30)
     family = family_of(EVERY, size, step)
     (job,) = family.jobs
-    out, _, dead = close(job, *pieces(family, rows, chance), NOTHING_CLOSED, 2**61, 0)
+    out, _, dead, _ = close(job, *pieces(family, rows, chance), NOTHING_CLOSED, 2**61, 0)
     assert not dead
     found = {
         (row["k"], end + 1): row for row, end in zip(out.table.to_pylist(), out.ts, strict=True)
@@ -123,9 +123,9 @@ def check_running(seed: int) -> None:
         pane = np.asarray(panes.column("pane"))
         near = panes.filter(pa.array((pane >= at - size) & (pane < until)))
         advanced = advance(job, running, near, None, at, until)
-        again, _, _ = close(job, panes, None, at, until, 0)
+        again, *_ = close(job, panes, None, at, until, 0)
         if advanced.sure:
-            moved, _ = results(job, 0, advanced.found, advanced.outputs)
+            moved, _ = results(job, 0, advanced.found, advanced.answers)
             assert disagreement(job, moved, again, panes, "") is None
             running = advanced.running
         else:

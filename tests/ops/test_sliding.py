@@ -49,7 +49,7 @@ def slide(rows: list[tuple[int, int, Any]], size: int, step: int) -> dict[tuple[
     if prepared.panes is None:
         return {}
     panes = merge_panes(Family("all", (job,)), prepared.panes)
-    out, _, _ = close(job, panes, prepared.values, NOTHING_CLOSED, EVERYTHING, 0)
+    out, *_ = close(job, panes, prepared.values, NOTHING_CLOSED, EVERYTHING, 0)
     return {
         (row["k"], int(end) + 1): {name: row[name] for name in BUILTINS}
         for row, end in zip(out.table.to_pylist(), out.ts, strict=True)
@@ -115,7 +115,7 @@ def test_texts_have_extremes_and_edges() -> None:
     measures = tuple(agg.measure(name) for name, agg in aggs.items())
     job = WindowJob("job", ("k",), Span(10, 10), measures)
     prepared = prepare(Family("all", (job,)), chunk, {"job": NOTHING_CLOSED}, 8)
-    out, _, _ = close(job, prepared.panes, prepared.values, NOTHING_CLOSED, EVERYTHING, 0)
+    out, *_ = close(job, prepared.panes, prepared.values, NOTHING_CLOSED, EVERYTHING, 0)
     (row,) = out.table.to_pylist()
     assert {name: row[name] for name in aggs} == {
         "lo": "a",
@@ -178,7 +178,7 @@ def test_two_stacks_keep_order_and_states_apart(width: int) -> None:
     kernel, _ = joined()
     low = np.arange(20)
     high = np.minimum(low + width, 20)
-    found = kernel.results(kernel.slide(states(kernel, 20), low, high))
+    found = [kernel.finish(one) for one in kernel.slide(states(kernel, 20), low, high)]
     expected = [tuple(range(a, b)) for a, b in zip(low, high, strict=True)]
     assert found == expected
 
@@ -186,7 +186,7 @@ def test_two_stacks_keep_order_and_states_apart(width: int) -> None:
 def test_two_stacks_start_over_after_a_gap() -> None:
     kernel, _ = joined()
     low, high = np.array([0, 1, 5, 6]), np.array([2, 3, 7, 8])
-    found = kernel.results(kernel.slide(states(kernel, 8), low, high))
+    found = [kernel.finish(one) for one in kernel.slide(states(kernel, 8), low, high)]
     assert found == [(0, 1), (1, 2), (5, 6), (6, 7)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -151,3 +152,63 @@ def test_timers_of_an_updater_that_all_fail_are_results_that_fail() -> None:
         run.push("in", rows(2))
         with pytest.raises(ms.RunError, match="'u' failed on all its input, 2 of 2 results"):
             run.end()
+
+
+# -- aggregates ------------------------------------------------------------------------------------
+
+
+class Inverse(ms.Aggregate):
+    """One through the sum, which some windows do not have."""
+
+    def zero(self) -> float:
+        return 0.0
+
+    def add(self, state: float, value: float) -> float:
+        return state + value
+
+    def result(self, state: float) -> float:
+        return 1 / state
+
+
+class CombinedInverse(Inverse):
+    def combine(self, left: float, right: float) -> float:
+        return left + right
+
+
+class RunningInverse(CombinedInverse):
+    def uncombine(self, total: float, expired: float) -> float:
+        return total - expired
+
+
+@pytest.mark.parametrize("kind", [Inverse, CombinedInverse, RunningInverse])
+@pytest.mark.parametrize(
+    "window",
+    [ms.tumbling("10s"), ms.sliding("10s", "1s"), ms.session("1s"), ms.landmark("10s")],
+    ids=["tumbling", "sliding", "session", "landmark"],
+)
+def test_a_result_that_raises_is_one_dead_letter_with_key_and_window(
+    kind: type[Inverse], window: Any
+) -> None:
+    flow = ms.Flow("inverse")
+    windows = source(flow).key_by("who").window(window)
+    windows.agg(x=kind("v"), n=ms.count()).sink(ms.Memory(), name="out")
+    records = [
+        {"ts": START + timedelta(seconds=second), "who": who, "v": float(v)}
+        for second in range(0, 40, 10)
+        for who, v in (("good", 1), ("bad", 0 if second == 20 else 2))
+    ]
+    with driver(flow, dead_letter_limit=1) as run:
+        for at in range(0, len(records), 2):
+            run.push("in", records[at : at + 2]).step()
+        run.end()
+        out, account, letters = run.output("out"), run.ledger["agg"], run.dead
+    per_window = 10 if window.kind == "sliding" else 1
+    failed = 0 if window.kind == "landmark" else per_window
+    assert len(letters) == account.get("failed", 0) == failed
+    assert account["results"] == len(out) == 8 * per_window - failed
+    for letter in letters:
+        assert letter["error"] == "'x': ZeroDivisionError: float division by zero"
+        raw = json.loads(letter["raw"])
+        assert raw["key"] == "bad"
+        start = datetime.fromisoformat(raw["window_start"])
+        assert start <= START + timedelta(seconds=20) < datetime.fromisoformat(raw["window_end"])

@@ -19,6 +19,8 @@ from millstream.ops.holding import ObjectKernel
 from millstream.ops.jobs import Measure
 from millstream.ops.kernels import Count, Edge, Extremum, Kernel, Sum, Variance
 
+_NUMERIC = ("sum", "mean", "var", "std", "quantile")
+
 
 @dataclass(frozen=True)
 class Builtin:
@@ -43,7 +45,13 @@ class Builtin:
             objects=self.objects,
             lists=self.lists,
             by=self.by,
+            numbers=self.numbers,
         )
+
+    @property
+    def numbers(self) -> str | None:
+        """The one of its columns that must be of numbers."""
+        return self.column if self.kind in _NUMERIC else self.by
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -72,7 +80,7 @@ class Aggregate:
     `add` gets the value of `column` (nulls are left out), or the whole record as a dict if there is
     no column. With `combine`, one state per pane is kept; without it, the values are kept and
     added again for every window. `uncombine` is the inverse of `combine` and may be left out.
-    States must be made of numbers, strings, bytes, booleans, None, datetimes, lists and dicts.
+    States must be made of numbers, strings, bytes, booleans, None, dates, times, lists and dicts.
     """
 
     def __init__(self, column: str | None = None) -> None:

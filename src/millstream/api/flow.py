@@ -26,6 +26,7 @@ class Flow:
         self.name = _checked_name("Flow", name)
         self._nodes: list[graph.Node] = []
         self._stems: dict[str, int] = {}
+        self._stem_of: dict[graph.Node, str] = {}  # steps whose name nobody gave
 
     @property
     def nodes(self) -> tuple[graph.Node, ...]:
@@ -90,37 +91,53 @@ class Flow:
         name: str | None = None,
         **fields: Any,
     ) -> graph.Node:
-        """Append a node under a name of its own."""
+        """Append a node under a name of its own; one that was found here gives way to a user's."""
+        found = name is None
         if name is None:
-            number = self._stems.get(stem, 0) + 1
-            name = stem if number == 1 else f"{stem}_{number}"
-            while self._taken(name):
-                number += 1
-                name = f"{stem}_{number}"
-            self._stems[stem] = number
-        elif self._taken(_checked_name("name", name)):
-            raise ConfigError(f"flow {self.name!r} already has a step named {name!r}")
+            name = self._free(stem)
+        else:
+            self._claim(_checked_name("name", name))
         node = cls(name=name, inputs=inputs, **fields)
         self._nodes.append(node)
+        if found:
+            self._stem_of[node] = stem
         return node
 
     def rename(self, node: graph.Node, name: str) -> graph.Node:
         """Give a node that nothing uses yet another name."""
         if node.name == name:
+            self._stem_of.pop(node, None)
             return node
-        if self._taken(_checked_name("named", name)):
-            raise ConfigError(f"flow {self.name!r} already has a step named {name!r}")
+        _checked_name("named", name)
         if any(node in other.inputs for other in self._nodes):
             raise ConfigError(
                 f"named({name!r}): step {node.name!r} is already used; name it right where it is "
                 "made"
             )
+        self._claim(name)
         renamed = replace(node, name=name)
         self._nodes[self._nodes.index(node)] = renamed
         return renamed
 
-    def _taken(self, name: str) -> bool:
-        return any(node.name == name for node in self._nodes)
+    def _free(self, stem: str) -> str:
+        """A name nobody has, and that no step of this kind had before."""
+        number = self._stems.get(stem, 0) + 1
+        name = stem if number == 1 else f"{stem}_{number}"
+        while any(node.name == name for node in self._nodes):
+            number += 1
+            name = f"{stem}_{number}"
+        self._stems[stem] = number
+        return name
+
+    def _claim(self, name: str) -> None:
+        """Make a name free for a step that was given it."""
+        holder = next((node for node in self._nodes if node.name == name), None)
+        if holder is None:
+            return
+        if holder not in self._stem_of:
+            raise ConfigError(f"flow {self.name!r} already has a step named {name!r}")
+        # Nodes know each other by identity, so that one can get another name where it stands.
+        object.__setattr__(holder, "name", self._free(self._stem_of[holder]))
 
 
 def _checked_name(what: str, name: Any) -> str:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 from millstream.io.mirrors import Address
+from millstream.ops.chunks import concat
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Memory:
         """All results so far as one table."""
         if not self.tables:
             return pa.table({})
-        return pa.concat_tables(self.tables, promote_options="permissive")
+        return concat(self.tables)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Memory, ()  # results stay in the driver

@@ -306,7 +306,7 @@ class KeyedStream:
         )
         return Stream(self.stream.flow, node)
 
-    def agg(self, **aggs: Any) -> Stream:
+    def agg(self, /, **aggs: Any) -> Stream:
         """Aggregates over the whole (bounded) input."""
         return WindowedStream(self, WHOLE).agg(**aggs)
 
@@ -514,7 +514,7 @@ class WindowedStream:
         self.spec = window
         self.emission = emission or FINAL
 
-    def agg(self, **aggs: Any) -> Stream:
+    def agg(self, /, **aggs: Any) -> Stream:
         """One row per window and key: the key columns, window_start, window_end and these."""
         taken = {*self.keyed.keys, "window_start", "window_end"}
         taken |= {"early": {"revision", "final"}, "delta": {"op"}}.get(self.emission.mode, set())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import zlib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -41,10 +42,33 @@ def stage_file(
     return str(staged), (len(data), zlib.crc32(data))
 
 
+_json = msgspec.json.Encoder(enc_hook=str)
+
+
 def json_lines(table: pa.Table) -> bytes:
     """A table as JSON lines; times in ISO form, NaN and infinities as null."""
-    encoder = msgspec.json.Encoder(enc_hook=str)
-    return b"".join(encoder.encode(row) + b"\n" for row in table.to_pylist())
+    return b"".join(_encoded(row) + b"\n" for row in table.to_pylist())
+
+
+def json_text(value: Any) -> str:
+    """One value as JSON."""
+    return _encoded(value).decode()
+
+
+def _encoded(value: Any) -> bytes:
+    try:
+        return _json.encode(value)
+    except TypeError:  # a dict whose keys JSON does not have
+        return _json.encode(_named(value))
+
+
+def _named(value: Any) -> Any:
+    """The same with text for every key of a dict."""
+    if isinstance(value, dict):
+        return {k if isinstance(k, str) else str(k): _named(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_named(one) for one in value]
+    return value
 
 
 def check_staged(staged: Path, final: Path | None, size: int, checksum: int) -> None:

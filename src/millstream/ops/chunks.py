@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.errors import RunError
+from millstream.ops.mixed import together
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -67,6 +67,24 @@ class Chunk:
         return flat(self.table.column(index))
 
 
+def placed(chunk: Chunk) -> pa.Table:
+    """Records with their time and place beside them, on the way to the driver."""
+    table = chunk.table.rename_columns([f"row.{name}" for name in chunk.table.column_names])
+    return (
+        table.append_column("ts", pa.array(chunk.ts))
+        .append_column("src", pa.array(np.full(len(chunk), chunk.src, np.int64)))
+        .append_column("pos", pa.array(chunk.pos))
+    )
+
+
+def in_place(table: pa.Table) -> pa.Table:
+    """The records of `placed` in the order of time and place, without these."""
+    order = [(name, "ascending") for name in ("ts", "src", "pos")]
+    names = [name for name in table.column_names if name.startswith("row.")]
+    table = table.take(pc.sort_indices(table, sort_keys=order)).select(names)
+    return table.rename_columns([name.removeprefix("row.") for name in names])
+
+
 def flat(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     """A chunked array as one plain array (a dictionary is decoded)."""
     if isinstance(values, pa.ChunkedArray):
@@ -95,10 +113,6 @@ def concat(tables: list[pa.Table]) -> pa.Table:
     """Tables one below the other; types are widened where batches inferred different ones."""
     if len(tables) == 1:
         return tables[0]
-    try:
-        return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
-    except pa.ArrowTypeError as error:
-        raise RunError(
-            f"records of one step have columns of different types ({error}); give map() a schema "
-            "or cast the column first"
-        ) from error
+    if all(table.schema.equals(tables[0].schema) for table in tables[1:]):
+        return pa.concat_tables(tables).combine_chunks()
+    return together(tables).combine_chunks()

@@ -6,21 +6,22 @@ handed over as slices of the rows in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from millstream.errors import RunError
-from millstream.ops.chunks import Chunk, Int64, flat
+from millstream.ops.chunks import Chunk, Int64, concat, flat
 from millstream.ops.codec import as_key, decode, decode_key
 from millstream.ops.grid import Runs, find_runs
 from millstream.ops.holding import gather_lists
 from millstream.ops.jobs import Measure, Window, WindowJob
 from millstream.ops.kernels import Kernel, State
 from millstream.ops.keys import hash_keys
+from millstream.ops.mixed import column_of
 from millstream.ops.preparing import codes_of, state_of
 from millstream.ops.records import DeadLetter, as_json, describe, several, to_table
 
@@ -52,7 +53,7 @@ def close(
     `panes` are by key and pane, each once; or, if `merge` is given to make them so, as often as
     they have values. `values` may be in any order.
     """
-    window_key, window_end, uniques, outputs = outputs_of(
+    window_key, window_end, uniques, answers = outputs_of(
         job, panes, values, closed, closing, merge
     )
     span = job.span
@@ -61,8 +62,47 @@ def close(
     if not span.whole:
         start, end = (window_end - span.panes) * span.pane, window_end * span.pane
         ts = end - 1
-    chunk, dead = results(job, src, Found(window_key, uniques, start, end, ts), outputs)
+    chunk, dead = results(job, src, Found(window_key, uniques, start, end, ts), answers)
     return Outcome(chunk, last, dead, len(window_key))
+
+
+@dataclass
+class Answers:
+    """What windows give, in the order of windows: names are the user's, so ours stand beside."""
+
+    columns: dict[str, Any] = field(default_factory=dict)  # of aggregates, by name
+    values: list[list[Any]] = field(default_factory=list)  # what a reduce function gets
+    failed: dict[int, str] = field(default_factory=dict)  # windows without an answer, and why
+
+    def add(self, measure: str, values: list[Any]) -> None:
+        """Answers of a user's function as a column; what cannot be stored has failed."""
+        bad: dict[int, str] = {}
+        column = column_of(values, bad)
+        if column is None:
+            column = column_of([None if at in bad else v for at, v in enumerate(values)], {})
+        self.columns[measure] = column
+        self.failed.update({at: f"{measure!r}: {why}" for at, why in bad.items()})
+
+    def where(self, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Answers:
+        """Those of some windows."""
+        columns = {name: one.filter(pa.array(mask)) for name, one in self.columns.items()}
+        rows = np.flatnonzero(mask).tolist()
+        values = [self.values[at] for at in rows] if self.values else []
+        failed = {new: self.failed[at] for new, at in enumerate(rows) if at in self.failed}
+        return Answers(columns, values, failed)
+
+
+def joined(parts: list[tuple[Answers, int]], names: Iterable[str]) -> Answers:
+    """The answers of some windows, so many, then of others; types may widen on the way."""
+    whole, before = Answers(), 0
+    for one, count in parts:
+        whole.values.extend(one.values)
+        whole.failed.update({before + at: why for at, why in one.failed.items()})
+        before += count
+    for name in names:
+        columns = [pa.table({"answer": one.columns[name]}) for one, _ in parts]
+        whole.columns[name] = flat(concat(columns).column(0)) if columns else pa.nulls(0)
+    return whole
 
 
 @dataclass(frozen=True)
@@ -78,9 +118,9 @@ class Found:
 
 
 def results(
-    job: WindowJob, src: int, found: Found, outputs: dict[str, Any]
+    job: WindowJob, src: int, found: Found, answers: Answers
 ) -> tuple[Chunk, list[DeadLetter]]:
-    """One row per window and key, in the order of windows and keys."""
+    """One row per window and key, in the order of windows and keys; and those that failed."""
     count = len(found.key)
     place = _places(job, found.uniques)
     time = found.ts if found.ts is not None else np.zeros(count, np.int64)
@@ -97,10 +137,29 @@ def results(
     window = None if found.window is None else found.window[order]
     heads = Chunk(pa.table(columns), time[order], place[key], src, window=window)
     if job.reducer is not None:
-        return _call_reducer(job, heads, outputs["values"], order, dead), dead
+        return _call_reducer(job, heads, answers.values, order, dead), dead
     for measure in job.measures:
-        columns[measure.name] = outputs[measure.name].take(pa.array(order))
-    return heads.with_table(pa.table(columns)), dead
+        columns[measure.name] = answers.columns[measure.name].take(pa.array(order))
+    chunk = heads.with_table(pa.table(columns))
+    if not answers.failed:
+        return chunk, dead
+    good = np.array([at not in answers.failed for at in order.tolist()], np.bool_)
+    for index in np.flatnonzero(~good).tolist():
+        dead.append(_failed(job, heads, index, answers.failed[int(order[index])]))
+    return chunk.take(good), dead
+
+
+def _failed(job: WindowJob, heads: Chunk, index: int, error: str) -> DeadLetter:
+    """A dead letter for one result: its key and its window."""
+    rows = heads.table.slice(index, 1).to_pylist()
+    head = rows[0] if rows else {}
+    keys = [head[name] for name in job.keys]
+    key = as_key(keys[0] if len(keys) == 1 else tuple(keys))
+    if job.packed:
+        key = decode_key(keys[0])
+    bounds = {"window_start": head.get("window_start"), "window_end": head.get("window_end")}
+    raw = as_json({"key": key, **bounds})
+    return DeadLetter(job.name, -1, int(heads.pos[index]), raw, error)
 
 
 def _places(job: WindowJob, uniques: list[pa.Array]) -> Int64:
@@ -132,9 +191,9 @@ def outputs_of(
     closed: int,
     closing: int,
     merge: Merge | None = None,
-) -> tuple[Int64, Int64, list[pa.Array], dict[str, Any]]:
-    """Per closing window its key code and end; the distinct keys; and the output columns."""
-    outputs: dict[str, Any] = {}
+) -> tuple[Int64, Int64, list[pa.Array], Answers]:
+    """Per closing window its key code and end; the distinct keys; and the answers."""
+    answers = Answers()
     found: tuple[Int64, Int64, list[pa.Array]] | None = None
     if panes is not None and len(panes):
         codes, uniques = codes_of(job.keys, panes)
@@ -144,7 +203,7 @@ def outputs_of(
         if merge is not None and int((high - low).sum()) >= runs.cells():
             return outputs_of(job, merge(panes), values, closed, closing)
         found = (key, end, uniques)
-        outputs.update(slide(job, panes, runs, pane, low, high))
+        slide(job, panes, runs, pane, low, high, answers)
     if values is not None and len(values):
         codes, uniques, values = in_order(job.keys, values)
         pane = np.asarray(flat(values.column("pane")))
@@ -152,12 +211,18 @@ def outputs_of(
         if found is not None and len(found[1]) != len(end):
             raise RunError(f"{job.name}: panes and kept values disagree; the state is damaged")
         found = (key, end, uniques)
-        held_outputs(job, values, low, high, outputs)
+        held_outputs(job, values, low, high, answers)
     if found is None:
         nothing = np.zeros(0, np.int64)
-        empty = {m.name: pa.nulls(0) for m in job.measures} | {"values": []}
-        return nothing, nothing, [pa.nulls(0) for _ in job.keys], empty
-    return *found, outputs
+        return nothing, nothing, [pa.nulls(0) for _ in job.keys], completed(job, answers)
+    return *found, answers
+
+
+def completed(job: WindowJob, answers: Answers) -> Answers:
+    """With empty columns for measures that had no rows at all."""
+    for measure in job.measures:
+        answers.columns.setdefault(measure.name, pa.nulls(0))
+    return answers
 
 
 def in_order(keys: tuple[str, ...], values: pa.Table) -> tuple[Int64, list[pa.Array], pa.Table]:
@@ -169,25 +234,30 @@ def in_order(keys: tuple[str, ...], values: pa.Table) -> tuple[Int64, list[pa.Ar
 
 
 def slide(
-    job: WindowJob, panes: pa.Table, runs: Runs, pane: Int64, low: Int64, high: Int64
-) -> dict[str, Any]:
+    job: WindowJob,
+    panes: pa.Table,
+    runs: Runs,
+    pane: Int64,
+    low: Int64,
+    high: Int64,
+    answers: Answers,
+) -> None:
     """The answers of all combining measures for every closing window of the runs."""
-    outputs: dict[str, Any] = {}
+    columns = answers.columns
     sparse = int((high - low).sum()) < runs.cells()
     grids = list(runs.grids(pane)) if not sparse and any(m.kernel for m in job.measures) else []
     for measure in job.measures:
         state = state_of(panes, measure)
         if measure.kernel is not None and sparse:
-            outputs[measure.name] = _gathered(measure.kernel, state, low, high)
+            columns[measure.name] = _gathered(measure.kernel, state, low, high)
         elif measure.kernel is not None:
             parts = [measure.kernel.result(measure.kernel.slide(state, g)) for g in grids]
-            outputs[measure.name] = pa.concat_arrays(parts) if parts else pa.nulls(0)
+            columns[measure.name] = pa.concat_arrays(parts) if parts else pa.nulls(0)
         elif measure.objects is not None and measure.objects.windows is not None:
-            outputs[measure.name] = measure.objects.windows(state["state"], low, high)
+            columns[measure.name] = measure.objects.windows(state["state"], low, high)
         elif measure.objects is not None:
             states = measure.objects.slide(state["state"], low, high)
-            add_answers(job, measure, states, outputs)
-    return outputs
+            add_answers(job, measure, states, answers)
 
 
 def _gathered(kernel: Kernel, state: State, low: Int64, high: Int64) -> pa.Array:
@@ -207,30 +277,39 @@ def _gathered(kernel: Kernel, state: State, low: Int64, high: Int64) -> pa.Array
     return pa.concat_arrays(parts) if parts else pa.nulls(0)
 
 
-def add_answers(
-    job: WindowJob, measure: Measure, states: list[Any], outputs: dict[str, Any]
-) -> None:
+def add_answers(job: WindowJob, measure: Measure, states: list[Any], answers: Answers) -> None:
     """The answers of a user's states: a column, or what a MapReduce job reduces."""
     assert measure.objects is not None
     if measure.objects.typed is not None:
-        outputs[measure.name] = measure.objects.typed(states)
-        return
-    answers = measure.objects.results(states)
-    if job.reducer is not None:
-        outputs["values"] = [[answer] for answer in answers]
+        answers.columns[measure.name] = measure.objects.typed(states)
+    elif job.reducer is not None:
+        answers.values = [[measure.objects.finish(state)] for state in states]
     else:
-        outputs[measure.name] = _python_column(measure.name, answers)
+        _call_each(measure.name, measure.objects.finish, states, answers)
+
+
+def _call_each(name: str, fn: Callable[[Any], Any], given: list[Any], answers: Answers) -> None:
+    """A user's function per window; where it raises, that one window has failed."""
+    values: list[Any] = []
+    for at, one in enumerate(given):
+        try:
+            values.append(fn(one))
+        except Exception as error:  # a user's function may raise anything
+            values.append(None)
+            answers.failed[at] = f"{name!r}: {describe(error)}"
+    answers.add(name, values)
 
 
 def held_outputs(
-    job: WindowJob, values: pa.Table, low: Int64, high: Int64, outputs: dict[str, Any]
+    job: WindowJob, values: pa.Table, low: Int64, high: Int64, answers: Answers
 ) -> None:
+    """The answers of measures, or the input of a reduce function, from kept values in order."""
     if job.reducer is not None:
         rows: list[Any] = _kept_records(values)
         if job.packed:
             rows = [decode(row["value"]) for row in rows]
         spans = zip(low.tolist(), high.tolist(), strict=True)
-        outputs["values"] = [rows[start:stop] for start, stop in spans]
+        answers.values = [rows[start:stop] for start, stop in spans]
         return
     for measure in job.measures:
         if not measure.held:
@@ -243,12 +322,11 @@ def held_outputs(
             known = name in values.column_names
             column = flat(values.column(name)) if known else pa.nulls(len(values))
             kept = gather_lists(column, low, high)
-        if measure.lists is not None:
-            kept = measure.lists(kept)
-        elif measure.fold is not None:
+        if measure.fold is not None:
             lists = kept if isinstance(kept, list) else kept.to_pylist()
-            kept = _python_column(measure.name, [measure.fold(v) for v in lists])
-        outputs[measure.name] = kept
+            _call_each(measure.name, measure.fold, lists, answers)
+        else:
+            answers.columns[measure.name] = kept if measure.lists is None else measure.lists(kept)
 
 
 def _kept_records(values: pa.Table) -> list[dict[str, Any]]:
@@ -256,13 +334,6 @@ def _kept_records(values: pa.Table) -> list[dict[str, Any]]:
     kept = values.select(names).rename_columns([n.removeprefix("value.") for n in names])
     rows: list[dict[str, Any]] = kept.to_pylist()
     return rows
-
-
-def _python_column(name: str, values: list[Any]) -> pa.Array:
-    try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as e:
-        raise RunError(f"the results of {name!r} cannot share one column: {e}") from e
 
 
 def _call_reducer(
@@ -276,6 +347,7 @@ def _call_reducer(
     assert job.reducer is not None
     rows: list[dict[str, Any]] = []
     origin: list[int] = []
+    failed: dict[int, str] = {}
     # Without keys and bounds a table has no columns, and so forgets its number of rows.
     head_rows = heads.table.to_pylist() or [{} for _ in range(len(heads))]
     for index, place in enumerate(order.tolist()):
@@ -288,15 +360,17 @@ def _call_reducer(
         try:
             results = _reduced(job, key, values[place], window, head)
         except Exception as error:  # a user's function may raise anything
-            raw = as_json({"key": key, "window_start": window.start, "window_end": window.end})
-            dead.append(DeadLetter(job.name, -1, int(heads.pos[index]), raw, describe(error)))
+            failed[index] = describe(error)
             continue
         rows.extend(results)
         origin.extend([index] * len(results))
-    table, bad = to_table(rows, None)
-    if bad:
-        why = next(iter(bad.values()))
-        raise RunError(f"{job.name}: the results of reduce cannot share one table: {why}")
+    table, bad = to_table(rows, None, any_type=True)
+    while bad:  # what cannot be stored takes the result it is part of with it
+        failed.update({origin[at]: why for at, why in bad.items()})
+        kept = [at for at, index in enumerate(origin) if index not in failed]
+        rows, origin = [rows[at] for at in kept], [origin[at] for at in kept]
+        table, bad = to_table(rows, None, any_type=True)
+    dead.extend(_failed(job, heads, index, why) for index, why in sorted(failed.items()))
     return heads.at(table, np.array(origin, np.int64))
 
 

@@ -23,20 +23,64 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder()
 pack, unpack = _encoder.encode, _decoder.decode  # for plain values, where every call counts
 _IMMUTABLE = (int, float, str, bytes, bool, type(None))
+_PLAIN_TYPES = frozenset((int, float, str, bytes, bool, type(None)))
+_all_plain = _PLAIN_TYPES.issuperset
 
 
 def encode(value: Any) -> bytes:
     """A value as bytes; the error says what can be kept and what cannot."""
     try:
-        return _encoder.encode(_plain(value) if type(value).__module__ == "numpy" else value)
-    except (TypeError, OverflowError) as error:
+        return _encoder.encode(value if type(value) in _PLAIN_TYPES else portable(value))
+    except OverflowError:  # a whole number of more than 64 bits, somewhere in it
+        return _encoder.encode(portable(value, large=True))
+    except (TypeError, ValueError, RecursionError) as error:
         raise RunError(
             f"a value of type {type(value).__name__} cannot be stored ({error}); use numbers, "
-            "strings, bytes, booleans, None, datetimes, and lists, tuples or dicts of them"
+            "strings, bytes, booleans, None, dates, times, and lists, tuples or dicts of them"
         ) from error
 
 
-_all_plain = frozenset((int, float, str, bytes, bool, type(None))).issuperset
+def encode_key(value: Any) -> bytes:
+    """The key of a slate as bytes: dates, and what else people write as text, as text."""
+    try:
+        return _encoder.encode(value.tolist() if type(value).__module__ == "numpy" else value)
+    except (TypeError, OverflowError) as error:
+        raise RunError(
+            f"a key of type {type(value).__name__} cannot be stored ({error}); use numbers, "
+            "strings, bytes, booleans, None, datetimes, and tuples of them"
+        ) from error
+
+
+def portable(value: Any, large: bool = False) -> Any:
+    """A value with extensions in place of what MessagePack does not have.
+
+    `large`: also of whole numbers of more than 64 bits, which are rare and looked for only then.
+    """
+    kind = type(value)
+    if kind in _PLAIN_TYPES:
+        if large and kind is int and not _SMALLEST <= value <= _LARGEST:
+            return _extended(6, value)
+        return value
+    if kind in (list, tuple):
+        if not large and _all_plain(map(type, value)):
+            return value
+        return [portable(one, large) for one in value]
+    if kind is dict:
+        if not large and _all_plain(map(type, value.values())) and _all_plain(map(type, value)):
+            return value
+        return {_portable_name(n, large): portable(one, large) for n, one in value.items()}
+    if kind in _EXTENDED:
+        return _extended(_EXTENDED[kind], value)
+    if kind is datetime and value.tzinfo is None:
+        return _extended(3, value)
+    if kind.__module__ == "numpy":
+        return portable(value.tolist(), large)
+    return value
+
+
+def _portable_name(name: Any, large: bool) -> Any:
+    """The key of a dict; it must be hashable, also as an extension."""
+    return tuple(name) if type(name) is tuple else portable(name, large)
 
 
 def check_plain(value: Any) -> None:
@@ -76,12 +120,12 @@ def _check_all(values: Iterable[Any]) -> None:
 
 def decode(data: bytes) -> Any:
     """The inverse of `encode`."""
-    return _decoder.decode(data)
+    return _row_decoder.decode(data)
 
 
 def decode_key(data: bytes) -> Any:
     """Like `decode`, with every list as a tuple, so that the key can be hashed."""
-    return as_key(_decoder.decode(data))
+    return as_key(_row_decoder.decode(data))
 
 
 def as_key(value: Any) -> Any:
@@ -96,13 +140,9 @@ def fresh(value: Any) -> Any:
     return value if isinstance(value, _IMMUTABLE) else decode(encode(value))
 
 
-def _plain(value: Any) -> Any:
-    return value.tolist()
-
-
-# -- whole records ------------------------------------------------------------------------------
-# MessagePack has no dates, times of day, durations, decimals or times without a zone: columns of
-# these types travel as extensions, so that a function gets what it would get from the column.
+# -- extensions and whole records -----------------------------------------------------------------
+# MessagePack has no dates, times of day, durations, decimals, times without a zone or whole numbers
+# of more than 64 bits: these travel as extensions, so that a function gets what another gave.
 
 _EXACT = 4 * 10**15  # microseconds that as float seconds round to themselves: until 2096
 
@@ -115,7 +155,10 @@ _KINDS: dict[int, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
         lambda value: str(value // timedelta(microseconds=1)),
         lambda text: timedelta(microseconds=int(text)),
     ),
+    6: (hex, lambda text: int(text, 16)),  # decimal digits of a number would be limited
 }
+_EXTENDED: dict[type, int] = {date: 1, time: 2, Decimal: 4, timedelta: 5}
+_SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 
 
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -141,6 +184,8 @@ def encode_rows(table: pa.Table) -> list[bytes]:
         code = _extension(column.type)
         if code is not None:
             values = [None if v is None else _extended(code, v) for v in values]
+        elif pa.types.is_nested(column.type) or isinstance(column.type, pa.BaseExtensionType):
+            values = [portable(v, large=True) for v in values]
         columns.append(values)
     names = table.column_names
     return [pack(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]

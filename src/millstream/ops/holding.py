@@ -100,15 +100,6 @@ class ObjectKernel:
         """States as they come from a table."""
         return [decode(data) for data in states.to_pylist()]
 
-    def results(self, states: list[Any]) -> list[Any]:
-        """The answers of these states."""
-        try:
-            return [self.finish(state) for state in states]
-        except Exception as error:
-            raise RunError(
-                f"{self.name}: result() raised {type(error).__name__}: {error}"
-            ) from error
-
     def plus(self, left: Any, right: Any) -> Any:
         """Two states as one; an error says which."""
         return self._combine(left, right)

@@ -43,6 +43,7 @@ class Measure:
     fold: Callable[[list[Any]], Any] | None = None  # kept values, folded; None: as a list
     lists: Callable[[pa.Array], pa.Array] | None = None  # the same for all windows at once
     by: str | None = None  # a second column
+    numbers: str | None = None  # the one of its columns that must be of numbers
 
     @property
     def held(self) -> bool:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from millstream.errors import RunError
 from millstream.ops.chunks import Int64
 from millstream.ops.grid import Grid
+from millstream.ops.mixed import in_order, is_mixed
 
 State = dict[str, pa.Array]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -359,7 +360,14 @@ def _rank(values: pa.Array) -> tuple[Int64, Int64]:
     """The rank of every value in its type's order (-1 for null), and the row at each rank."""
     if pa.types.is_null(values.type):
         return np.full(len(values), -1, np.int64), np.zeros(0, np.int64)
-    order = pc.sort_indices(values).to_numpy().astype(np.int64)
+    if is_mixed(values.type) or pa.types.is_nested(values.type):
+        known = values.to_pylist()
+        order = np.array(
+            sorted(range(len(known)), key=lambda row: (known[row] is None, in_order(known[row]))),
+            np.int64,
+        )
+    else:
+        order = pc.sort_indices(values).to_numpy().astype(np.int64)
     rank = _invert(order)
     rank[np.asarray(pc.is_null(values))] = -1
     return rank, order

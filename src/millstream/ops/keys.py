@@ -9,6 +9,7 @@ on what else is in it; so has a null of any type. "1" and True are keys of their
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.ops.chunks import Int64, flat
+from millstream.ops.codec import encode
+from millstream.ops.mixed import REFUSED, by_kind, is_mixed, mixed, wrapped
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -29,6 +32,8 @@ _TAGS = {"null": 1, "bool": 2, "int": 3, "float": 4, "string": 5, "time": 6, "ot
 def canonical(column: pa.Array) -> pa.Array:
     """The one form in which equal keys are equal: 64-bit numbers, one zero, one NaN."""
     kind = column.type
+    if is_mixed(kind):
+        return mixed(map(one_number, column.to_pylist()))
     if pa.types.is_dictionary(kind):
         column = pc.cast(column, kind.value_type)
         kind = column.type
@@ -41,6 +46,17 @@ def canonical(column: pa.Array) -> pa.Array:
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pc.cast(column, pa.string())
     return column
+
+
+def one_number(value: Any) -> Any:
+    """A number as it stands among whole numbers, if it is one: 1.0 and 1 are one key."""
+    if isinstance(value, float):
+        if value != value:
+            return math.nan
+        return int(value) if abs(value) < 2.0**53 and value == int(value) else value
+    if isinstance(value, (list, tuple)):
+        return [one_number(one) for one in value]
+    return value
 
 
 def _tagged(column: pa.Array) -> tuple[str, np.ndarray[Any, Any]]:
@@ -59,12 +75,17 @@ def _tagged(column: pa.Array) -> tuple[str, np.ndarray[Any, Any]]:
         micros = pc.cast(column, pa.timestamp("us", kind.tz), safe=False)
         return "time", np.asarray(pc.cast(micros, pa.int64()).fill_null(0))
     digests = [
-        int.from_bytes(
-            hashlib.blake2b(msgspec.msgpack.encode(v, enc_hook=str), digest_size=8).digest(), "big"
-        )
+        int.from_bytes(hashlib.blake2b(_told(v), digest_size=8).digest(), "big")
         for v in column.to_pylist()
     ]
     return "other", np.array(digests, np.uint64)
+
+
+def _told(value: Any) -> bytes:
+    try:
+        return msgspec.msgpack.encode(value, enc_hook=str)
+    except OverflowError:
+        return encode(value)
 
 
 def _mix(values: UInt64) -> UInt64:
@@ -84,22 +105,41 @@ def hash_keys(columns: list[pa.Array], salt: int = 0) -> UInt64:
     total = np.full(len(columns[0]), salt, np.uint64)
     with np.errstate(over="ignore"):
         for column in columns:
-            tag, values = _tagged(column)
-            hashed = (
-                values
-                if values.dtype == np.uint64
-                else pd.util.hash_array(values, hash_key=_HASH_KEY, categorize=False)
-            )
-            salted = hashed ^ _salt(tag)
-            if tag == "float":  # a whole number is in an integer column if its chunk has only such
-                whole = (values == np.rint(values)) & (np.abs(values) < 2.0**53)
-                numbers = np.where(whole, values, 0).astype(np.int64)
-                as_int = pd.util.hash_array(numbers, hash_key=_HASH_KEY, categorize=False)
-                salted = np.where(whole, as_int ^ _salt("int"), salted)
-            if column.null_count:  # a null is one key, whatever type its chunk has
-                salted = np.where(np.asarray(pc.is_null(column)), _salt("null"), salted)
+            salted = _salted_mixed(column) if is_mixed(column.type) else _salted(column)
             total = _mix((total * np.uint64(31)) ^ _mix(salted))
     return total
+
+
+def _salted(column: pa.Array) -> UInt64:
+    """The hashes of one column, different for different types."""
+    tag, values = _tagged(column)
+    hashed = (
+        values
+        if values.dtype == np.uint64
+        else pd.util.hash_array(values, hash_key=_HASH_KEY, categorize=False)
+    )
+    salted = hashed ^ _salt(tag)
+    if tag == "float":  # a whole number is in an integer column if its chunk has only such
+        whole = (values == np.rint(values)) & (np.abs(values) < 2.0**53)
+        numbers = np.where(whole, values, 0).astype(np.int64)
+        as_int = pd.util.hash_array(numbers, hash_key=_HASH_KEY, categorize=False)
+        salted = np.where(whole, as_int ^ _salt("int"), salted)
+    if column.null_count:  # a null is one key, whatever type its chunk has
+        salted = np.where(np.asarray(pc.is_null(column)), _salt("null"), salted)
+    return salted
+
+
+def _salted_mixed(column: pa.Array) -> UInt64:
+    """The same for values of many types: as each would be hashed in a column of its own type."""
+    found = np.full(len(column), _salt("null"), np.uint64)
+    values = column.to_pylist()
+    for rows in by_kind(column).values():
+        same = [values[row] for row in rows]
+        try:
+            found[rows] = _salted(canonical(pa.array(same)))
+        except REFUSED:
+            found[rows] = _salted(mixed(same))  # hashed as what they are packed to
+    return found
 
 
 def hash_one(value: str | int, salts: tuple[int, ...]) -> tuple[int, ...]:
@@ -137,6 +177,9 @@ def factorize(columns: list[pa.Array]) -> tuple[Int64, list[pa.Array]]:
 
 def _factorize_one(column: pa.Array) -> tuple[Int64, list[pa.Array]]:
     column = canonical(column)
+    if is_mixed(column.type):
+        codes, (packed,) = _factorize_one(column.storage)
+        return codes, [wrapped(packed)]
     if pa.types.is_null(column.type):
         return np.zeros(len(column), np.int64), [column[:1]]
     if pa.types.is_nested(column.type):
@@ -152,7 +195,7 @@ def _factorize_one(column: pa.Array) -> tuple[Int64, list[pa.Array]]:
 
 def _factorize_nested(column: pa.Array) -> tuple[Int64, list[pa.Array]]:
     """Lists and structs have no order in Arrow: theirs is the order of their packed bytes."""
-    packed = [msgspec.msgpack.encode(value, enc_hook=str) for value in column.to_pylist()]
+    packed = [_told(value) for value in column.to_pylist()]
     some_row = {data: row for row, data in enumerate(packed)}
     rank = {data: code for code, data in enumerate(sorted(some_row))}
     codes = np.array([rank[data] for data in packed], np.int64)

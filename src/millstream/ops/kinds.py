@@ -16,9 +16,11 @@ import pyarrow.compute as pc
 from millstream.ops.changes import lift_rows
 from millstream.ops.chunks import Int64, concat, flat
 from millstream.ops.closing import (
+    Answers,
     Found,
     Outcome,
     add_answers,
+    completed,
     held_outputs,
     in_order,
     results,
@@ -40,7 +42,7 @@ def close_sessions(
     `panes` are joined sessions; `values` kept rows in any order.
     """
     gap = job.span.size
-    outputs: dict[str, Any] = {}
+    answers = Answers()
     found: Found | None = None
     if panes is not None and len(panes):
         codes, uniques = codes_of(job.keys, panes)
@@ -51,9 +53,9 @@ def close_sessions(
         for measure in job.measures:
             state = state_of(gone, measure)
             if measure.kernel is not None:
-                outputs[measure.name] = measure.kernel.result(state)
+                answers.columns[measure.name] = measure.kernel.result(state)
             elif measure.objects is not None:
-                add_answers(job, measure, measure.objects.decoded(state["state"]), outputs)
+                add_answers(job, measure, measure.objects.decoded(state["state"]), answers)
         panes = panes.filter(pa.array(~over))
     if values is not None and len(values):
         codes, uniques, values = in_order(job.keys, values)
@@ -64,12 +66,12 @@ def close_sessions(
         high = np.searchsorted(sessions.groups, np.flatnonzero(over), "right")
         start = pa.array(sessions.start[over])
         found = _sessions_found(sessions.key[over], uniques, start, sessions.until[over], gap)
-        held_outputs(job, values, low, high, outputs)
+        held_outputs(job, values, low, high, answers)
         values = values.filter(pa.array(~over[sessions.groups]))
     if found is None:
         found = nothing_found(job)
     last = int(found.end.max()) if found.end is not None and len(found.end) else watermark
-    chunk, dead = results(job, src, found, outputs | _missing(job, outputs))
+    chunk, dead = results(job, src, found, completed(job, answers))
     return Outcome(chunk, last, dead, len(found.key)), panes, values
 
 
@@ -84,14 +86,6 @@ def nothing_found(job: WindowJob) -> Found:
     """No window leaves."""
     nothing = np.zeros(0, np.int64)
     return Found(nothing, [pa.nulls(0) for _ in job.keys], nothing, nothing, nothing, nothing)
-
-
-def _missing(job: WindowJob, outputs: dict[str, Any]) -> dict[str, Any]:
-    """Empty columns for measures that had no rows at all."""
-    empty: dict[str, Any] = {m.name: pa.nulls(0) for m in job.measures if m.name not in outputs}
-    if "values" not in outputs:
-        empty["values"] = []
-    return empty
 
 
 def close_landmarks(
@@ -109,7 +103,7 @@ def close_landmarks(
     slides that end in (closed, closing].
     """
     job = family.jobs[0]
-    outputs: dict[str, Any] = {}
+    answers = Answers()
     found: Found | None = None
     grown: pa.Table | None = None
     last = closed
@@ -117,7 +111,7 @@ def close_landmarks(
         leaving = np.asarray(flat(panes.column("pane"))) < closing
         panes = panes.filter(pa.array(leaving))
     if panes is not None and len(panes):
-        found, outputs, grown = _grow(family, panes, totals, closed)
+        found, answers, grown = _grow(family, panes, totals, closed)
     if values is not None and len(values):
         codes, uniques, values = in_order(job.keys, values)
         pane = np.asarray(flat(values.column("pane")))
@@ -128,18 +122,18 @@ def close_landmarks(
         low = np.searchsorted(codes, window_key, "left")
         end = (window_pane + 1) * job.span.pane
         found = Found(window_key, uniques, None, end, end - 1)
-        held_outputs(job, values, low, high, outputs)
+        held_outputs(job, values, low, high, answers)
     if found is None:
         found = nothing_found(job)
     if found.end is not None and len(found.end):
         last = int(found.end.max()) // job.span.pane
-    chunk, dead = results(job, src, found, outputs | _missing(job, outputs))
+    chunk, dead = results(job, src, found, completed(job, answers))
     return Outcome(chunk, last, dead, len(found.key)), grown
 
 
 def _grow(
     family: Family, panes: pa.Table, totals: pa.Table | None, closed: int
-) -> tuple[Found, dict[str, Any], pa.Table]:
+) -> tuple[Found, Answers, pa.Table]:
     """Running totals of every key over its panes, beginning with what is stored."""
     job = family.jobs[0]
     rows = panes
@@ -175,19 +169,19 @@ def _grow(
         (rank * keys + codes)[fresh],
     )
     at = np.flatnonzero(fresh)
-    outputs: dict[str, Any] = {}
+    answers = Answers()
     states: dict[str, pa.Array] = {}
     final = np.append(np.flatnonzero(np.diff(codes[fresh])), len(at) - 1)  # last row of each key
     for measure in job.measures:
         state = state_of(rows, measure)
         if measure.kernel is not None:
             grown = measure.kernel.slide(state, grid)
-            outputs[measure.name] = measure.kernel.result(grown)
+            answers.columns[measure.name] = measure.kernel.result(grown)
             kept = {f: grown[f].take(pa.array(final)) for f in grown}
         elif measure.objects is not None:
             objects = measure.objects.slide(state["state"], first[codes[at]], at + 1)
             kept = {"state": pa.array([encode(objects[i]) for i in final], pa.binary())}
-            add_answers(job, measure, objects, outputs)
+            add_answers(job, measure, objects, answers)
         else:
             continue
         states.update({f"state.{measure.state}.{field}": kept[field] for field in kept})
@@ -198,15 +192,9 @@ def _grow(
         total = total.append_column(name, column)
     due = pane[fresh] >= closed
     if not due.all():
-        outputs = {name: _where(column, due) for name, column in outputs.items()}
+        answers = answers.where(due)
     end = (pane[fresh][due] + 1) * job.span.pane
-    return Found(codes[fresh][due], uniques, None, end, end - 1), outputs, total
-
-
-def _where(column: Any, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Any:
-    if isinstance(column, list):
-        return [column[index] for index in np.flatnonzero(mask)]
-    return column.filter(pa.array(mask))
+    return Found(codes[fresh][due], uniques, None, end, end - 1), answers, total
 
 
 def close_numbered(
@@ -224,7 +212,7 @@ def close_numbered(
     assert span is not None
     parts = [t for t in (_unpacked(known), ready) if t is not None and len(t)]
     if not parts:
-        chunk, dead = results(job, src, nothing_found(job), _missing(job, {}))
+        chunk, dead = results(job, src, nothing_found(job), completed(job, Answers()))
         return Outcome(chunk, 0, dead, 0), known
     names = ["shard", *(f"key.{i}" for i in range(len(family.keys)))]
     heads = [t.select(names) for t in (*parts, known) if t is not None]
@@ -333,19 +321,19 @@ def _close_rows(
     pane = np.asarray(flat(rows.column("number"))) // span.pane
     bounds = leaving.closed, leaving.closing
     key, last, low, high = find_runs(span, codes, pane, *bounds).slices(pane)
-    outputs: dict[str, Any] = {}
+    answers = Answers()
     if any(not m.held for m in job.measures):
         states, state_pane, state_codes = lift_rows(family, rows, codes, pane)
         runs = find_runs(span, state_codes, state_pane, *bounds)
         _, _, state_low, state_high = runs.slices(state_pane)
-        outputs.update(slide(job, states, runs, state_pane, state_low, state_high))
+        slide(job, states, runs, state_pane, state_low, state_high, answers)
     if not job.measures or any(m.held for m in job.measures):
-        held_outputs(job, rows, low, high, outputs)
+        held_outputs(job, rows, low, high, answers)
     ts = np.asarray(flat(rows.column("ts")))
     start, end = ts[low], ts[high - 1] + 1
     time = end - 1
     if leaving.ended is not None:
         time = np.where(last > leaving.full[key], np.maximum(time, leaving.ended), time)
     found = Found(key, leaving.uniques, start, end, time, last)
-    chunk, dead = results(job, src, found, outputs | _missing(job, outputs))
+    chunk, dead = results(job, src, found, completed(job, answers))
     return Outcome(chunk, 0, dead, len(key))

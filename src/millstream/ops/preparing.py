@@ -20,6 +20,7 @@ from millstream.ops.emission import without_mark
 from millstream.ops.jobs import Family, Measure, WindowJob
 from millstream.ops.kernels import Rows
 from millstream.ops.keys import canonical, factorize, group_by, hash_keys
+from millstream.ops.mixed import REFUSED, is_mixed, kind_of
 from millstream.ops.partitioning import Shards, shards_of_columns
 from millstream.ops.records import DeadLetter, dead_row
 from millstream.ops.sessions import find_sessions
@@ -47,11 +48,17 @@ class Prepared:
 
 
 def prepare(
-    family: Family, chunk: Chunk, closed: dict[str, int], shards: int, single: bool = False
+    family: Family,
+    chunk: Chunk,
+    closed: dict[str, int],
+    shards: int,
+    single: bool = False,
+    max_key: int | None = None,
 ) -> Prepared:
     """Reduce a chunk to partial states (and kept values) per (key, pane).
 
-    `single`: one state for each value, as the pane of one value.
+    `single`: one state for each value, as the pane of one value. `max_key`: the most bytes a key
+    may have, as it stands in every window of every record.
     """
     accounts: dict[str, Account] = {}
     takes: dict[str, Mask] = {}
@@ -63,6 +70,9 @@ def prepare(
         accounts[job.name] = Account(chunk.take(late), [], int((~inside).sum()), 0)
         takes[job.name] = inside & ~late
     bad = {} if family.jobs[0].keep_null_keys else null_keys(family.keys, chunk)
+    bad.update({} if max_key is None else long_keys(family.keys, chunk, max_key))
+    chunk, unfit = _with_numbers(family, chunk)
+    bad.update(unfit)
     wanted = np.logical_or.reduce(list(takes.values()))
     while True:
         keep = wanted.copy()
@@ -94,6 +104,61 @@ def null_keys(keys: tuple[str, ...], chunk: Chunk) -> dict[int, str]:
             null = np.flatnonzero(np.asarray(pc.is_null(column)))
             bad.update(dict.fromkeys(null.tolist(), why))
     return dict(sorted(bad.items()))
+
+
+def long_keys(keys: tuple[str, ...], chunk: Chunk, most: int) -> dict[int, str]:
+    """The records whose key has more bytes than a key may have."""
+    sizes = np.zeros(len(chunk), np.int64)
+    for name in keys:
+        sizes += _sizes(chunk.column(name))
+    return {
+        index: f"the key has {sizes[index]:,} bytes, more than max_key={most:,}"
+        for index in np.flatnonzero(sizes > most).tolist()
+    }
+
+
+def _sizes(column: pa.Array) -> Int64:
+    """The bytes of every value of a key column."""
+    if is_mixed(column.type):
+        column = column.storage
+    if any(is_text(column.type) for is_text in _TEXTS):
+        return np.asarray(pc.binary_length(column).fill_null(0)).astype(np.int64)
+    if pa.types.is_nested(column.type):
+        return np.array([len(encode(value)) for value in column.to_pylist()], np.int64)
+    return np.full(len(column), 8, np.int64)
+
+
+def _with_numbers(family: Family, chunk: Chunk) -> tuple[Chunk, dict[int, str]]:
+    """Columns that must be of numbers as such, and the records that have something else there.
+
+    Where columns are known before the run, this is found then; here they come from a function.
+    """
+    bad: dict[int, str] = {}
+    for measure in (m for job in family.jobs for m in job.measures):
+        name = measure.numbers
+        at = -1 if name is None else chunk.table.schema.get_field_index(name)
+        if name is None or at < 0 or _is_number(chunk.table.schema.field(at).type):
+            continue
+        values = chunk.column(name).to_pylist()
+        for index, value in enumerate(values):
+            if value is not None and kind_of(value) not in ("int", "float", "bool"):
+                kind = type(value).__name__
+                bad[index] = f"{measure.state} needs numbers, {name!r} is {kind} {value!r:.80}"
+                values[index] = None
+        chunk = chunk.with_table(chunk.table.set_column(at, name, _numbers(values)))
+    return chunk, bad
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    simple = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return bool(simple or pa.types.is_boolean(kind) or pa.types.is_null(kind))
+
+
+def _numbers(values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except REFUSED:  # whole numbers beside fractions, and true beside 1
+        return pa.array([None if v is None else float(v) for v in values], pa.float64())
 
 
 def _reduce(

@@ -17,6 +17,7 @@ import pyarrow as pa
 from millstream.errors import RunError
 from millstream.ops.chunks import Chunk
 from millstream.ops.codec import python_values
+from millstream.ops.mixed import REFUSED, column_of
 
 Row = dict[str, Any]
 _RAW_LIMIT = 65_536
@@ -100,8 +101,14 @@ def several(result: Any) -> list[Row]:
     return rows
 
 
-def to_table(rows: list[Row], schema: pa.Schema | None) -> tuple[pa.Table, dict[int, str]]:
-    """Rows as a table, and the rows whose values do not fit the type of their column."""
+def to_table(
+    rows: list[Row], schema: pa.Schema | None, *, any_type: bool = False
+) -> tuple[pa.Table, dict[int, str]]:
+    """Rows as a table, and the rows whose values do not fit the type of their column.
+
+    `any_type`: values of a column may be of several types, and only those nobody could store
+    do not fit.
+    """
     if schema is not None:
         names = list(schema.names)
     else:
@@ -111,7 +118,9 @@ def to_table(rows: list[Row], schema: pa.Schema | None) -> tuple[pa.Table, dict[
     for name in names:
         values = [row.get(name) for row in rows]
         kind = schema.field(name).type if schema is not None else None
-        columns.append(_column(name, values, kind, bad))
+        columns.append(
+            _any_column(name, values, bad) if any_type else _column(name, values, kind, bad)
+        )
     if bad:
         return pa.table({}), bad
     if not names:  # no columns at all: the number of rows would be lost
@@ -119,19 +128,26 @@ def to_table(rows: list[Row], schema: pa.Schema | None) -> tuple[pa.Table, dict[
     return pa.table(columns, names=names), bad
 
 
+def _any_column(name: str, values: list[Any], bad: dict[int, str]) -> pa.Array | None:
+    found: dict[int, str] = {}
+    column = column_of(values, found)
+    bad.update({index: f"column {name!r}: {why}" for index, why in found.items()})
+    return column
+
+
 def _column(
     name: str, values: list[Any], kind: pa.DataType | None, bad: dict[int, str]
 ) -> pa.Array | None:
     try:
         return pa.array(values, kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+    except REFUSED:
         pass
     if kind is None:
         kind = _leading_type(values)
     for index, value in enumerate(values):
         try:
             pa.array([value], kind)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        except REFUSED:
             bad[index] = (
                 f"column {name!r} holds {kind}, this record has {type(value).__name__} "
                 f"{as_json(value)[:80]}"
@@ -146,6 +162,6 @@ def _leading_type(values: list[Any]) -> pa.DataType:
         if value is not None:
             try:
                 return pa.array([value]).type
-            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+            except REFUSED:
                 continue
     return pa.string()

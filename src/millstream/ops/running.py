@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.ops.chunks import Chunk, Int64, concat, flat
-from millstream.ops.closing import Found, add_answers
+from millstream.ops.closing import Answers, Found, add_answers, joined
 from millstream.ops.codec import decode, encode, fresh
 from millstream.ops.comparing import alike, magnitude
 from millstream.ops.jobs import Measure, WindowJob
@@ -34,7 +34,7 @@ class Advanced:
     """Windows that left, their answers, and the running values after the last of them."""
 
     found: Found
-    outputs: dict[str, Any]
+    answers: Answers
     running: pa.Table
     sure: bool
 
@@ -88,7 +88,7 @@ def advance(
         total.move(state_of(late, total.measure), at_late, every, ~every)
     found_key: list[Int64] = []
     found_end: list[Int64] = []
-    answers: list[dict[str, Any]] = []
+    answers: list[tuple[Answers, int]] = []
     sure = all(total.sure() for total in totals)
     for end in range(closed + span.step, closing + 1, span.step):
         enters = (pane >= end - span.step) & (pane < end)
@@ -103,17 +103,13 @@ def advance(
         present = np.flatnonzero(there)
         found_key.append(present)
         found_end.append(np.full(len(present), end, np.int64))
-        answers.append(_answers(job, totals, present))
+        answers.append((_answers(job, totals, present), len(present)))
     key = np.concatenate(found_key) if found_key else np.zeros(0, np.int64)
     end_us = (np.concatenate(found_end) if found_end else key) * span.pane
-    outputs: dict[str, Any] = {}
-    if job.reducer is not None:
-        outputs["values"] = [values for one in answers for values in one["values"]]
-    else:
-        for measure in job.measures:
-            outputs[measure.name] = _joined([one[measure.name] for one in answers])
+    names = [] if job.reducer is not None else [measure.name for measure in job.measures]
     found = Found(key, uniques, end_us - span.size, end_us, end_us - 1)
-    return Advanced(found, outputs, _kept(job, owners, totals, closing), sure)
+    kept = _kept(job, owners, totals, closing)
+    return Advanced(found, joined(answers, names), kept, sure)
 
 
 def disagreement(
@@ -169,13 +165,6 @@ def _floats(state: Any) -> float:
     if isinstance(state, list):
         return max(map(_floats, state), default=0.0)
     return magnitude(state) if isinstance(state, float) else 0.0
-
-
-def _joined(parts: list[pa.Array]) -> pa.Array:
-    """The answers of one window after the other; types may have widened on the way."""
-    if not parts:
-        return pa.nulls(0)
-    return flat(concat([pa.table({"answer": part}) for part in parts]).column(0))
 
 
 def recompute(job: WindowJob, panes: pa.Table, closing: int) -> pa.Table:
@@ -301,18 +290,18 @@ class _Total:
         return not bool(doubtful.any())
 
 
-def _answers(job: WindowJob, totals: list[_Total], present: Int64) -> dict[str, Any]:
-    outputs: dict[str, Any] = {}
+def _answers(job: WindowJob, totals: list[_Total], present: Int64) -> Answers:
+    answers = Answers()
     for measure, total in zip(job.measures, totals, strict=False):
         if measure.kernel is not None:
             state = {name: pa.array(column[present]) for name, column in total.columns.items()}
-            outputs[measure.name] = measure.kernel.result(state)
+            answers.columns[measure.name] = measure.kernel.result(state)
         else:
             states = list(total.columns["state"][present])
             if measure.objects is None or measure.objects.typed is None:
                 states = [fresh(one) for one in states]  # a user's result() may change them
-            add_answers(job, measure, states, outputs)
-    return outputs
+            add_answers(job, measure, states, answers)
+    return answers
 
 
 def _kept(job: WindowJob, owners: pa.Table, totals: list[_Total], closing: int) -> pa.Table:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.ops.chunks import Int64, concat, flat
-from millstream.ops.closing import Found, outputs_of
+from millstream.ops.closing import Answers, Found, outputs_of
 from millstream.ops.codec import decode, encode, fresh
 from millstream.ops.grid import Grid
 from millstream.ops.holding import ObjectKernel
@@ -41,7 +41,7 @@ class Advanced:
     """Windows that left, their answers, and the tops after the last of them."""
 
     found: Found
-    outputs: dict[str, Any]
+    answers: Answers
     tops: pa.Table | None
 
 
@@ -123,15 +123,15 @@ def advance(
         early.append(_at(new, np.asarray(flat(new.column("pane"))) - closed + count + 1))
     short = replace(job, span=Span(count + 1, job.span.step, 1))
     rows = merge_panes(_only(job), concat(early)) if early else None
-    key, end, uniques, outputs = outputs_of(short, rows, None, count + 1, 2 * count + 1)
+    key, end, uniques, answers = outputs_of(short, rows, None, count + 1, 2 * count + 1)
     end = (end - (count + 1) + closed) * job.span.pane
     found = Found(key, uniques, end - job.span.size, end, end - 1)
     stacks = ((lower, _FRONT), (upper, _BACK), (new, _BACK))
     after = [_at(part, half) for part, half in stacks if part is not None]
     if not after:
-        return Advanced(found, outputs, None)
+        return Advanced(found, answers, None)
     merged = merge_panes(_only(job), concat(after))
-    return Advanced(found, outputs, _placed(merged, closing, _base_of(merged, tops, closed)))
+    return Advanced(found, answers, _placed(merged, closing, _base_of(merged, tops, closed)))
 
 
 def absorb(job: WindowJob, tops: pa.Table | None, late: pa.Table, closed: int) -> pa.Table:

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 
 from millstream.errors import RunError
 from millstream.ops.chunks import Int64
-from millstream.ops.codec import decode, encode
+from millstream.ops.codec import decode, encode, pack
 from millstream.ops.holding import ObjectKernel, never
 from millstream.ops.kernels import as_numbers
-from millstream.ops.keys import factorize, group_by
+from millstream.ops.keys import factorize, group_by, one_number
 from millstream.ops.wires import column_of, type_of, wider, wires_of
 
 State = list[Any]
@@ -71,6 +71,7 @@ def plus_counts(left: State, right: State) -> State:
 
 def minus_counts(total: State, expired: State) -> State:
     """What is left, in the total."""
+    _repack(expired, total[0])
     counts = total[2]
     for value, count in expired[2].items():
         rest = counts[value] - count
@@ -112,7 +113,7 @@ class _Pairs:
         cuts = np.searchsorted(self.group, np.arange(count + 1)).tolist()
         spans = itertools.pairwise(cuts)
         return pa.array(
-            [encode([kind, by, dict(zip(keys[a:b], entries[a:b], strict=True))]) for a, b in spans],
+            [pack([kind, by, dict(zip(keys[a:b], entries[a:b], strict=True))]) for a, b in spans],
             pa.binary(),
         )
 
@@ -132,6 +133,7 @@ def plus_totals(left: State, right: State) -> State:
 
 def minus_totals(total: State, expired: State) -> State:
     """What is left, in the total."""
+    _repack(expired, total[0])
     totals = total[2]
     for value, entry in expired[2].items():
         rest = _moved(totals[value], entry, -1)
@@ -244,7 +246,11 @@ def _summed(numbers: np.ndarray[Any, Any], pair: Int64, count: int) -> list[Entr
 
 
 def _decoded(states: pa.Array) -> list[State]:
-    return [decode(data) for data in states.to_pylist()]
+    found = [decode(data) for data in states.to_pylist()]
+    kind, _ = _kinds(found)
+    for state in found:
+        _repack(state, kind)
+    return found
 
 
 def _entering_and_leaving(low: Int64, high: Int64) -> Iterator[tuple[bool, range, range]]:
@@ -318,6 +324,8 @@ class _Top:
     def answers(self, states: list[State]) -> pa.Array:
         """Lists of (value, count) or (value, total), the largest first."""
         kind, total_kind = _kinds(states)
+        for state in states:
+            _repack(state, kind)
         whole = total_kind == "int64"
         if self.by:
             found = [self._best_total(state[2], whole) for state in states]
@@ -425,6 +433,18 @@ def _by_total(item: tuple[Any, float]) -> tuple[Any, ...]:
 
 
 def _widen(left: State, right: State) -> None:
-    for place in (0, 1):
-        if left[place] != right[place]:
-            left[place] = wider(left[place], right[place])
+    if left[0] != right[0]:
+        kind = wider(left[0], right[0])
+        for state in (left, right):
+            _repack(state, kind)
+        left[0] = kind
+    if left[1] != right[1]:
+        left[1] = wider(left[1], right[1])
+
+
+def _repack(state: State, kind: str) -> None:
+    """Pack the values of a state if those of others have types that do not go with theirs."""
+    if kind == "packed" != state[0]:
+        values = map(one_number, column_of(list(state[2]), state[0]).to_pylist())
+        state[2] = dict(zip(map(encode, values), state[2].values(), strict=True))
+        state[0] = kind

@@ -20,7 +20,16 @@ import pyarrow as pa
 
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError, RunError
-from millstream.ops.codec import as_key, check_plain, decode, decode_row, encode, pack, unpack
+from millstream.ops.codec import (
+    as_key,
+    check_plain,
+    decode,
+    decode_row,
+    encode,
+    encode_key,
+    pack,
+    unpack,
+)
 from millstream.ops.jobs import EPOCH, timestamp
 from millstream.ops.keys import canonical, hash_keys
 from millstream.ops.records import Row, as_json, describe, several
@@ -604,7 +613,7 @@ def _column(values: list[Any]) -> pa.Array:
 
 def pack_key(value: Any) -> bytes:
     """A key as bytes; a whole number is one key, whatever type its column has."""
-    return encode(_whole(value))
+    return encode_key(_whole(value))
 
 
 def _whole(value: Any) -> Any:

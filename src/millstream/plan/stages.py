@@ -80,6 +80,16 @@ class Plan:
             return [n for n in self.publishers() if node.name in self.publishes.get(n.name, ())]
         return list(node.inputs)
 
+    def missing(self, union: graph.Node, one: graph.Node) -> dict[str, pa.DataType]:
+        """The columns of a union that one of its inputs does not have, where that is known."""
+        mine = self.columns.get(one.name)
+        others = [self.columns.get(node.name) or () for node in union.inputs if node is not one]
+        known = dict.fromkeys(name for names in others for name in names)
+        kinds = self.types.get(union.name, {})
+        if mine is None:  # found out record by record: what others have must be there
+            return {name: kinds.get(name, pa.null()) for name in known}
+        return {name: kinds.get(name, pa.null()) for name in known if name not in mine}
+
     def group_of(self, updater: str) -> UpdateGroup:
         """The group an updater runs in."""
         return next(g for g in self.groups.values() if any(j.name == updater for j in g.jobs))

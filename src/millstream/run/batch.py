@@ -69,6 +69,7 @@ class Batch:
     cycle_events: int = 200_000  # published events a cycle handles in one batch
     cycle_hops: int = 100_000
     max_key: int = 1024
+    written: dict[str, str] = field(default_factory=dict)  # Parquet sink -> its columns so far
 
     def worked_to(self, updater: str) -> int:
         """The time before which an updater has done everything."""
@@ -100,6 +101,7 @@ class Control:
     ledger: dict[str, Counter[str]] = field(default_factory=dict)
     dead: list[DeadLetter] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
+    written: dict[str, str] = field(default_factory=dict)  # Parquet sink -> columns of its file
     segments: dict[str, dict[str, dict[str, list[Segment]]]] = field(default_factory=dict)
     files: list[SegmentFile] = field(default_factory=list)
     strategies: dict[str, str] = field(default_factory=dict)  # operator -> how windows slid

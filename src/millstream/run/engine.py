@@ -11,24 +11,25 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import pyarrow.compute as pc
 
 from millstream.api.sinks import FileSink
 from millstream.errors import RunError
 from millstream.io.claims import Claim, Lease
 from millstream.io.writers import discard_staged
-from millstream.ops.chunks import OFFSET_BITS, concat, decode_block
+from millstream.ops.chunks import OFFSET_BITS, concat, decode_block, in_place
 from millstream.ops.firing import Firing, fires, passes
 from millstream.ops.progress import END
 from millstream.ops.records import DeadLetter
 from millstream.ops.spans import NOTHING_CLOSED
 from millstream.plan.stages import Plan
-from millstream.run import failing
+from millstream.run import failing, fitting
 from millstream.run import ledger as books
 from millstream.run.adopting import adopt, without_dropped
 from millstream.run.batch import AnySplit, Batch, Control, Item, held_back
@@ -328,6 +329,7 @@ class Engine:
             cycle_events=self.settings.cycle_events,
             cycle_hops=self.settings.cycle_hops,
             max_key=self.settings.max_key,
+            written=self.manifest.written,
         )
 
     def _limits(self) -> dict[str, int]:
@@ -346,12 +348,15 @@ class Engine:
         return limits
 
     def _run(self, executor: Executor, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]:
-        """Run the tasks; again as a whole if tasks saw different attempts."""
+        """Run the tasks; again as a whole if tasks saw different attempts or wrote other types."""
         while True:
-            items = self._patiently(lambda: executor.run(batch, parts), batch)
-            if _same_attempts([payload for _, tag, _, payload in items if tag == "control"]):
+            items = self._patiently(partial(executor.run, batch, parts), batch)
+            controls = [payload for _, tag, _, payload in items if tag == "control"]
+            written, agree = fitting.agreed(batch.written, controls)
+            if _same_attempts(controls) and agree:
                 return items
             self._discard(batch)
+            batch = replace(batch, written=written)
 
     def _patiently(self, work: Callable[[], T], batch: Batch | None = None) -> T:
         """Do something that can be done again; wait and do it again while the disk is full."""
@@ -445,6 +450,7 @@ class Engine:
             worked={name: at for control in controls for name, at in control.worked.items()},
             carried={name: n for control in controls for name, n in control.carried.items()},
             readers=self.readers,
+            written=fitting.agreed(old.written, controls)[0],
             hot={**old.hot, **books.hottest(controls)},
             ledger={step: dict(account) for step, account in old.ledger.items()},
             dead=old.dead + sum(len(control.dead) for control in controls),
@@ -519,10 +525,7 @@ class Engine:
                 manifest.closed[operator] = reached * span.pane
 
     def _stage(self, batch: Batch, sink: str, blocks: list[bytes]) -> Any:
-        table = concat([decode_block(block) for block in blocks])
-        order = [("__ts", "ascending"), ("__src", "ascending"), ("__pos", "ascending")]
-        table = table.take(pc.sort_indices(table, sort_keys=order))
-        table = table.drop_columns(["__ts", "__src", "__pos"])
+        table = in_place(concat([decode_block(block) for block in blocks]))
         return stage_delivery(self.checkpoint.path / "staged", batch.number, sink, table)
 
     def _check_dead(self, manifest: Manifest, dead: list[DeadLetter]) -> None:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from millstream.errors import RunError
 from millstream.ops import running, stacks
 from millstream.ops.chunks import Chunk, flat
-from millstream.ops.closing import Found, Outcome, close, results
+from millstream.ops.closing import Answers, Found, Outcome, close, results
 from millstream.ops.jobs import Measure, WindowJob
 from millstream.ops.preparing import count_panes, merge_panes
 from millstream.run.stores import Bag, Kept
@@ -101,9 +101,9 @@ class _Sliding:
         outcome = close(self.job, None, None, self.closed, self.closing, number)
         return self.work.account(self.job, outcome.last, outcome)
 
-    def answer(self, found: Found, outputs: dict[str, object]) -> Chunk:
+    def answer(self, found: Found, answers: Answers) -> Chunk:
         """The windows that left, as rows."""
-        chunk, dead = results(self.job, self.work.numbers[self.job.name], found, outputs)
+        chunk, dead = results(self.job, self.work.numbers[self.job.name], found, answers)
         outcome = Outcome(chunk, self.closing, dead, len(found.key))
         return self.work.account(self.job, outcome.last, outcome)
 
@@ -153,7 +153,7 @@ class RunningValues(_Sliding):
         advanced = running.advance(self.job, values, panes, late, closed, closing)
         if not advanced.sure:
             return None
-        chunk = self.answer(advanced.found, advanced.outputs)
+        chunk = self.answer(advanced.found, advanced.answers)
         self.compare(chunk, "is uncombine the inverse of combine?")
         self.store.replace(advanced.running)
         return chunk
@@ -206,7 +206,7 @@ class KeptStacks(_Sliding):
         panes = self.bag.rows_in((self.first, closing - width), (closed, closing))
         self.entered = count_panes(self.work.family, panes, closed, closing)
         advanced = stacks.advance(self.job, tops, gone, panes, closed, closing)
-        chunk = self.answer(advanced.found, advanced.outputs)
+        chunk = self.answer(advanced.found, advanced.answers)
         self.compare(chunk, "is combine associative and commutative?")
         self.tops.replace(advanced.tops)
         return chunk

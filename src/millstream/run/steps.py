@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from millstream.errors import RunError
+from millstream.errors import ConfigError, RunError
 from millstream.graph import nodes
-from millstream.ops.chunks import Chunk, flat
+from millstream.ops.chunks import Chunk, Int64, concat, flat
 from millstream.ops.codec import decode
 from millstream.ops.expressions import Expression, ExpressionError
+from millstream.ops.mixed import column_of, is_mixed, kind_of
 from millstream.ops.records import DeadLetter, apply, as_json, dead_row, describe
 from millstream.run.pairing import pairs_of
 
@@ -19,10 +21,8 @@ from millstream.run.pairing import pairs_of
 def stateless(node: nodes.Node, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
     """What a step makes of a chunk, and its dead letters."""
     match node:
-        case nodes.Where():
-            return _where(node, chunk)
-        case nodes.Select():
-            return _select(node, chunk)
+        case nodes.Where() | nodes.Select():
+            return _by_type(node, chunk)
         case nodes.Map():
             return apply(chunk, node.fn, node.name, node.schema)
         case nodes.Pairs():
@@ -31,6 +31,67 @@ def stateless(node: nodes.Node, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
             return _map_batches(node, chunk)
         case _:
             raise RunError(f"{node.name}: unknown step {node.kind}")
+
+
+def with_columns(chunk: Chunk, missing: dict[str, pa.DataType]) -> Chunk:
+    """The same records with null in columns that only others have."""
+    table = chunk.table
+    for name, kind in missing.items():
+        if name not in table.column_names:
+            table = table.append_column(name, pa.nulls(len(chunk), kind))
+    return chunk.with_table(table)
+
+
+def _by_type(node: nodes.Where | nodes.Select, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
+    """SQL over columns of one type each; records with mixed values are grouped by their types.
+
+    A type on which an expression makes no sense costs the records that have it.
+    """
+    mixed = [field.name for field in chunk.table.schema if is_mixed(field.type)]
+    if not mixed:
+        return _evaluated(node, chunk)
+    kinds = zip(
+        *([_kind(v) for v in chunk.column(name).to_pylist()] for name in mixed), strict=True
+    )
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for index, kind in enumerate(kinds):
+        groups.setdefault(kind, []).append(index)
+    parts: list[tuple[Chunk, Int64]] = []
+    dead: list[DeadLetter] = []
+    for rows in groups.values():
+        some = chunk.at(chunk.table.take(pa.array(rows)), np.array(rows))
+        numbered = replace(some, window=np.array(rows))  # to find the order again
+        try:
+            found, failed = _evaluated(node, numbered.with_table(_narrowed(some.table, mixed)))
+        except (ConfigError, pa.ArrowException) as error:
+            dead.extend(dead_row(node.name, some, at, str(error)) for at in range(len(some)))
+            continue
+        assert found.window is not None
+        parts.append((found, found.window))
+        dead.extend(failed)
+    if not parts:
+        return chunk.take(np.zeros(0, np.int64)), dead
+    origin = np.concatenate([at for _, at in parts])
+    table = concat([found.table for found, _ in parts])
+    order = np.argsort(origin, kind="stable")
+    return chunk.at(table.take(pa.array(order)), origin[order]), dead
+
+
+def _kind(value: Any) -> str:
+    return "" if value is None else kind_of(value)
+
+
+def _narrowed(table: pa.Table, names: list[str]) -> pa.Table:
+    """Mixed columns as plain ones, where their values are of one type now."""
+    for name in names:
+        at = table.schema.get_field_index(name)
+        column = column_of(table.column(at).to_pylist(), {})
+        table = table.set_column(at, name, column)
+    return table
+
+
+def _evaluated(node: nodes.Where | nodes.Select, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
+    return _where(node, chunk) if isinstance(node, nodes.Where) else _select(node, chunk)
 
 
 def _where(node: nodes.Where, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:

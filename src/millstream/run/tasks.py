@@ -21,21 +21,22 @@ from millstream.api.sinks import FileSink
 from millstream.durations import micros
 from millstream.graph import nodes
 from millstream.io.writers import stage_file
-from millstream.ops.chunks import Chunk, concat, encode_block, flat
+from millstream.ops.chunks import Chunk, concat, encode_block, flat, placed
 from millstream.ops.emission import drop_replaced
 from millstream.ops.events import keys_of, packed_values
 from millstream.ops.jobs import Family
 from millstream.ops.preparing import merge_panes, null_keys, prepare
 from millstream.ops.processing import Surroundings, process
 from millstream.ops.progress import BEGIN, merge_latest
-from millstream.ops.records import DeadLetter, dead_row
+from millstream.ops.records import DeadLetter, as_json, dead_row
 from millstream.plan.stages import Plan
+from millstream.run import fitting
 from millstream.run.batch import AnySplit, Batch, Control, Item, Seen, held_back
 from millstream.run.emitting import Emitting
 from millstream.run.keyed import run_keyed
 from millstream.run.mirroring import mirrors_slates
 from millstream.run.reading import read
-from millstream.run.steps import stateless, unpacked
+from millstream.run.steps import stateless, unpacked, with_columns
 from millstream.run.stores import BAGS
 from millstream.run.work import Clocks, Work
 from millstream.state.manifests import Output
@@ -170,7 +171,7 @@ class Task:
                 self._process(node, chunk)
             case nodes.Union():
                 self.count(node, len(chunk), 0)
-                self.push(node, chunk)
+                self.push(node, with_columns(chunk, self.plan.missing(node, before)))
             case _:
                 result, dead = stateless(node, chunk)
                 self.control.dead.extend(dead)
@@ -183,7 +184,8 @@ class Task:
         if family.jobs[0].name != node.name:
             return  # the first of the family does it for all
         single = family.name in self.batch.single
-        prepared = prepare(family, chunk, self.batch.closed, self.batch.shards, single)
+        batch = self.batch
+        prepared = prepare(family, chunk, batch.closed, batch.shards, single, batch.max_key)
         if prepared.panes is not None:
             self._hold(self.panes.setdefault(family.name, []), prepared.panes, family)
         if prepared.values is not None:
@@ -345,25 +347,43 @@ class Task:
                     yield (number, kind, name, block)
 
     def _sink_outputs(self) -> Iterator[Item]:
-        level, part = self.control.level, self.control.part
         for name, chunks in self.sunk.items():
             spec = self.plan.node(name).spec  # type: ignore[attr-defined]
-            rows = sum(map(len, chunks))
             if isinstance(spec, FileSink):
-                table = concat([chunk.table for chunk in chunks])
-                stem = f"{self.batch.number:08d}-{level}-{part:04d}"
-                suffix: str = spec.suffix  # type: ignore[attr-defined]
-                staged, check = stage_file(spec.directory, f"{stem}-{self.attempt}", suffix, table)
-                final = f"part-{stem}.{suffix}"
-                self.control.outputs.append(Output(name, Path(staged).name, final, rows, *check))
-            else:
-                placed = [
-                    chunk.table.append_column("__ts", pa.array(chunk.ts))
-                    .append_column("__src", pa.array(np.full(len(chunk), chunk.src, np.int64)))
-                    .append_column("__pos", pa.array(chunk.pos))
-                    for chunk in chunks
-                ]
-                yield (DRIVER, "deliver", name, encode_block(concat(placed)))
+                self._stage(name, spec, chunks)
+                continue
+            yield (DRIVER, "deliver", name, encode_block(concat([placed(c) for c in chunks])))
+
+    def _stage(self, name: str, spec: FileSink, chunks: list[Chunk]) -> None:
+        """Write the rows of a sink to a file of their own."""
+        level, part = self.control.level, self.control.part
+        suffix: str = spec.suffix  # type: ignore[attr-defined]
+        table = concat([chunk.table for chunk in chunks])
+        if suffix == "parquet":
+            table = self._fit(name, table, chunks)
+        if not len(table):
+            return
+        stem = f"{self.batch.number:08d}-{level}-{part:04d}"
+        staged, check = stage_file(spec.directory, f"{stem}-{self.attempt}", suffix, table)
+        output = Output(name, Path(staged).name, f"part-{stem}.{suffix}", len(table), *check)
+        self.control.outputs.append(output)
+
+    def _fit(self, name: str, table: pa.Table, chunks: list[Chunk]) -> pa.Table:
+        """Columns as they were written before; rows that do not fit are dead letters."""
+        known = fitting.unpacked(self.batch.written.get(name))
+        fitted = fitting.fit(table, known, self.plan.node(name).inputs[0].name)
+        self.control.written[name] = fitting.packed(fitted.schema)
+        if fitted.refused:
+            pos = np.concatenate([chunk.pos for chunk in chunks])
+            src = np.repeat([chunk.src for chunk in chunks], [len(chunk) for chunk in chunks])
+            for row, why in fitted.refused.items():
+                raw = as_json(table.slice(row, 1).to_pylist()[0])
+                letter = DeadLetter(name, int(src[row]), int(pos[row]), raw, why)
+                self.control.dead.append(letter)
+            counts = self.ledger(name)
+            counts["dead"] += len(fitted.refused)
+            counts["aggregated"] -= len(fitted.refused)
+        return fitted.table
 
 
 def _raise_to(latest: dict[str, int], who: str, at: int) -> None:

@@ -86,6 +86,7 @@ class Manifest(msgspec.Struct):
     readers: dict[str, int] = {}  # source -> tasks that read it in this batch
     hot: dict[str, Hot] = {}  # updater -> its most frequent keys, in its last batch with events
     outputs: list[Output] = []
+    written: dict[str, str] = {}  # Parquet sink -> the columns of its files (an Arrow schema)
     dead: int = 0  # dead letters so far
     windows: int = 0  # results so far
     complete: bool = False  # all input read and all windows closed

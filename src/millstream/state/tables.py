@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.ops.chunks import concat
 from millstream.state.segments import Segment, SegmentFile, read_segments
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
@@ -59,7 +60,7 @@ class KeyedTable:
                     wanted = wanted[~hit]
         if not found:
             return place, None
-        table = pa.concat_tables(found, promote_options="permissive").combine_chunks()
+        table = concat(found)
         gone = np.asarray(table.column("gone").combine_chunks()).astype(np.bool_)
         hidden = gone[np.maximum(place, 0)] & (place >= 0)
         place[hidden] = -1
@@ -124,7 +125,7 @@ def newest(tables: list[pa.Table]) -> pa.Table | None:
     tables = [table for table in tables if len(table)]
     if not tables:
         return None
-    table = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+    table = concat(tables)
     hashes = np.asarray(table.column("hash").combine_chunks())
     checks = np.asarray(table.column("check").combine_chunks())
     order = np.lexsort((np.arange(len(table)), checks, hashes))

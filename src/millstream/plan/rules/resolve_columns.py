@@ -16,9 +16,8 @@ from millstream.api.aggregates import Builtin
 from millstream.api.sinks import Redis
 from millstream.errors import ConfigError
 from millstream.graph import nodes
+from millstream.ops.mixed import differ, wider
 from millstream.plan.stages import Plan
-
-_NUMERIC = ("sum", "mean", "var", "std", "quantile")
 
 
 def resolve_columns(plan: Plan) -> Plan:
@@ -29,6 +28,8 @@ def resolve_columns(plan: Plan) -> Plan:
         node = plan.node(name)
         have = _input_columns(node, columns)
         known = types.get(node.inputs[0].name, {}) if len(node.inputs) == 1 else {}
+        if isinstance(node, nodes.Union):
+            known = _united(node, types)
         _check(node, have, known, columns)
         columns[node.name], types[node.name] = _output(plan, node, have, known)
     return replace(plan, columns=columns, types=types)
@@ -44,6 +45,23 @@ def _input_columns(
             return None
         merged.update(dict.fromkeys(names))
     return tuple(merged)
+
+
+def _united(node: nodes.Union, types: dict[str, dict[str, pa.DataType]]) -> dict[str, pa.DataType]:
+    """The types of all columns of a union; a column that is of two is refused."""
+    found: dict[str, tuple[pa.DataType, str]] = {}
+    for one in node.inputs:
+        for column, kind in types.get(one.name, {}).items():
+            other, name = found.setdefault(column, (kind, one.name))
+            if differ({kind, other}):
+                raise ConfigError(
+                    f"{node.name}: column {column!r} is {other} in {name!r} and {kind} in "
+                    f"{one.name!r}; make them one type first, for example with "
+                    f".select('*', 'CAST({column} AS ...) AS {column}')"
+                )
+            if kind != other and not pa.types.is_null(kind):
+                found[column] = (wider(kind, other), name)
+    return {column: kind for column, (kind, _) in found.items()}
 
 
 def _check(
@@ -75,7 +93,7 @@ def _check(
                 _check_name(node, f"{name}={agg}", column, have)
             if not isinstance(agg, Builtin):
                 continue
-            column = agg.column if agg.kind in _NUMERIC else agg.by
+            column = agg.numbers
             if column is not None and _not_a_number(types.get(column)):
                 raise ConfigError(
                     f"{node.name}: {name}={agg} needs numbers, but {column!r} is {types[column]}; "

@@ -1,0 +1,141 @@
+"""Columns of one type for Parquet files: the files of a directory are read together.
+
+Results may have values of many types. A column whose values differ when it is first written holds
+JSON text, then and in all files to come. A column that was written with one type keeps it: a result
+of another is refused, as a dead letter of the sink. What was written is part of the manifest.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.io.writers import json_text
+from millstream.ops.chunks import flat
+from millstream.ops.codec import as_key
+from millstream.ops.mixed import column_of, differ, holds_mixed
+from millstream.ops.records import as_json
+from millstream.run.batch import Control
+
+_JSON, _SEEN = b"json", b"seen"
+_SHOWN = 80  # characters of a value or key in a message
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A table to be written, the schema it has, and the rows that were refused."""
+
+    table: pa.Table
+    schema: pa.Schema
+    refused: dict[int, str]
+
+
+def fit(table: pa.Table, known: pa.Schema, step: str) -> Fitted:
+    """A table as one that goes with what was written before of the results of a step."""
+    refused: dict[int, str] = {}
+    columns: dict[str, pa.Array] = {}
+    fields: list[pa.Field] = []
+    for name in table.column_names:
+        column = flat(table.column(name))
+        at = known.get_field_index(name)
+        was = known.field(at) if at >= 0 else None
+        if was is None:
+            was = _first_seen(name, column, table)
+        if _is_json(was):
+            column = pa.array(map(_text, column.to_pylist()), pa.string())
+        elif holds_mixed(column.type) or differ({column.type, was.type}):
+            column = _of_type(column, was, table, step, refused)
+        columns[name] = column
+        if not pa.types.is_null(was.type):
+            fields.append(was)
+    fitted = pa.table(columns)
+    if refused:
+        good = np.ones(len(table), np.bool_)
+        good[list(refused)] = False
+        fitted = fitted.filter(pa.array(good))
+    return Fitted(fitted, pa.schema(fields), refused)
+
+
+def _first_seen(name: str, column: pa.Array, table: pa.Table) -> pa.Field:
+    if holds_mixed(column.type):
+        return pa.field(name, pa.string(), metadata={_JSON: b"1"})
+    there = np.flatnonzero(np.asarray(pc.is_valid(column)))
+    seen = _shown(table, int(there[0]), name) if len(there) else ""
+    return pa.field(name, column.type, metadata={_SEEN: seen.encode()})
+
+
+def _is_json(field: pa.Field) -> bool:
+    return _JSON in (field.metadata or {})
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else json_text(value)
+
+
+def _of_type(
+    column: pa.Array, was: pa.Field, table: pa.Table, step: str, refused: dict[int, str]
+) -> pa.Array:
+    """The values that go with a type; rows with others are refused."""
+    values = column.to_pylist()
+    for index, value in enumerate(values):
+        one = None if value is None else column_of([value], {})
+        if one is not None and (holds_mixed(one.type) or differ({one.type, was.type})):
+            seen = (was.metadata or {}).get(_SEEN, b"").decode()
+            refused[index] = (
+                f"column {was.name!r} of {step!r} is {was.type} in the files written so far "
+                f"(first {seen}) and {type(value).__name__} here ({_shown(table, index, was.name)})"
+                "; give all one type, or write them with ms.Jsonl, which takes any"
+            )
+            values[index] = None
+    found = column_of(values, {})
+    return column if found is None else found
+
+
+def _shown(table: pa.Table, index: int, name: str) -> str:
+    """A value and the key of its row, for people."""
+    (row,) = table.slice(index, 1).to_pylist()
+    value = as_json(row.pop(name))[:_SHOWN]
+    key = as_json(as_key(row["key"]) if "key" in row else row)[:_SHOWN]
+    return f"{value} of key {key}" if "key" in row else f"{value} in {key}"
+
+
+# -- what all tasks of a batch wrote ---------------------------------------------------------------
+
+
+def packed(schema: pa.Schema) -> str:
+    """A schema as text for the manifest."""
+    return base64.b64encode(bytes(schema.serialize())).decode()
+
+
+def unpacked(text: str | None) -> pa.Schema:
+    """The inverse; of a sink that has written nothing it is empty."""
+    return pa.schema([]) if text is None else pa.ipc.read_schema(pa.py_buffer(_bytes(text)))
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text)
+
+
+def agreed(known: dict[str, str], controls: Iterable[Control]) -> tuple[dict[str, str], bool]:
+    """What sinks have written with this batch, and whether its tasks agreed on that.
+
+    Where they did not, the column is to be JSON text, and the batch to be run again.
+    """
+    written = dict(known)
+    agree = True
+    for control in sorted(controls, key=lambda one: (one.level, one.part)):
+        for sink, text in control.written.items():
+            fields = {field.name: field for field in unpacked(written.get(sink))}
+            for field in unpacked(text):
+                other = fields.setdefault(field.name, field)
+                if _is_json(other) != _is_json(field) or differ({other.type, field.type}):
+                    fields[field.name] = pa.field(field.name, pa.string(), metadata={_JSON: b"1"})
+                    agree = False
+            written[sink] = packed(pa.schema(list(fields.values())))
+    return written, agree
