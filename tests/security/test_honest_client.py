@@ -44,7 +44,7 @@ def test_an_honest_client_does_not_notice(tmp_path: Path, attack: Attack) -> Non
     shooting = threading.Thread(target=shoot, args=(target, ended))
     shooting.start()
     try:
-        during = latencies(target, 500)
+        during = latencies(target, 300)
         still = len(target.server.crowd.open)
     finally:
         ended.set()

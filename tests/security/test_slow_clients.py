@@ -239,3 +239,24 @@ def test_nobody_waits_for_pages(
         held.set()
     assert all(b" 200 OK" in rest(wire) for wire in wires)
     assert target.client.get("/slates/counts").status_code == 200
+
+
+def test_short_pages_do_not_wait_for_long_ones(
+    path: Path, attack: Attack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, page = threading.Event(), Snapshot.page
+
+    def slow(*given: Any) -> Any:
+        if given[4] > 100:
+            held.wait(30)
+        return page(*given)
+
+    monkeypatch.setattr(Snapshot, "page", slow)
+    target = attack(path)
+    long = [target.wire(PAGE + LAST) for _ in range(64)]
+    try:
+        assert len(target.client.get("/slates/counts").json()["slates"]) == 100
+        others_are_answered(target)
+    finally:
+        held.set()
+    assert all(b" 200 OK" in rest(wire) for wire in long)

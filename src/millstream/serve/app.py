@@ -31,6 +31,7 @@ from millstream.serve.workers import Workers
 
 STATIC = Path(__file__).parent / "static"
 MOST_ON_A_PAGE = 1000
+_ON_A_PAGE = 100  # unless told otherwise
 _LOOK = 0.05  # seconds between looks for a new batch
 _LONGEST = 12 * LONGEST_TEXT  # of four bytes each, and percent-encoded
 _log = logging.getLogger(__name__)
@@ -73,8 +74,9 @@ class Interface:
     def __init__(self, view: View, rules: Rules) -> None:
         self.view, self.rules = view, rules
         self.listeners = Listeners(rules.listeners)
-        self._pages = Workers("pages", 2, rules.requests)
-        self._figures = Workers("figures", 1, rules.requests)  # which never wait for pages
+        self._pages = Workers("pages", 1, rules.requests)
+        self._long_pages = Workers("long-pages", 1, rules.requests)  # nothing else waits for them
+        self._figures = Workers("figures", 1, rules.requests)
 
     def routes(self) -> list[BaseRoute]:
         """The table; what is asked most comes first."""
@@ -103,7 +105,7 @@ class Interface:
 
     def close(self) -> None:
         """Nobody asks any more."""
-        for one in (self.listeners, self._pages, self._figures):
+        for one in (self.listeners, self._pages, self._long_pages, self._figures):
             one.close()
 
     async def slate(self, request: Request) -> Response:
@@ -135,19 +137,19 @@ class Interface:
     async def page(self, request: Request) -> Response:
         """Slates in the order of their keys' texts; `next` is the `after` of the next page."""
         query, rules = request.query_params, self.rules
-        prefix, after, limit = _PREFIX.read(query), _AFTER.read(query), _LIMIT.read(query)
+        prefix, after = _PREFIX.read(query), _AFTER.read(query)
+        limit = _LIMIT.read(query) or _ON_A_PAGE
         snapshot, name = self.view.snapshot, _text(request.path_params["updater"])
         about = snapshot.updater(name)
 
         def read() -> bytes:
-            found = snapshot.page(
-                name, prefix or "", after, limit or 100, rules.seconds, rules.page
-            )
+            found = snapshot.page(name, prefix or "", after, limit, rules.seconds, rules.page)
             slates = [told(about, slate) for slate in found.slates]
             page = {"updater": name, "batch": snapshot.batch, "slates": slates}
             return to_json({**page, "next": found.next})
 
-        return _json(await self._pages.do(read))
+        pages = self._pages if limit <= _ON_A_PAGE else self._long_pages
+        return _json(await pages.do(read))
 
     async def events(self, request: Request) -> Response:
         """Changes as server-sent events; `Last-Event-ID` or `since` says from which batch on."""
