@@ -184,7 +184,6 @@ def test_windows_are_the_same_whatever_the_pieces(program: Any, window: Any) -> 
             assert ordered(driver.output()) == ordered(want)
 
 
-@pytest.mark.xfail(reason="a value of mixed types cannot leave a job yet", strict=False)
 def test_steps_of_other_peoples_programs_under_their_own_names(tmp_path: Path) -> None:
     """Methods as in mrjob: other names, a first step and a second that has only a reducer."""
 

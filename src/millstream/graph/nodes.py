@@ -105,7 +105,7 @@ class Windowed(Node):
     job: Any = None
     null_keys: str = "dead"
     emission: Emission = FINAL
-    in_order: bool = False  # sorted output: all keys in one shard
+    in_order: bool = False  # sorted output: ranges of keys, one after the other
     partition: Callable[[Any], int] | None = None  # which shard a key belongs to; None: by hash
 
 

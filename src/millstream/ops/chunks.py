@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from millstream.ops.mixed import together
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
+Objects = np.ndarray[Any, np.dtype[np.object_]]
 
 # A position is (file, offset in it) in one integer: 2^23 files of 2^40 bytes (or rows) each.
 OFFSET_BITS = 40
@@ -33,6 +34,7 @@ class Chunk:
     sign: Int64 | None = None  # negative for rows that take away what was emitted before
     revision: Int64 | None = None  # of a change: the batch that emitted what it adds or takes away
     window: Int64 | None = None  # of a result not yet emitted: which window of its key it is of
+    order: Objects | None = None  # of a result that is to be sorted: its packed key
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -51,7 +53,7 @@ class Chunk:
 
     def at(self, table: pa.Table, index: np.ndarray[Any, Any]) -> Chunk:
         """Other rows, each made from the record at an index of this chunk."""
-        marks = (self.sign, self.revision, self.window)
+        marks = (self.sign, self.revision, self.window, self.order)
         taken = (None if mark is None else mark[index] for mark in marks)
         return Chunk(table, self.ts[index], self.pos[index], self.src, *taken)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import RunError
-from millstream.ops.chunks import Chunk, Int64, concat, flat
+from millstream.ops.chunks import Chunk, Int64, Objects, concat, flat
 from millstream.ops.codec import as_key, decode, decode_key
 from millstream.ops.grid import Runs, find_runs
 from millstream.ops.holding import gather_lists
@@ -122,10 +122,10 @@ def results(
 ) -> tuple[Chunk, list[DeadLetter]]:
     """One row per window and key, in the order of windows and keys; and those that failed."""
     count = len(found.key)
-    place = _places(job, found.uniques)
+    place = _places(found.uniques)
     time = found.ts if found.ts is not None else np.zeros(count, np.int64)
     ends = found.end if found.end is not None else time
-    order = np.lexsort((place[found.key] if job.one_shard else found.key, ends))
+    order = np.lexsort((found.key, ends))
     key = found.key[order]
     at = pa.array(key)
     columns = {name: one.take(at) for name, one in zip(job.keys, found.uniques, strict=True)}
@@ -135,7 +135,8 @@ def results(
         columns["window_end"] = _stamps(found.end[order])
     dead: list[DeadLetter] = []
     window = None if found.window is None else found.window[order]
-    heads = Chunk(pa.table(columns), time[order], place[key], src, window=window)
+    packed = _packed(found.uniques)[key] if job.ordered else None
+    heads = Chunk(pa.table(columns), time[order], place[key], src, window=window, order=packed)
     if job.reducer is not None:
         return _call_reducer(job, heads, answers.values, order, dead), dead
     for measure in job.measures:
@@ -162,22 +163,17 @@ def _failed(job: WindowJob, heads: Chunk, index: int, error: str) -> DeadLetter:
     return DeadLetter(job.name, -1, int(heads.pos[index]), raw, error)
 
 
-def _places(job: WindowJob, uniques: list[pa.Array]) -> Int64:
-    """The place of each key among results of the same time: by hash, or in the order of keys."""
-    if job.one_shard and job.packed:
-        keys = [decode_key(data) for data in uniques[0].to_pylist()]
-        places = np.empty(len(keys), np.int64)
-        places[_ascending(keys)] = np.arange(len(keys))
-        return places
+def _places(uniques: list[pa.Array]) -> Int64:
+    """The place of each key among results of the same time: by hash."""
     hashes = hash_keys(uniques) if uniques else np.zeros(1, np.uint64)
     return (hashes >> np.uint64(1)).astype(np.int64)
 
 
-def _ascending(keys: list[Any]) -> list[int]:
-    try:
-        return sorted(range(len(keys)), key=keys.__getitem__)
-    except TypeError:  # keys of several types: each type by itself
-        return sorted(range(len(keys)), key=lambda i: (type(keys[i]).__name__, repr(keys[i])))
+def _packed(uniques: list[pa.Array]) -> Objects:
+    """The packed keys of a job, for results that are sorted by them later."""
+    keys = np.empty(len(uniques[0]), object)
+    keys[:] = uniques[0].to_pylist()
+    return keys
 
 
 def _stamps(micros: Int64) -> pa.Array:

@@ -67,7 +67,7 @@ class WindowJob:
     reducer: Callable[[Any, list[Any], Window], Any] | None = None
     packed: bool = False  # a MapReduce job: key and value are packed Python values
     keep_null_keys: bool = False
-    one_shard: bool = False  # all keys together, so that the output can be sorted
+    ordered: bool = False  # its results leave in the order of keys
     partition: Callable[[Any], int] | None = None  # which shard a key belongs to; None: by hash
     kept: int = 0  # panes kept after their last window, so that running values can lose them
     kind: str = "time"  # or "landmark", "session", "rows", "bytes"

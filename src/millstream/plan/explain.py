@@ -30,8 +30,11 @@ def explain(flow: str, graph: tuple[nodes.Node, ...], checkpoint: str | Path | N
     for level in range(plan.depth + 1):
         title = "read, fused stateless steps, map-side combine"
         if level:
-            title = f"state of keyed operators, {level} exchange(s) from the source"
+            keyed = level in plan.levels.values()
+            what = "state of keyed operators" if keyed else "sorting"
+            title = f"{what}, {level} exchange(s) from the source"
         lines.append(f"stage {level}: {title}")
+        lines.extend(f"  {line}" for line in _sorting(plan, level))
         for node in plan.nodes:
             if place[node] != level:
                 continue
@@ -47,17 +50,29 @@ def explain(flow: str, graph: tuple[nodes.Node, ...], checkpoint: str | Path | N
     return "\n".join(lines)
 
 
+def _sorting(plan: Plan, level: int) -> list[str]:
+    """What happens to results that leave in the order of keys."""
+    lines = []
+    for node in plan.windowed():
+        if node.in_order and plan.leaving(node.name) == level + 1:
+            lines.append(f"{node.name}: results parted into ranges of keys, by a sample")
+        elif node.in_order and plan.leaving(node.name) == level:
+            lines.append(f"{node.name}: each range in the order of keys")
+    return lines
+
+
 def places(plan: Plan) -> dict[nodes.Node, int]:
     """The stage in which every step runs."""
     place: dict[str, int] = {}
+    left: dict[str, int] = {}  # where the records of a step come out
     for names in plan.order:
         members = [plan.node(name) for name in names]
         feeding = {one.name for node in members for one in plan.feeding(node)} - set(names)
-        above = max(
-            [*(place[name] for name in feeding), *(plan.levels.get(name, 0) for name in names)],
-            default=0,
-        )
+        above = max((left[name] for name in feeding), default=0)
+        above = max([above, *(plan.levels.get(name, 0) for name in names)])
         place.update(dict.fromkeys(names, above))
+        further = [plan.leaving(name) for name in names if name in plan.levels]
+        left.update(dict.fromkeys(names, max([above, *further])))
     return {node: place[node.name] for node in plan.nodes}
 
 

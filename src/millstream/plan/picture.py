@@ -297,6 +297,8 @@ def _bands(
     most = max(map(len, stored.values()), default=0)
     for stage in range(plan.depth + 1):
         columns = [column for column, its in stages.items() if its == stage]
+        if not columns:  # only results on their way to be sorted
+            continue
         left = layout.left[min(columns)] - _MARGIN
         right = layout.left[max(columns)] + layout.width[max(columns)] + _MARGIN
         bottom = layout.bottom + _MARGIN + _LINE * most

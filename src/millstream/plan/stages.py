@@ -40,7 +40,13 @@ class Plan:
     @property
     def depth(self) -> int:
         """The number of exchanges."""
-        return max(self.levels.values(), default=0)
+        return max(map(self.leaving, self.levels), default=0)
+
+    def leaving(self, operator: str) -> int:
+        """The level where the results of a keyed operator leave: sorted ones go two further."""
+        node = self.node(operator)
+        ordered = isinstance(node, graph.Windowed) and node.in_order
+        return self.levels[operator] + (2 if ordered else 0)
 
     def node(self, name: str) -> graph.Node:
         """The node of this name."""

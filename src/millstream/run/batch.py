@@ -13,6 +13,7 @@ from typing import Any
 
 from millstream.io.readers import Split
 from millstream.ops.firing import Firing
+from millstream.ops.ordering import Sample
 from millstream.ops.progress import SourceProgress
 from millstream.ops.records import DeadLetter
 from millstream.state.manifests import Output
@@ -87,6 +88,7 @@ class Seen:
     counts: dict[str, int] = field(default_factory=dict)  # operator -> records this task gave it
     above: dict[str, int] = field(default_factory=dict)  # the same of all levels before
     holds: dict[str, int] = field(default_factory=dict)  # updater -> first time it did not get to
+    samples: dict[str, Sample] = field(default_factory=dict)  # operator -> keys of its results
 
 
 @dataclass

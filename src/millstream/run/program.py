@@ -54,6 +54,7 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             "keeps": keeps(plan.jobs[node.name]),
             "plain": is_plain(plan.jobs[node.name]),
             **_partitioned(node.partition),
+            **({"sorted": "by ranges"} if node.in_order else {}),
         }
     for one in plan.updaters():
         job = one.job

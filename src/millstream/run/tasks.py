@@ -25,6 +25,7 @@ from millstream.ops.chunks import Chunk, concat, encode_block, flat, placed
 from millstream.ops.emission import drop_replaced
 from millstream.ops.events import keys_of, packed_values
 from millstream.ops.jobs import Family
+from millstream.ops.ordering import Sample, as_block, bounds_of, in_order, ranges
 from millstream.ops.preparing import merge_panes, null_keys, prepare
 from millstream.ops.processing import Surroundings, process
 from millstream.ops.progress import BEGIN, merge_latest
@@ -57,6 +58,7 @@ class Task:
         self.values: dict[str, list[pa.Table]] = {}
         self.events: dict[str, list[pa.Table]] = {}
         self.emitting = Emitting(self)
+        self.samples: dict[str, Sample] = {}  # keys of results that are to be sorted
         self.sunk: dict[str, list[Chunk]] = {}
         self.forwarded: list[Item] = []
         self.above: Counter[str] = Counter()  # records that levels before gave to operators
@@ -120,6 +122,7 @@ class Task:
             max((at for p in progress.values() for at in p.latest.values()), default=BEGIN),
             self.plan.furthest({name: p.furthest() for name, p in progress.items()}),
         )
+        self._sorted(rows, seen)
         for family in self.plan.families.values():
             if self.plan.family_level(family) == level:
                 self._run_family(family, rows.get(family.name, {}), time_now)
@@ -134,6 +137,8 @@ class Task:
         plan, level = self.plan, self.control.level
         if tag == "events":
             return plan.group_level(plan.groups[name]) == level
+        if tag in ("results", "ordered"):
+            return plan.leaving(name) == level + (tag == "results")
         return tag in BAGS and plan.family_level(plan.families[name]) == level
 
     def _run_family(self, family: Family, rows: dict[str, list[bytes]], time_now: Clocks) -> None:
@@ -142,7 +147,31 @@ class Task:
         results = run_keyed(work, rows)
         for operator, chunk in results.items():
             self.control.windows += len(chunk)
-            self.push(self.plan.node(operator), chunk)
+            if self.plan.jobs[operator].ordered:
+                self._to_be_sorted(operator, chunk)
+            else:
+                self.push(self.plan.node(operator), chunk)
+
+    # -- sorted results -------------------------------------------------------------------------
+
+    def _to_be_sorted(self, operator: str, chunk: Chunk) -> None:
+        """Results wait here for the next level, which knows the keys of all tasks."""
+        if len(chunk):
+            block, self.samples[operator] = as_block(chunk)
+            self.forwarded.append((self.control.part, "results", operator, block))
+
+    def _sorted(self, rows: dict[str, dict[str, list[bytes]]], seen: list[Seen]) -> None:
+        """Part results into ranges; or put the range of this task in order and send it on."""
+        for operator, by_tag in rows.items():
+            samples = [one.samples[operator] for one in seen if operator in one.samples]
+            bounds = bounds_of(samples, self.batch.parallelism)
+            for block in by_tag.get("results", []):
+                for part, piece in ranges(block, bounds).items():
+                    self.forwarded.append((part, "ordered", operator, piece))
+            if "ordered" in by_tag:
+                node = self.plan.node(operator)
+                number = self.plan.number(node)
+                self.push(node, in_order(by_tag["ordered"], self.control.part, number))
 
     # -- pushing records ------------------------------------------------------------------------
 
@@ -321,6 +350,7 @@ class Task:
             counts,
             dict(self.above),
             dict(control.holds),
+            self.samples,
         )
         if control.level < self.plan.depth:
             for part in range(self.batch.parallelism):

@@ -20,5 +20,7 @@ def assign_levels(plan: Plan) -> Plan:
         if keyed:
             above += 1
             levels.update(dict.fromkeys(keyed, above))
+            if any(isinstance(n, nodes.Windowed) and n.in_order for n in members):
+                above += 2  # their results are parted into ranges, and sorted there
         reached.update(dict.fromkeys(names, above))
     return replace(plan, levels=levels)

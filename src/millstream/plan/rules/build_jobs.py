@@ -40,7 +40,7 @@ def _job(node: nodes.Windowed) -> WindowJob:
             measures,
             reducer,
             packed=True,
-            one_shard=node.in_order,
+            ordered=node.in_order,
             partition=node.partition,
             kind=kind,
             logical=logical,

@@ -91,7 +91,7 @@ def _in_units(jobs: list[WindowJob], known: int | None) -> list[WindowJob]:
 def _name(plan: Plan, job: WindowJob, number: int) -> str:
     """A name that stays when windows come and go, so that their panes can be found again."""
     source = plan.node(job.name).inputs[0].name
-    apart = job.span.whole or job.one_shard or job.partition or job.kind != "time"
+    apart = job.span.whole or job.ordered or job.partition or job.kind != "time"
     alone = f" for {job.name}" if apart else ""
     keys = " by " + " ".join(job.keys) if job.keys else ""
     return f"{source}{keys}{alone}" + (f" {number + 1}" if number else "")
