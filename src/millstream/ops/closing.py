@@ -290,7 +290,7 @@ def _call_each(name: str, fn: Callable[[Any], Any], given: list[Any], answers: A
     for at, one in enumerate(given):
         try:
             values.append(fn(one))
-        except Exception as error:  # a user's function may raise anything
+        except BaseException as error:  # a user's function may raise anything
             values.append(None)
             answers.failed[at] = f"{name!r}: {describe(error)}"
     answers.add(name, values)
@@ -355,7 +355,7 @@ def _call_reducer(
             key = decode_key(keys[0])
         try:
             results = _reduced(job, key, values[place], window, head)
-        except Exception as error:  # a user's function may raise anything
+        except BaseException as error:  # a user's function may raise anything
             failed[index] = describe(error)
             continue
         rows.extend(results)

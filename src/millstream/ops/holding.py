@@ -16,6 +16,9 @@ import pyarrow as pa
 from millstream.errors import RunError
 from millstream.ops.chunks import Int64
 from millstream.ops.codec import decode, encode, fresh
+from millstream.ops.records import describe, shown
+
+_SHOWN = 200  # characters of a state in a message
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,8 @@ class ObjectKernel:
                 state = states[group] if started[group] else self.zero()
                 states[group] = self.add(state, value)
                 started[group] = True
-            except Exception as error:  # a user's function may raise anything
-                bad[index] = f"{type(error).__name__}: {error}"
+            except BaseException as error:  # a user's function may raise anything
+                bad[index] = describe(error)
         begun = zip(states, started, strict=True)
         encoded = [encode(state if any_yet else self.zero()) for state, any_yet in begun]
         return pa.array(encoded, pa.binary()), bad
@@ -109,19 +112,22 @@ class ObjectKernel:
         assert self.inverse is not None
         try:
             return self.inverse(total, expired)
-        except Exception as error:
+        except BaseException as error:
             raise RunError(
-                f"{self.name}: uncombine({total!r}, {expired!r}) raised "
-                f"{type(error).__name__}: {error}"
+                f"{self.name}: uncombine({_told(total)}, {_told(expired)}) raised {describe(error)}"
             ) from error
 
     def _combine(self, left: Any, right: Any) -> Any:
         try:
             return self.combine(left, right)
-        except Exception as error:
+        except BaseException as error:
             raise RunError(
-                f"{self.name}: combine({left!r}, {right!r}) raised {type(error).__name__}: {error}"
+                f"{self.name}: combine({_told(left)}, {_told(right)}) raised {describe(error)}"
             ) from error
+
+
+def _told(state: Any) -> str:
+    return shown(state)[:_SHOWN]
 
 
 def never(state: Any, value: Any) -> Any:

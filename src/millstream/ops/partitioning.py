@@ -28,7 +28,7 @@ def shards_of(partition: Partition, keys: list[Any], shards: int) -> tuple[Shard
             if isinstance(number, bool) or not isinstance(number, int | np.integer):
                 raise TypeError(f"expected a whole number, got {number!r}")
             found[index] = int(number) % shards
-        except Exception as error:  # a user's function may raise anything
+        except BaseException as error:  # a user's function may raise anything
             bad[index] = f"partition of key {key!r}: {type(error).__name__}: {error}"
     return found, bad
 

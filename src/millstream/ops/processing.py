@@ -157,7 +157,7 @@ def process(
             raise
         except ConfigError as error:  # a mistake in the program, not in the record
             raise RunError(f"{around.name!r}: {error}; this batch was not committed") from error
-        except Exception as error:  # a user's function may raise anything
+        except BaseException as error:  # a user's function may raise anything
             made.failed[index] = describe(error)
             ctx._clear()
             continue

@@ -38,14 +38,34 @@ def as_json(value: Any) -> str:
     """Any value as JSON for people to read; what JSON cannot say is said by `str`."""
     try:
         text = msgspec.json.encode(value, enc_hook=str).decode()
-    except (TypeError, ValueError, RecursionError):
-        text = repr(value)
+    except Exception:  # also what a user's object raises when it is to be shown
+        text = shown(value)
     return text[:_RAW_LIMIT]
 
 
+def shown(value: Any) -> str:
+    """A value for a message, whatever its own words for it do."""
+    try:
+        return repr(value)[:_RAW_LIMIT]
+    except BaseException as error:
+        return f"<{type(value).__name__}, which cannot be shown: {type(error).__name__}>"
+
+
 def describe(error: BaseException) -> str:
-    """An exception in one line."""
-    return f"{type(error).__name__}: {error}"
+    """An exception in one line, whatever it says."""
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except BaseException as another:
+        reason = (
+            f"{type(another).__name__}: {another}" if type(another) is not type(error) else name
+        )
+        return f"{name} (its text cannot be shown: {reason})"
+    text = text.replace("\r", "\\r").replace("\n", "\\n")
+    line = f"{name}: {text}" if text else name
+    if not isinstance(error, Exception):
+        line += "; a function must not end the process or interrupt it"
+    return line[:_RAW_LIMIT].encode("utf-8", "backslashreplace").decode()
 
 
 def dead_row(operator: str, chunk: Chunk, index: int, error: str) -> DeadLetter:
@@ -67,7 +87,7 @@ def apply(
     for index, values in enumerate(zip(*columns, strict=True)):
         try:
             results = several(fn(dict(zip(names, values, strict=True))))
-        except Exception as error:  # a user's function may raise anything
+        except BaseException as error:  # a user's function may raise anything
             failed[index] = describe(error)
             continue
         out.extend(results)

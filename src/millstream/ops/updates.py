@@ -381,7 +381,7 @@ class Machine:
                             if us > cell.ts:
                                 cell.ts = us
                         continue
-            except Exception as error:  # a user's function may raise anything
+            except BaseException as error:  # a user's function may raise anything
                 self._failed(cell, us, src, pos, packed, False, error)
                 continue
             self._conclude(cell, us, src, pos, packed, False, slate, given, stored is None)
@@ -402,7 +402,7 @@ class Machine:
         try:
             slate = self._new() if stored is None else self._decode(stored)
             given = (job.on_timer if timer else job.fn)(event, slate, ctx)  # type: ignore[misc]
-        except Exception as error:  # a user's function may raise anything
+        except BaseException as error:  # a user's function may raise anything
             self._failed(cell, us, src, pos, packed, timer, error)
             return
         self._conclude(cell, us, src, pos, packed, timer, slate, given, stored is None)
@@ -435,7 +435,7 @@ class Machine:
                     f"the slate would have {len(data):,} bytes, more than max_slate="
                     f"{job.max_slate:,}; keep less in it, or raise max_slate"
                 )
-        except Exception as error:  # what a function gives may come from a generator of its own
+        except BaseException as error:  # what a function gives may come from a generator
             self._failed(cell, us, src, pos, packed, timer, error)
             return
         self._write(cell, us, data, fresh=fresh)
@@ -450,7 +450,7 @@ class Machine:
         pos: int,
         packed: bytes | None,
         timer: bool,
-        error: Exception,
+        error: BaseException,
     ) -> None:
         """A call that raised leaves a dead letter; a mistake of the program stops the run."""
         if isinstance(error, UnforeseenStream):

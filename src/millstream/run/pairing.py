@@ -44,7 +44,7 @@ def pairs_of(node: nodes.Pairs, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
             except _NullKey as error:
                 dead.append(dead_row(node.name, chunk, index, str(error)))
                 continue
-            except Exception as error:  # a user's function may raise anything
+            except BaseException as error:  # a user's function may raise anything
                 dead.append(dead_row(node.name, chunk, index, describe(error)))
                 continue
             out.extend(made)

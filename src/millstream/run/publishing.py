@@ -16,6 +16,7 @@ import pyarrow as pa
 from millstream.api.sinks import Call, Console, FileSink, Memory
 from millstream.errors import RunError
 from millstream.io.writers import check_staged, publish_file
+from millstream.ops.records import describe, shown
 from millstream.run.faults import crash_point
 from millstream.run.mirroring import RowMirror
 from millstream.showing import visible
@@ -103,10 +104,9 @@ def _deliver(name: str, sink: Any, table: pa.Table, batch: int) -> None:
             for row in table.to_pylist():
                 try:
                     sink.fn(row)
-                except Exception as error:
+                except BaseException as error:  # a user's function may raise anything
                     raise RunError(
-                        f"sink {name!r}: {type(error).__name__}: {visible(str(error))} on "
-                        f"{row!r}; the batch is "
+                        f"sink {name!r}: {visible(describe(error))} on {shown(row)}; the batch is "
                         "committed, and its rows are handed over again at the next start"
                     ) from error
 

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -81,6 +82,7 @@ def open_session(
     """
     active = SparkContext._active_spark_context
     if active is not None:
+        check_workers(active)
         return active, False
     check_surroundings(settings)
     _set_environment(settings)
@@ -115,6 +117,30 @@ def remove_scratch(scratch: Path) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
 
 
+def check_workers(context: SparkContext) -> None:
+    """The workers of a context that somebody else made have this package, or it is said how."""
+    needed = ["millstream", "pyarrow", "msgspec"]
+    remedy = (
+        f"set os.environ['PYSPARK_PYTHON'] = {sys.executable!r} before the Spark context is made, "
+        "or let Millstream make it"
+    )
+    try:  # functions of the standard library, so that they can be loaded in any case
+        found = context.parallelize(needed, 1).map(find_spec).map(type).collect()
+    except Exception as error:
+        if "PYTHON_VERSION_MISMATCH" not in str(error) and "version" not in str(error):
+            raise
+        raise ConfigError(
+            f"Spark's workers run {context.pythonExec}, another version of Python than this; "
+            f"{remedy}"
+        ) from error
+    missing = [name for name, kind in zip(needed, found, strict=True) if kind is type(None)]
+    if missing:
+        raise ConfigError(
+            f"Spark's workers run {context.pythonExec}, which does not have {missing[0]!r}; "
+            f"{remedy}"
+        )
+
+
 def _parting(record: logging.LogRecord) -> bool:
     """Py4j's own threads may find their connection closed; it logs that through the root logger."""
     return "while sending command" not in record.getMessage()
@@ -124,7 +150,11 @@ def close_session(context: SparkContext) -> None:
     """Stop a context that was started here; how its workers part with it is nobody's concern."""
     _said.shown = False
     logging.getLogger().addFilter(_parting)
-    context.stop()
+    try:
+        context.stop()
+    except Exception:  # its JVM is gone: what is left of it here must not be found by the next run
+        SparkContext._active_spark_context = None
+        end_java(kill=True)
     _forget_directories(context)
 
 

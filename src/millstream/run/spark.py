@@ -10,16 +10,20 @@ import sys
 import sysconfig
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, NoneType
 from typing import Any
 
 from pyspark import SparkContext, cloudpickle
 from pyspark.errors import PySparkException
 
+from millstream.api.aggregates import Builtin
 from millstream.api.programs import Program
 from millstream.errors import ConfigError, MillstreamError, RunError
 from millstream.graph import nodes
+from millstream.ops.records import describe
+from millstream.ops.updates import DictCodec
 from millstream.plan.stages import Plan
 from millstream.run.batch import AnySplit, Batch, Item
 from millstream.run.executors import run_whole
@@ -66,16 +70,17 @@ class OnSpark:
                     .mapPartitionsWithIndex(_level(program, batch, level))
                 )
             return list(rdd.collect())
-        except PySparkException as error:
-            raise _told(error) from error
+        except (PySparkException, ConnectionError, EOFError) as error:
+            raise told(error, _with_functions(self.plan)) from error
         except Exception as error:
             if type(error).__module__.startswith("py4j"):
-                raise _told(error) from error
+                raise told(error, _with_functions(self.plan)) from error
             raise
 
     def close(self) -> None:
-        """Give the program's memory back."""
-        self.program.unpersist()
+        """Give the program's memory back; if Spark is gone, it is given back."""
+        with suppress(Exception):
+            self.program.unpersist()
 
 
 def _level(program: Any, batch: Batch, level: int) -> Any:
@@ -116,19 +121,50 @@ def _marked(work: Any) -> Iterator[Item]:
     """Errors meant for people keep their text on the way through Spark."""
     try:
         yield from work()
-    except MillstreamError as error:
-        raise RuntimeError(f"{_MARK}{error}{_MARK}") from error
-    except OSError as error:
-        raise RuntimeError(f"{_MARK}{error}{_MARK}") from error
+    except (MillstreamError, OSError) as error:
+        text = str(error).encode("utf-8", "backslashreplace").decode()
+        raise RuntimeError(f"{_MARK}{text}{_MARK}") from error
+    except (SystemExit, KeyboardInterrupt) as error:  # of a user's class, where none is expected
+        raise RuntimeError(f"{_MARK}{describe(error)}{_MARK}") from error
 
 
-def _told(error: Exception) -> RunError:
+_DEAD_WORKER = ("Python worker exited unexpectedly", "EOFException")
+_NO_JVM = ("Answer from Java side is empty", "trying to connect to the Java server")
+
+
+def told(error: Exception, steps: list[str]) -> RunError:
+    """What went wrong in a Spark job in one line; `steps` are those with a user's functions."""
     text = str(error)
     if _MARK in text:
         return RunError(text.split(_MARK)[1])
+    gone = isinstance(error, ConnectionError | EOFError)
+    if gone or type(error).__name__ == "Py4JNetworkError" or any(t in text for t in _NO_JVM):
+        return RunError(
+            f"Spark's JVM is gone ({type(error).__name__}): it was killed, by a person or for want "
+            "of memory. The batch under way was not committed and nothing is lost: run the same "
+            "command again; spark={'spark.driver.memory': '4g'} gives it more memory"
+        )
+    if any(t in text for t in _DEAD_WORKER):
+        names = " or ".join(map(repr, steps)) or "the flow"
+        return RunError(
+            f"a Python worker died while it ran functions of {names}, several times: one of them "
+            "ended the process (os._exit), crashed in a library, or was killed for want of memory. "
+            "The batch was not committed; look for such a call, or take less into a batch with "
+            "batch_rows="
+        )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if "Error" in line or "Exception" in line]
     return RunError(f"a Spark job failed: {(telling or lines or ['unknown'])[-1][:500]}")
+
+
+def _with_functions(plan: Plan) -> list[str]:
+    """The steps that run a user's functions in workers."""
+    ours = (NoneType, Builtin, DictCodec)
+    return [
+        node.name
+        for node in plan.nodes
+        if any(one is not None and one not in ours for one in _user_objects(node))
+    ]
 
 
 def send_by_value(modules: Iterable[ModuleType]) -> None:

@@ -169,7 +169,7 @@ def _map_batches(node: nodes.MapBatches, chunk: Chunk) -> tuple[Chunk, list[Dead
     numbered = chunk.table.append_column("__row", pa.array(np.arange(len(chunk))))
     try:
         result: Any = node.fn(numbered)
-    except Exception as error:
+    except BaseException as error:  # a user's function may raise anything
         why = describe(error)
         dead = [dead_row(node.name, chunk, index, why) for index in range(len(chunk))]
         return chunk.take(np.zeros(0, np.int64)), dead
