@@ -18,6 +18,7 @@ _UNITS = {
     "d": 86_400_000_000,
     "w": 7 * 86_400_000_000,
 }
+_LONGEST = 900 * 365 * _UNITS["d"]  # so that no bound of a window leaves the years 1 to 9999
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 
 
@@ -38,6 +39,8 @@ def micros(duration: Duration, what: str, *, zero: bool = False) -> int:
             f'{what}: expected a duration like "5m" or a datetime.timedelta, '
             f"got {type(duration).__name__} {duration!r}"
         )
+    if value > _LONGEST:
+        raise ConfigError(f"{what}: {duration!r} is longer than 900 years")
     if value < 0 or (value == 0 and not zero):
         raise ConfigError(f"{what}: {duration!r} must be longer than zero")
     return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from millstream.errors import ConfigError
@@ -27,6 +28,8 @@ class Settings:
     max_key: the most bytes the key of a slate or a window may have.
     remove: operators, and aggregates as "operator.aggregate", that the program no longer has:
         what the checkpoint stores for them is dropped.
+    earliest, latest: a record whose time lies outside is a dead letter; the zero and the last
+        moment of other systems (years 1 and 9999) would lead windows out of the calendar.
     retain: committed batches kept for going back.
     poll: seconds between looks at idle sources.
     disk_full_wait: seconds to wait for room when the disk is full.
@@ -50,6 +53,8 @@ class Settings:
     cycle_hops: int = 100_000
     max_key: int = 1024
     remove: tuple[str, ...] = ()
+    earliest: str = "1800-01-01"
+    latest: str = "2200-01-01"
     retain: int = 10
     poll: float = 0.05
     disk_full_wait: float = 30.0
@@ -59,6 +64,11 @@ class Settings:
     serve: int | str | None = None
     spark: dict[str, str] = field(default_factory=dict)
     on_progress: Callable[[Any], None] | None = None
+
+    @property
+    def times(self) -> tuple[int, int]:
+        """`earliest` and `latest` in microseconds UTC."""
+        return _moment("earliest", self.earliest), _moment("latest", self.latest)
 
     def __post_init__(self) -> None:
         for name in (
@@ -79,6 +89,9 @@ class Settings:
             raise ConfigError(f"remove is a list of names, got the text {self.remove!r}")
         if self.interval < 0:
             raise ConfigError(f"interval is a number of seconds from 0, got {self.interval!r}")
+        earliest, latest = self.times
+        if not earliest < latest:
+            raise ConfigError(f"earliest={self.earliest!r} must lie before latest={self.latest!r}")
         if not 0 <= self.dead_letter_limit <= 1:
             raise ConfigError("dead_letter_limit is a share between 0 and 1")
 
@@ -92,3 +105,16 @@ class Settings:
                 hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
                 raise ConfigError(f"there is no setting {name!r}{hint}")
         return cls(**options)
+
+
+def _moment(name: str, text: Any) -> int:
+    """A day or time of the years 1000 to 8999: windows must not leave the calendar."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        raise ConfigError(f'{name}={text!r} is not a time; write a day like "1970-01-01"') from None
+    if not 1000 <= moment.year < 9000:
+        raise ConfigError(f"{name}={text!r} must lie in the years 1000 to 8999")
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

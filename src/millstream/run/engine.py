@@ -330,6 +330,7 @@ class Engine:
             cycle_hops=self.settings.cycle_hops,
             max_key=self.settings.max_key,
             written=self.manifest.written,
+            times=self.settings.times,
         )
 
     def _limits(self) -> dict[str, int]:

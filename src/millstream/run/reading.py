@@ -14,6 +14,7 @@ from millstream.io.columns import event_time
 from millstream.io.formats import Format
 from millstream.io.readers import Dead, Parsed, Split, parse_lines, read_split
 from millstream.ops.chunks import OFFSET_BITS, Chunk, Int64, flat
+from millstream.ops.jobs import timestamp
 from millstream.ops.records import as_json
 from millstream.run.batch import AnySplit, RateSplit, SpoolSplit
 
@@ -29,8 +30,36 @@ class Piece:
     offered: int
 
 
-def read(fmt: Format, split: AnySplit, now: int) -> Iterator[Piece]:
-    """The records of a split with their time and place."""
+def read(
+    fmt: Format, split: AnySplit, now: int, times: tuple[int, int] | None = None
+) -> Iterator[Piece]:
+    """The records of a split with their time and place; those outside of `times` are dead."""
+    for piece in _read(fmt, split, now):
+        yield piece if times is None else _between(piece, fmt, times)
+
+
+def _between(piece: Piece, fmt: Format, times: tuple[int, int]) -> Piece:
+    """Set aside what lies outside of the range of times: windows would leave the calendar."""
+    chunk = piece.chunk
+    outside = (chunk.ts < times[0]) | (chunk.ts >= times[1])
+    if not outside.any():
+        return piece
+    earliest, latest = (timestamp(at).isoformat() for at in times)
+    which = fmt.time or "of arrival"
+    dead = [
+        Dead(
+            int(chunk.pos[row]),
+            as_json(chunk.table.slice(row, 1).to_pylist()[0]),
+            f"its time ({which}) is {timestamp(int(chunk.ts[row])).isoformat()}, "
+            f"outside of the settings earliest={earliest} and latest={latest}",
+        )
+        for row in np.flatnonzero(outside).tolist()
+    ]
+    kept = chunk.take(np.flatnonzero(~outside))
+    return Piece(kept, [*piece.dead, *dead], piece.offered)
+
+
+def _read(fmt: Format, split: AnySplit, now: int) -> Iterator[Piece]:
     if isinstance(split, RateSplit):
         yield _rate(split)
     elif isinstance(split, SpoolSplit):

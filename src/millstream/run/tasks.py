@@ -72,7 +72,9 @@ class Task:
         for split in splits:
             source = sources[split.source]
             begun, before = time.perf_counter(), self.control.rows_in
-            for piece in read(self.plan.formats[source.name], split, self.batch.now):
+            for piece in read(
+                self.plan.formats[source.name], split, self.batch.now, self.batch.times
+            ):
                 counts = self.ledger(source.name)
                 counts["offered"] += piece.offered
                 counts["aggregated"] += len(piece.chunk)
