@@ -35,12 +35,14 @@ def drive(recipe: Recipe, given: Input, parallelism: int, stops: dict[int, int])
     flow = recipe.build()
     out: dict[str, Any] = {}  # per sink a list of what each batch gave
     with tempfile.TemporaryDirectory(prefix="millstream-") as place:
-        driver = Driver(flow, parallelism=parallelism, checkpoint=place)
+        driver = Driver(flow, parallelism=parallelism, checkpoint=place, dead_letter_limit=1.0)
         sinks = list(driver._sinks)
         for number, pieces in enumerate(given.batches):
             if number in stops:
                 driver.close()
-                driver = Driver(flow, parallelism=stops[number], checkpoint=place)
+                driver = Driver(
+                    flow, parallelism=stops[number], checkpoint=place, dead_letter_limit=1.0
+                )
             for source, rows in pieces:
                 driver.push(source, rows)
             _take(driver, sinks, out, driver.step)

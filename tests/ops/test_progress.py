@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from millstream.ops.progress import BEGIN, END, SourceProgress, lowest, merge_latest
+from millstream.ops.progress import BEGIN, END, Horizon, Reached, SourceProgress, merge_reached
 from millstream.ops.spans import NOTHING_CLOSED, Span
 
 
@@ -14,15 +14,21 @@ def test_nothing_seen_holds_everything_back() -> None:
 
 
 def test_the_watermark_is_the_latest_time_less_the_lateness() -> None:
-    assert SourceProgress(lateness=5).seen({"": 100}).watermark() == 95
+    assert SourceProgress(lateness=5).seen(Reached(100, {"": 100})).watermark() == 95
 
 
 def test_an_earlier_time_does_not_move_it_back() -> None:
-    assert SourceProgress(lateness=0).seen({"": 100}).seen({"": 50}).watermark() == 100
+    assert (
+        SourceProgress(lateness=0)
+        .seen(Reached(100, {"": 100}))
+        .seen(Reached(50, {"": 50}))
+        .watermark()
+        == 100
+    )
 
 
 def test_the_slowest_participant_holds_it_back() -> None:
-    progress = SourceProgress(lateness=0).seen({"a": 100, "b": 10})
+    progress = SourceProgress(lateness=0).seen(Reached(100, {"a": 100, "b": 10}))
     assert progress.watermark() == 10
     assert progress.holder() == "b"
 
@@ -30,7 +36,7 @@ def test_the_slowest_participant_holds_it_back() -> None:
 def test_an_idle_participant_does_not_and_comes_back_when_seen() -> None:
     progress = SourceProgress(lateness=0, latest={"a": 100, "b": 10}, idle=frozenset({"b"}))
     assert progress.watermark() == 100
-    assert progress.seen({"b": 20}).watermark() == 20
+    assert progress.seen(Reached(20, {"b": 20})).watermark() == 20
 
 
 def test_a_complete_source_waits_for_its_end() -> None:
@@ -39,23 +45,46 @@ def test_a_complete_source_waits_for_its_end() -> None:
 
 
 def test_the_clock_is_the_progress_of_arrival_time() -> None:
-    assert SourceProgress(lateness=3, clock=50).watermark() == 47
+    assert SourceProgress(lateness=3, horizon=Horizon(clock=50)).watermark() == 47
 
 
 def test_a_silent_source_holds_nothing_until_it_is_seen() -> None:
     progress = SourceProgress(lateness=0, silent=True)
     assert progress.watermark() is None
-    assert progress.seen({"": 7}).watermark() == 7
+    assert progress.seen(Reached(7, {"": 7})).watermark() == 7
 
 
 def test_reports_of_tasks_merge_to_the_latest() -> None:
-    parts = [{"s": {"a": 1, "b": 9}}, {"s": {"a": 5}, "t": {"": 2}}]
-    assert merge_latest(parts) == {"s": {"a": 5, "b": 9}, "t": {"": 2}}
+    parts = [
+        {"s": Reached(9, {"a": 1, "b": 9}, {3: 4})},
+        {"s": Reached(5, {"a": 5}, {3: 2}), "t": Reached(2, {"": 2})},
+    ]
+    assert merge_reached(parts) == {
+        "s": Reached(9, {"a": 5, "b": 9}, {3: 4}),
+        "t": Reached(2, {"": 2}),
+    }
 
 
-def test_the_lowest_of_those_that_hold() -> None:
-    assert lowest([5, None, 3]) == 3
-    assert lowest([None]) == BEGIN
+def test_files_that_go_on_and_files_not_begun_hold_the_watermark() -> None:
+    going_on = SourceProgress(lateness=2, horizon=Horizon(files={0: 50, 1: 70}))
+    assert going_on.watermark() == 48
+    assert going_on.holder() == 0
+    moved = going_on.seen(Reached(90, files={0: 80, 7: 90}))  # 7 was read to its end
+    assert moved.watermark() == 68
+    unread = SourceProgress(lateness=2, horizon=Horizon(unread=60, files={0: 90}))
+    assert unread.watermark() == 58
+
+
+def test_declared_participants_hold_everything_until_each_was_seen() -> None:
+    waiting = SourceProgress(lateness=0, awaited=frozenset({"a", "b"})).seen(Reached(5, {"a": 5}))
+    assert waiting.watermark() == BEGIN
+    assert waiting.holder() == "b"
+    assert waiting.seen(Reached(4, {"b": 4})).watermark() == 4
+
+
+def test_bounded_input_with_undeclared_participants_waits_for_its_end() -> None:
+    progress = SourceProgress(lateness=0, undeclared=True).seen(Reached(5, {"a": 5}))
+    assert progress.watermark() == BEGIN
 
 
 @pytest.mark.parametrize(

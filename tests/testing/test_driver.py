@@ -65,10 +65,15 @@ def test_a_record_is_late_only_when_its_window_has_left() -> None:
         assert driver.ledger["agg"]["aggregated"] == 3
 
 
-def test_a_record_that_is_late_within_its_batch_is_not_late() -> None:
+def test_late_is_what_lies_too_far_before_what_precedes_it_whatever_the_batches() -> None:
     with Driver(counting(lateness="0s"), now=NOW) as driver:
         driver.push("in", [at(100), at(1)]).step()
-        assert numbers(driver) == [(10, 1)]
+        assert driver.output("late") == [at(1)]
+        driver.end()
+        assert numbers(driver) == [(110, 1)]
+    with Driver(counting(lateness="99s"), now=NOW) as driver:
+        driver.push("in", [at(100), at(1)]).end()
+        assert numbers(driver) == [(10, 1), (110, 1)]
         assert driver.output("late") == []
 
 
@@ -320,7 +325,8 @@ def test_the_ledger_balances_at_every_commit(parallelism: int) -> None:
         return row if row["v"] % 3 else None
 
     flow = ms.Flow("ledger")
-    keyed = source(flow).map(some).where("v > 1").key_by("k").window(ms.hopping("3s", "5s"))
+    records = source(flow, lateness="15s")
+    keyed = records.map(some).where("v > 1").key_by("k").window(ms.hopping("3s", "5s"))
     result = keyed.agg(n=ms.count())
     result.sink(ms.Memory(), name="out")
     result.late().sink(ms.Memory(), name="late")

@@ -38,7 +38,7 @@ def remember(event: Any, slate: dict[str, Any], ctx: Any) -> None:
 
 def test_events_are_applied_in_the_order_of_their_time() -> None:
     flow = ms.Flow("f")
-    source(flow).key_by("k").update(remember, name="u")
+    source(flow, lateness="2s").key_by("k").update(remember, name="u")
     rows = [at(2, k="a", v="c"), at(1, k="a", v="a"), at(1, k="a", v="b"), at(0, k="b", v="z")]
     answer = reference(flow, {"in": rows})
     assert answer.slates == {"u": {"a": {"seen": ["a", "b", "c"]}, "b": {"seen": ["z"]}}}
@@ -56,11 +56,11 @@ def test_what_is_returned_is_a_microsecond_later() -> None:
     assert [since(row["window_start"]) for row in answer["n"]] == [1.0]
 
 
-def test_late_events_are_applied_in_their_batch_or_set_aside() -> None:
+def test_late_events_are_applied_when_they_are_due_or_set_aside() -> None:
     batches = [{"in": [at(10, k="a", v=1)]}, {"in": [at(20, k="a", v=2)]}, {"in": []}]
     batches.append({"in": [at(5, k="a", v=3), at(4, k="a", v=4), at(30, k="a", v=5)]})
     for late, seen, counts in (
-        ("apply", [1, 4, 3, 2, 5], {"offered": 5, "late": 2}),
+        ("apply", [1, 2, 3, 4, 5], {"offered": 5, "late": 2}),
         ("divert", [1, 2, 5], {"offered": 5, "late": 0, "diverted": 2}),
     ):
         flow = ms.Flow("f")
@@ -85,7 +85,9 @@ def test_order_of_arrival_does_not_wait() -> None:
 
 def test_a_slate_expires_after_its_last_write() -> None:
     flow = ms.Flow("f")
-    source(flow).key_by("k").update(count, name="u", ttl="10s").sink(ms.Memory(), name="out")
+    source(flow, lateness="10s").key_by("k").update(count, name="u", ttl="10s").sink(
+        ms.Memory(), name="out"
+    )
     rows = [at(s, k="a") for s in (0, 9, 18, 28, 100)] + [at(95, k="b"), at(90, k="c")]
     answer = reference(flow, {"in": rows})
     assert [row["n"] for row in answer["out"] if row["key"] == "a"] == [1, 2, 3, 1, 1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,25 +23,42 @@ class Timing:
     zone: for times without an offset, the zone they are in, like "UTC" or "Europe/Berlin".
     lateness: how far records may be out of order. None on bounded input means: nothing is late,
         windows leave at the end of the input; on unbounded input it means "0s".
-    idle_timeout: a participant silent for so long does not hold the watermark back.
+    idle_timeout: a participant silent for so long does not hold the watermark back; None: it does
+        for ever.
     max_future_skew: a time further ahead of the clock than this cannot move the watermark.
-    participant: a column whose values (nodes, devices ...) report progress separately.
+    participant: a column whose values (nodes, devices ...) report progress separately. Without it
+        every file is a participant, and any other source is one as a whole.
+    participants: values of that column that are expected: until each has been seen (or has been
+        silent for the idle timeout), nothing leaves.
     """
 
     time: str | None = None
     time_unit: str = "s"
     zone: str | None = None
     lateness: Duration | None = None
-    idle_timeout: Duration = "30s"
+    idle_timeout: Duration | None = "10s"
     max_future_skew: Duration = "1d"
     participant: str | None = None
+    participants: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         step = type(self).__name__
         if self.lateness is not None:
             micros(self.lateness, f"{step}(lateness=)", zero=True)
-        micros(self.idle_timeout, f"{step}(idle_timeout=)")
+        if self.idle_timeout is not None:
+            micros(self.idle_timeout, f"{step}(idle_timeout=)")
         micros(self.max_future_skew, f"{step}(max_future_skew=)", zero=True)
+        if isinstance(self.participants, str) or not all(
+            isinstance(who, str) for who in self.participants
+        ):
+            raise ConfigError(
+                f"{step}(participants={self.participants!r}): expected a list of names, like "
+                '["web-1", "web-2"]'
+            )
+        if self.participants and self.participant is None:
+            raise ConfigError(
+                f"{step}(participants=): say with participant= which column has these names"
+            )
         if self.time_unit not in _UNITS:
             raise ConfigError(
                 f"{step}(time_unit={self.time_unit!r}): use one of {', '.join(_UNITS)}"

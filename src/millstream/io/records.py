@@ -25,6 +25,7 @@ class Split:
     path: str
     start: int
     end: int
+    after: int | None = None  # the latest time in the file before this batch
 
 
 @dataclass(frozen=True)

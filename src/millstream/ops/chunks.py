@@ -18,6 +18,7 @@ from millstream.ops.mixed import together
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 Objects = np.ndarray[Any, np.dtype[np.object_]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 # A position is (file, offset in it) in one integer: 2^23 files of 2^40 bytes (or rows) each.
 OFFSET_BITS = 40
@@ -35,6 +36,7 @@ class Chunk:
     revision: Int64 | None = None  # of a change: the batch that emitted what it adds or takes away
     window: Int64 | None = None  # of a result not yet emitted: which window of its key it is of
     order: Objects | None = None  # of a result that is to be sorted: its packed key
+    due: Int64 | None = None  # when each record counts; after its time if it is late
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -53,13 +55,17 @@ class Chunk:
 
     def at(self, table: pa.Table, index: np.ndarray[Any, Any]) -> Chunk:
         """Other rows, each made from the record at an index of this chunk."""
-        marks = (self.sign, self.revision, self.window, self.order)
+        marks = (self.sign, self.revision, self.window, self.order, self.due)
         taken = (None if mark is None else mark[index] for mark in marks)
         return Chunk(table, self.ts[index], self.pos[index], self.src, *taken)
 
     def signs(self) -> Int64:
         """Whether every record adds (1) or takes away (negative)."""
         return np.ones(len(self), np.int8) if self.sign is None else self.sign
+
+    def late(self) -> Mask:
+        """The records that were out of order by more than their source allows."""
+        return np.zeros(len(self), np.bool_) if self.due is None else self.due > self.ts
 
     def column(self, name: str) -> pa.Array:
         """One column as a plain array; all null if no record of this chunk has it."""

@@ -23,7 +23,7 @@ from millstream.ops.updates import UInt64, both_hashes, hashes_of_values, pack_k
 SCHEMA = pa.schema(
     [
         ("shard", pa.int32()),
-        ("pane", pa.int64()),  # the time of the event
+        ("pane", pa.int64()),  # when it is applied: the time of the event, unless it is late
         ("to", pa.int8()),  # which updater of the group
         ("hash", pa.uint64()),
         ("check", pa.uint64()),
@@ -32,6 +32,7 @@ SCHEMA = pa.schema(
         ("pos", pa.int64()),
         ("value", pa.binary()),
         ("hops", pa.int32()),  # how often what led to it went round; of a partial slate, its events
+        ("behind", pa.int64()),  # of late events: how much earlier their own time is
     ]
 )
 _PLAIN = (
@@ -121,6 +122,7 @@ def event_rows(
     to: int,
     shards: int | None,
     hops: Sequence[int] | None = None,
+    behind: Int64 | None = None,
 ) -> pa.Table:
     """Rows for the exchange; without a number of shards all keys are in the first."""
     count = len(keys.hashes)
@@ -141,6 +143,7 @@ def event_rows(
             pa.array(pos, pa.int64()),
             values,
             pa.array(np.zeros(count, np.int32) if hops is None else hops, pa.int32()),
+            pa.array(np.zeros(count, np.int64) if behind is None else behind),
         ],
         schema=SCHEMA,
     )

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import RunError
-from millstream.ops.chunks import Chunk, Int64, flat
+from millstream.ops.chunks import Chunk, Int64, Mask, flat
 from millstream.ops.codec import encode
 from millstream.ops.emission import without_mark
 from millstream.ops.jobs import Family, Measure, WindowJob
@@ -24,8 +24,6 @@ from millstream.ops.mixed import REFUSED, is_mixed, kind_of
 from millstream.ops.partitioning import Shards, shards_of_columns
 from millstream.ops.records import DeadLetter, dead_row
 from millstream.ops.sessions import find_sessions
-
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass
@@ -67,6 +65,8 @@ def prepare(
     for job in family.jobs:
         inside = job.span.covered(panes)  # before lateness: a gap is too late for no window
         late = inside & (job.span.last_end(panes) <= closed[job.name])
+        if chunk.due is not None and not job.span.whole:
+            late |= inside & chunk.late()
         accounts[job.name] = Account(chunk.take(late), [], int((~inside).sum()), 0)
         takes[job.name] = inside & ~late
     bad = {} if family.jobs[0].keep_null_keys else null_keys(family.keys, chunk)

@@ -44,11 +44,11 @@ class Surroundings:
 class ProcessContext:
     """What a function may ask for beside returning records."""
 
-    __slots__ = ("_around", "_behind", "_given", "_published", "_us")
+    __slots__ = ("_around", "_behind", "_due", "_given", "_published", "_us")
 
     def __init__(self, around: Surroundings, behind: int) -> None:
         self._around, self._behind = around, behind
-        self._us = 0
+        self._us = self._due = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -81,6 +81,7 @@ class ProcessContext:
         us = self._us + 1 if ts is None else _micros("ctx.publish", ts)
         if us <= self._us:
             raise ValueError(f"ctx.publish(ts={ts}): it must be later than the event, {self.ts}")
+        us = max(us, self._due + 1)  # what a late event publishes is not late once more
         packed = pack_key(key)
         if len(packed) > around.longest:
             raise ValueError(
@@ -147,7 +148,9 @@ def process(
     columns = [python_values(chunk.table.column(name)) for name in names]
     for index, values in enumerate(zip(*columns, strict=True)):
         row = dict(zip(names, values, strict=True))
-        ctx._us = int(chunk.ts[index])
+        ctx._us = ctx._due = int(chunk.ts[index])
+        if chunk.due is not None:
+            ctx._due = int(chunk.due[index])
         try:
             key, value = key_and_value(row, keys, nulls)
             event = Event(stream, ctx._us, key, None)
@@ -170,8 +173,10 @@ def process(
         made.origin, made.ts = [made.origin[i] for i in kept], [made.ts[i] for i in kept]
         table, bad = to_table(made.rows, schema)
     out = chunk.at(table, np.array(made.origin, np.int64))
+    ts = np.array(made.ts, np.int64)
+    due = None if out.due is None else np.maximum(ts, out.due - behind)
     return Processed(
-        replace(out, ts=np.array(made.ts, np.int64)),
+        replace(out, ts=ts, due=due),
         [one for index, one in made.published if index not in made.failed],
         [dead_row(around.name, chunk, index, why) for index, why in sorted(made.failed.items())],
     )

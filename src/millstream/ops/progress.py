@@ -6,10 +6,41 @@ in the driver (to plan) and in every keyed task (to close windows in the very ba
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 END = 2**62  # the watermark after the end of all input, in microseconds
 BEGIN = -(2**62)
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """What of a source is still to come once the pieces taken so far have been read."""
+
+    unread: int | None = None  # the first time of files not begun; None if there are none
+    files: dict[int, int] = field(default_factory=dict)  # files that go on -> how far they are
+    clock: int | None = None  # arrival time: all that was received before this has been taken
+
+
+@dataclass
+class Reached:
+    """How far the records of one source came in one task."""
+
+    top: int = BEGIN  # the latest time of all
+    latest: dict[str, int] = field(default_factory=dict)  # participant -> latest time
+    files: dict[int, int] = field(default_factory=dict)  # the same for files that go on
+
+    def merge(self, other: Reached) -> None:
+        """Take in what another task saw."""
+        self.top = max(self.top, other.top)
+        raise_all(self.latest, other.latest)
+        raise_all(self.files, other.files)
+
+
+def raise_all(into: dict[str, int] | dict[int, int], by: dict[str, int] | dict[int, int]) -> None:
+    """Raise every value to the one given, if that is higher."""
+    for who, at in by.items():
+        into[who] = max(at, into.get(who, at))  # type: ignore[index, arg-type]
 
 
 @dataclass(frozen=True)
@@ -21,7 +52,10 @@ class SourceProgress:
     idle: frozenset[str] = frozenset()  # silent for longer than the idle timeout
     ended: bool = False  # all of it has been read
     silent: bool = False  # nothing came from anyone for longer than the idle timeout
-    clock: int | None = None  # arrival time: the wall clock is the progress
+    horizon: Horizon = Horizon()
+    awaited: frozenset[str] = frozenset()  # declared participants that still hold everything back
+    undeclared: bool = False  # bounded, and who takes part is only known at its end
+    top: int = BEGIN  # the latest time of all
 
     def watermark(self) -> int | None:
         """The time before which this source delivers nothing more; None if it holds nothing."""
@@ -29,11 +63,16 @@ class SourceProgress:
             return END
         if self.lateness is None:
             return BEGIN
-        if self.clock is not None:
-            return self.clock - self.lateness
-        active = [at for who, at in self.latest.items() if who not in self.idle]
-        if active:
-            return min(active) - self.lateness
+        if self.horizon.clock is not None:
+            return self.horizon.clock - self.lateness
+        if self.awaited or self.undeclared:
+            return BEGIN
+        holding = [at for who, at in self.latest.items() if who not in self.idle]
+        holding.extend(self.horizon.files.values())
+        if self.horizon.unread is not None:
+            holding.append(self.horizon.unread)
+        if holding:
+            return max(BEGIN, min(holding) - self.lateness)
         return None if self.silent else BEGIN
 
     def on_time(self) -> int | None:
@@ -44,35 +83,40 @@ class SourceProgress:
 
     def furthest(self) -> int:
         """The latest time of all: no watermark before the end of the source is beyond it."""
-        clock = BEGIN if self.clock is None else self.clock
-        return max([*self.latest.values(), clock])
+        return max(self.top, BEGIN if self.horizon.clock is None else self.horizon.clock)
 
-    def seen(self, latest: dict[str, int]) -> SourceProgress:
-        """This progress after a batch in which participants got so far."""
-        merged = dict(self.latest)
-        for who, at in latest.items():
-            merged[who] = max(at, merged.get(who, at))
-        silent = self.silent and not latest
-        return replace(self, latest=merged, idle=self.idle - latest.keys(), silent=silent)
+    def seen(self, reached: Reached) -> SourceProgress:
+        """This progress after a batch in which records got so far."""
+        latest, files = dict(self.latest), dict(self.horizon.files)
+        raise_all(latest, reached.latest)
+        raise_all(files, {number: at for number, at in reached.files.items() if number in files})
+        return replace(
+            self,
+            latest=latest,
+            horizon=replace(self.horizon, files=files),
+            idle=self.idle - reached.latest.keys(),
+            silent=self.silent and reached.top == BEGIN,
+            awaited=self.awaited - reached.latest.keys(),
+            top=max(self.top, reached.top),
+        )
 
-    def holder(self) -> str | None:
-        """The participant that holds the watermark back, if one does."""
-        active = {who: at for who, at in self.latest.items() if who not in self.idle}
-        return min(active, key=lambda who: active[who]) if active and not self.ended else None
+    def holder(self) -> str | int | None:
+        """Who holds the watermark back, if anybody does: a participant, or the number of a file."""
+        if self.ended or self.lateness is None or self.horizon.clock is not None:
+            return None
+        if self.awaited:
+            return min(self.awaited)
+        holding: list[tuple[int, str | int]] = [
+            (at, who) for who, at in self.latest.items() if who not in self.idle
+        ]
+        holding.extend((at, number) for number, at in self.horizon.files.items())
+        return min(holding, key=lambda one: one[0])[1] if holding else None
 
 
-def merge_latest(parts: list[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
-    """Progress reports of many tasks as one: source -> participant -> latest time."""
-    merged: dict[str, dict[str, int]] = {}
+def merge_reached(parts: Iterable[dict[str, Reached]]) -> dict[str, Reached]:
+    """Reports of many tasks as one, by source."""
+    merged: dict[str, Reached] = {}
     for part in parts:
-        for source, latest in part.items():
-            into = merged.setdefault(source, {})
-            for who, at in latest.items():
-                into[who] = max(at, into.get(who, at))
+        for source, reached in part.items():
+            merged.setdefault(source, Reached()).merge(reached)
     return merged
-
-
-def lowest(watermarks: list[int | None]) -> int:
-    """The watermark of an operator fed by these: the lowest of those that hold anything."""
-    holding = [at for at in watermarks if at is not None]
-    return min(holding) if holding else BEGIN

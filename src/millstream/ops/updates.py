@@ -341,6 +341,7 @@ class Machine:
         self.now = now
         self.latest = latest  # the latest time of all input, once that has ended
         self.names = names or {}  # origins by number
+        self.behind: dict[tuple[int, int], int] = {}  # late events: how much earlier they are
         self.out = Outcome()
         self.ctx = Context(job, streams, declared, now, longest)
         codec = job.codec
@@ -359,10 +360,11 @@ class Machine:
     def call_plain(self, cell: Cell, events: Iterable[Item]) -> None:
         """`call` for several events of one key, where most calls only change the slate."""
         ctx, fn, names, key = self.ctx, self.job.fn, self.names, cell.key
-        most, blank = self.job.max_slate, self.blank
+        most, blank, behind = self.job.max_slate, self.blank, self.behind
         for us, src, pos, packed in events:
             stored = cell.data
-            event = Event(names.get(src, ""), us, key, packed)
+            ts = us - behind.get((src, pos), 0) if behind else us
+            event = Event(names.get(src, ""), ts, key, packed)
             ctx._us = us
             try:
                 slate = {} if stored is None else unpack(stored)
@@ -397,7 +399,8 @@ class Machine:
             gone_by = self.now if job.clock == "wall" else max(us, self.closed)
             if cell.expires <= gone_by:
                 stored = None  # for this call; if it fails, nothing has changed
-        event = Event(TIMER if timer else self.names.get(src, ""), us, cell.key, packed)
+        ts = us - self.behind.get((src, pos), 0) if self.behind else us
+        event = Event(TIMER if timer else self.names.get(src, ""), ts, cell.key, packed)
         ctx._us = us
         try:
             slate = self._new() if stored is None else self._decode(stored)

@@ -8,15 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from millstream.durations import micros
 from millstream.errors import CheckpointError
 from millstream.graph import nodes
 from millstream.ops.jobs import Family, timestamp
-from millstream.ops.progress import BEGIN, END, SourceProgress
+from millstream.ops.progress import BEGIN, END
 from millstream.ops.rates import Rate
 from millstream.plan.stages import Plan
 from millstream.state.checkpoint import Checkpoint
@@ -139,25 +137,11 @@ def _before(place: Checkpoint, now: Manifest) -> Manifest | None:
 def _watermarks(plan: Plan, now: Manifest) -> dict[str, int]:
     """The watermarks of sources and keyed operators at the moment of the commit."""
     sources = {
-        node.name: _progress(node.spec, now.sources.get(node.name) or SourceState(), now.at)
+        node.name: (now.sources.get(node.name) or SourceState()).watermark
         for node in plan.sources()
     }
-    of_sources = {name: progress.watermark() for name, progress in sources.items()}
-    known = {name: at for name, at in of_sources.items() if at is not None}
-    return known | plan.watermarks(of_sources)
-
-
-def _progress(spec: Any, state: SourceState, at: float) -> SourceProgress:
-    timeout = micros(spec.idle_timeout, "idle_timeout") / 1e6
-    idle = frozenset(who for who, seen in state.seen_at.items() if at - seen > timeout)
-    return SourceProgress(
-        spec.lateness_micros(),
-        dict(state.latest),
-        frozenset() if spec.bounded else idle,
-        ended=state.ended,
-        silent=bool(idle) and idle == state.seen_at.keys() and not spec.bounded,
-        clock=int(at * 1e6) if spec.time is None else None,
-    )
+    known = {name: at for name, at in sources.items() if at is not None}
+    return known | plan.watermarks(sources, reached=now.watermarks)
 
 
 def moment(at: int) -> str:

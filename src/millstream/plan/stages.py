@@ -126,12 +126,17 @@ class Plan:
         return [node for node in self.nodes if isinstance(node, kinds)]
 
     def watermarks(
-        self, of_sources: dict[str, int | None], holds: dict[str, int] | None = None
+        self,
+        of_sources: dict[str, int | None],
+        holds: dict[str, int] | None = None,
+        reached: dict[str, int] | None = None,
     ) -> dict[str, int]:
         """The watermark at the input of every keyed operator.
 
         `holds`: updaters with events that wait for the next batch, and the first time of these.
+        `reached`: where watermarks have been before; none goes back.
         """
+        before = reached or {}
         out: dict[str, int | None] = {}
         at_input: dict[str, int] = {}
         for names in self.order:
@@ -140,6 +145,7 @@ class Plan:
             known = [out[name] for name in feeding]
             lowest = min((at for at in known if at is not None), default=None)
             at = BEGIN if lowest is None else lowest
+            at = max([at, *(before[name] for name in names if name in before)])
             waiting = [holds[name] for name in names if holds and name in holds]
             for node in members:
                 out[node.name] = lowest if not waiting else min(at, *waiting)

@@ -33,7 +33,7 @@ def adopt(plan: Plan, known: Program, manifest: Manifest) -> tuple[Program, list
     program = copy.deepcopy(known)
     described = describe_program(plan)
     notes = _drop(plan, program, manifest)
-    latest = [at for state in manifest.sources.values() for at in state.latest.values()]
+    latest = [state.top for state in manifest.sources.values() if state.top is not None]
     if manifest.batch >= 0 and latest:
         for family in plan.families.values():
             notes.extend(_fill(family, program, manifest, max(latest)))

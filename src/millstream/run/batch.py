@@ -13,8 +13,9 @@ from typing import Any
 
 from millstream.io.readers import Split
 from millstream.ops.firing import Firing
+from millstream.ops.lateness import Extent
 from millstream.ops.ordering import Sample
-from millstream.ops.progress import SourceProgress
+from millstream.ops.progress import Reached, SourceProgress
 from millstream.ops.records import DeadLetter
 from millstream.state.manifests import Output
 from millstream.state.segments import Segment, SegmentFile
@@ -57,6 +58,7 @@ class Batch:
     shards: int
     checkpoint: str
     progress: dict[str, SourceProgress]  # per source, before this batch
+    watermarks: dict[str, int]  # per operator, reached before this batch
     closed: dict[str, int]
     segments: dict[str, dict[str, dict[str, list[Segment]]]]
     files: dict[str, SegmentFile]
@@ -85,7 +87,7 @@ class Seen:
     level: int
     part: int
     attempt: str
-    latest: dict[str, dict[str, int]] = field(default_factory=dict)  # source -> participant -> ts
+    reached: dict[str, Reached] = field(default_factory=dict)  # source -> how far it came
     counts: dict[str, int] = field(default_factory=dict)  # operator -> records this task gave it
     above: dict[str, int] = field(default_factory=dict)  # the same of all levels before
     holds: dict[str, int] = field(default_factory=dict)  # updater -> first time it did not get to
@@ -100,7 +102,8 @@ class Control:
     part: int
     attempt: str
     upstream: frozenset[tuple[int, int, str]] = frozenset()  # attempts whose rows it worked on
-    latest: dict[str, dict[str, int]] = field(default_factory=dict)
+    reached: dict[str, Reached] = field(default_factory=dict)  # source -> how far it came
+    extents: dict[str, list[Extent]] = field(default_factory=dict)  # source -> of each piece
     ledger: dict[str, Counter[str]] = field(default_factory=dict)
     dead: list[DeadLetter] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)

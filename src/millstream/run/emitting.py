@@ -201,9 +201,19 @@ class Emitting:
     # -- events that go to updaters -------------------------------------------------------------
 
     def deliver(
-        self, node: nodes.Update, keys: Keys, ts: Int64, src: int, pos: Int64, values: pa.Array
+        self,
+        node: nodes.Update,
+        keys: Keys,
+        ts: Int64,
+        src: int,
+        pos: Int64,
+        values: pa.Array,
+        behind: Int64 | None = None,
     ) -> None:
-        """Events for an updater: into the exchange, around the cycle, or into partial slates."""
+        """Events for an updater: into the exchange, around the cycle, or into partial slates.
+
+        `ts` is when they are applied; `behind`: by how much the time of late ones is before that.
+        """
         group = self.task.plan.group_of(node.name)
         to = group.number(node.name)
         if self.arrivals is not None and node.name in self.cycle:
@@ -213,10 +223,10 @@ class Emitting:
             ):
                 self.arrivals.append(Arrival(to, us, src, at, key_hash, check, packed, value))
         elif group.jobs[0].merge is not None:
-            self._fold(group, keys, ts, src, pos, values)
+            self._fold(group, keys, ts if behind is None else ts - behind, src, pos, values)
         else:
             shards = None if group.cyclic else self.task.batch.shards
-            rows = event_rows(keys, ts, src, pos, values, to, shards)
+            rows = event_rows(keys, ts, src, pos, values, to, shards, behind=behind)
             self.task.events.setdefault(group.name, []).append(rows)
 
     def _fold(

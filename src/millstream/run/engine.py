@@ -25,7 +25,8 @@ from millstream.io.claims import Claim, Lease
 from millstream.io.writers import discard_staged
 from millstream.ops.chunks import OFFSET_BITS, concat, decode_block, in_place
 from millstream.ops.firing import Firing, fires, passes
-from millstream.ops.progress import END
+from millstream.ops.lateness import Extent, out_of_order
+from millstream.ops.progress import BEGIN, END, Reached, merge_reached
 from millstream.ops.records import DeadLetter
 from millstream.ops.spans import NOTHING_CLOSED
 from millstream.plan.stages import Plan
@@ -39,8 +40,9 @@ from millstream.run.faults import crash_point
 from millstream.run.mirroring import Mirrors
 from millstream.run.program import check_owners, check_program, owner_of, renew_lease
 from millstream.run.publishing import publish, recover, stage_delivery
-from millstream.run.sources import Tracker, make_tracker, progress_of
+from millstream.run.sources import make_tracker, progress_of
 from millstream.run.spreading import Spreading, readers
+from millstream.run.tracking import Tracker
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import Manifest, SourceState
@@ -49,6 +51,7 @@ from millstream.state.segments import time_of, write_durably
 _SMALL = 20_000  # rows a single task handles faster than two and an exchange
 _FIRST_ROWS = 200_000
 _GARBAGE_EVERY = 10
+_ORDERED = 8  # batches for which a source that was jumbled is read in order
 _PAUSE = 0.5  # seconds between looks at a full disk
 
 T = TypeVar("T")
@@ -81,6 +84,7 @@ class Engine:
         self.trackers: dict[str, Tracker] = {}
         self.notes: list[str] = []
         self.spreading = Spreading()
+        self.ordered: dict[str, int] = {}  # sources read in order, up to which batch
         self.readers: dict[str, int] = {}  # tasks that read each source in the last batch
         self.mirrors: Mirrors | None = None
         self._claims: list[Claim] = []
@@ -231,9 +235,7 @@ class Engine:
         batch = self._batch(self._parallelism(pending, parts))
         crash_point("batch-planned", batch.number)
         started = time.perf_counter()
-        tasks = self.spreading.spread(splits, self.trackers, batch.parallelism)
-        self.readers = readers(tasks, list(self.trackers))
-        items = self._run(executor, batch, tasks)
+        items = self._run(executor, batch, splits)
         controls = [payload for _, tag, _, payload in items if tag == "control"]
         crash_point("tasks-done", batch.number)
         self._commit(batch, controls, items)
@@ -300,13 +302,13 @@ class Engine:
         out = {}
         for node in self.plan.sources():
             state = self.manifest.sources.get(node.name) or SourceState()
-            ended = self.trackers[node.name].ended
-            out[node.name] = progress_of(node.spec, state, ended, wall, self.started)
+            tracker = self.trackers[node.name]
+            out[node.name] = progress_of(node.spec, state, tracker, wall, self.started)
         return out
 
     def _watermarks(self) -> dict[str, int]:
         progress = {name: p.watermark() for name, p in self._progress().items()}
-        return self.plan.watermarks(progress)
+        return self.plan.watermarks(progress, reached=self.manifest.watermarks)
 
     def _batch(self, parallelism: int) -> Batch:
         return Batch(
@@ -316,6 +318,7 @@ class Engine:
             shards=self.shards,
             checkpoint=str(self.checkpoint.path),
             progress=self._progress(),
+            watermarks=self.manifest.watermarks,
             closed={name: self._closed(name) for name in self.plan.levels},
             segments=self.manifest.segments,
             files=self.manifest.files,
@@ -348,14 +351,21 @@ class Engine:
                 limits.update(dict.fromkeys((job.name for job in group.jobs), at))
         return limits
 
-    def _run(self, executor: Executor, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]:
-        """Run the tasks; again as a whole if tasks saw different attempts or wrote other types."""
+    def _run(
+        self, executor: Executor, batch: Batch, splits: dict[str, list[AnySplit]]
+    ) -> list[Item]:
+        """Run the tasks; again as a whole if they differ in what they saw, judged or wrote."""
         while True:
-            items = self._patiently(partial(executor.run, batch, parts), batch)
+            ordered = {name for name, until in self.ordered.items() if batch.number <= until}
+            tasks = self.spreading.spread(splits, self.trackers, batch.parallelism, ordered)
+            self.readers = readers(tasks, list(self.trackers))
+            items = self._patiently(partial(executor.run, batch, tasks), batch)
             controls = [payload for _, tag, _, payload in items if tag == "control"]
             written, agree = fitting.agreed(batch.written, controls)
-            if _same_attempts(controls) and agree:
+            jumbled = _jumbled(batch, controls) - ordered
+            if _same_attempts(controls) and agree and not jumbled:
                 return items
+            self.ordered.update(dict.fromkeys(jumbled, batch.number + _ORDERED))
             self._discard(batch)
             batch = replace(batch, written=written)
 
@@ -490,22 +500,28 @@ class Engine:
         """Move sources and operators on to where this batch brought them."""
         wall = self.clock()
         progress = {}
+        reports = merge_reached(control.reached for control in controls if control.level == 0)
         for node in self.plan.sources():
             before = self.manifest.sources.get(node.name) or SourceState()
-            state = SourceState(seen_at=dict(before.seen_at))
-            self.trackers[node.name].save(state)
-            seen = batch.progress[node.name]
-            for control in controls:
-                if control.level == 0:
-                    latest = control.latest.get(node.name, {})
-                    seen = seen.seen(latest)
-                    state.seen_at.update(dict.fromkeys(latest, wall))
-            state.latest = seen.latest
-            state.ended = self.trackers[node.name].ended
-            progress[node.name] = seen.watermark()
+            report = reports.get(node.name, Reached())
+            seen = batch.progress[node.name].seen(report)
+            tracker = self.trackers[node.name]
+            tracker.reached(report.files, batch.now)
+            state = SourceState(seen_at=dict(before.seen_at), heard=before.heard)
+            tracker.save(state)
+            state.seen_at.update(dict.fromkeys(report.latest, wall))
+            if report.top > BEGIN:
+                state.heard = wall
+            state.latest, state.top = seen.latest, None if seen.top == BEGIN else seen.top
+            state.ended = tracker.ended
+            state.watermark = progress[node.name] = seen.watermark()
             manifest.sources[node.name] = state
         holds = held_back(batch.limits, *(control.holds for control in controls))
-        self.watermarks = self.plan.watermarks(progress, holds)
+        self.watermarks = self.plan.watermarks(progress, holds, self.manifest.watermarks)
+        manifest.watermarks = dict(self.manifest.watermarks)
+        manifest.watermarks.update(
+            {name: at for name, at in self.watermarks.items() if BEGIN < at < END}
+        )
         for operator, at in self.watermarks.items():
             if operator not in self.plan.jobs:
                 reached = min(c.last_end[operator] for c in controls if operator in c.last_end)
@@ -615,6 +631,19 @@ class Engine:
 def _release(claims: Iterable[Claim]) -> None:
     for claim in claims:
         claim.release()
+
+
+def _jumbled(batch: Batch, controls: list[Control]) -> set[str]:
+    """Sources of which some record is late by one that another task read."""
+    found: dict[str, list[list[Extent]]] = {}
+    for control in controls:
+        for name, extents in control.extents.items():
+            found.setdefault(name, []).append(extents)
+    return {
+        name
+        for name, parts in found.items()
+        if len(parts) > 1 and out_of_order(chain(*parts), batch.progress[name])
+    }
 
 
 def _same_attempts(controls: list[Control]) -> bool:

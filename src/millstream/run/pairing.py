@@ -91,9 +91,9 @@ def _pieces(node: nodes.Pairs, chunk: Chunk) -> Iterator[list[int]]:
 
 
 def _marks(node: nodes.Pairs, chunk: Chunk) -> list[Any]:
-    """What records of one piece have in common: the pane, and whether and when they are changes."""
+    """What records of one piece have in common: pane, sign, revision, lateness."""
     pane = None if node.span is None else node.span.pane_of(chunk.ts)
-    return [pane, chunk.sign, chunk.revision]
+    return [pane, chunk.sign, chunk.revision, None if chunk.due is None else chunk.late()]
 
 
 def _last(node: nodes.Pairs, chunk: Chunk, piece: list[int]) -> int:

@@ -290,13 +290,13 @@ class Handle:
         watermarks, held_by = dict(engine.watermarks), {}
         for node in engine.plan.sources():
             state = engine.manifest.sources.get(node.name) or SourceState()
-            ended = engine.trackers[node.name].ended
-            known = progress_of(node.spec, state, ended, engine.clock(), engine.started)
+            tracker = engine.trackers[node.name]
+            known = progress_of(node.spec, state, tracker, engine.clock(), engine.started)
             at, holder = known.watermark(), known.holder()
             if at is not None:
                 watermarks[node.name] = at
-            if holder:
-                held_by[node.name] = holder
+            if holder is not None:
+                held_by[node.name] = holder if isinstance(holder, str) else tracker.name_of(holder)
         return Live(
             rows_per_second=progress.rows_per_second,
             batch_seconds=progress.batch_seconds,

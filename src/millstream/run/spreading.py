@@ -6,7 +6,7 @@ batch, and smoothed. Pieces go to the task that has the least to do so far, the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from millstream.run.batch import AnySplit, Control, RateSplit, SpoolSplit
@@ -19,6 +19,7 @@ class Sized(Protocol):
     """A source that knows how many rows a piece of it has, about."""
 
     def weigh(self, split: AnySplit) -> float: ...
+    def together(self, split: AnySplit) -> int: ...
 
 
 class Spreading:
@@ -28,25 +29,37 @@ class Spreading:
         self.seconds: dict[str, float] = {}  # source -> what a row takes
 
     def spread(
-        self, splits: Mapping[str, list[AnySplit]], sources: Mapping[str, Sized], parts: int
+        self,
+        splits: Mapping[str, list[AnySplit]],
+        sources: Mapping[str, Sized],
+        parts: int,
+        ordered: Collection[str] = (),
     ) -> list[list[AnySplit]]:
-        """Splits per task; as many tasks as there is something for."""
+        """Splits per task; as many tasks as there is something for.
+
+        `ordered`: sources whose participants are each read by one task, from piece to piece.
+        """
         known = self.seconds.values()
         usual = sum(known) / len(known) if known else _GUESS
-        costs = [
-            (self.seconds.get(name, usual) * max(1.0, sources[name].weigh(split)), index, split)
-            for name, taken in splits.items()
-            for index, split in enumerate(taken)
-        ]
-        tasks: list[list[tuple[int, int, AnySplit]]] = [
-            [] for _ in range(max(1, min(parts, len(costs))))
+        units: dict[tuple[int, int], tuple[float, list[AnySplit]]] = {}
+        for name, taken in splits.items():
+            for index, split in enumerate(taken):
+                together = sources[name].together(split) if name in ordered else index
+                cost, several = units.get((split.source, together), (0.0, []))
+                cost += self.seconds.get(name, usual) * max(1.0, sources[name].weigh(split))
+                units[split.source, together] = (cost, [*several, split])
+        tasks: list[list[tuple[tuple[int, int], list[AnySplit]]]] = [
+            [] for _ in range(max(1, min(parts, len(units))))
         ]
         load = [0.0] * len(tasks)
-        for cost, index, split in sorted(costs, key=lambda one: (-one[0], one[2].source, one[1])):
+        for unit, (cost, several) in sorted(units.items(), key=lambda one: (-one[1][0], one[0])):
             least = load.index(min(load))
             load[least] += cost
-            tasks[least].append((split.source, index, split))
-        return [[split for _, _, split in sorted(task, key=lambda one: one[:2])] for task in tasks]
+            tasks[least].append((unit, several))
+        return [
+            [split for _, several in sorted(task, key=lambda one: one[0]) for split in several]
+            for task in tasks
+        ]
 
     def learn(self, controls: Iterable[Control]) -> None:
         """Take in what the tasks of a batch measured."""

@@ -11,28 +11,39 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millstream.api.sinks import FileSink
 from millstream.durations import micros
 from millstream.graph import nodes
+from millstream.io.readers import Split
 from millstream.io.writers import stage_file
 from millstream.ops.chunks import Chunk, concat, encode_block, flat, placed
 from millstream.ops.emission import drop_replaced
 from millstream.ops.events import keys_of, packed_values
 from millstream.ops.jobs import Family
+from millstream.ops.lateness import Place, Watch
 from millstream.ops.ordering import Sample, as_block, bounds_of, in_order, ranges
 from millstream.ops.preparing import merge_panes, null_keys, prepare
 from millstream.ops.processing import Surroundings, process
-from millstream.ops.progress import BEGIN, merge_latest
+from millstream.ops.progress import BEGIN, Reached, merge_reached
 from millstream.ops.records import DeadLetter, as_json, dead_row
 from millstream.plan.stages import Plan
 from millstream.run import fitting
-from millstream.run.batch import AnySplit, Batch, Control, Item, Seen, held_back
+from millstream.run.batch import (
+    AnySplit,
+    Batch,
+    Control,
+    Item,
+    RateSplit,
+    Seen,
+    SpoolSplit,
+    held_back,
+)
 from millstream.run.emitting import Emitting
 from millstream.run.keyed import run_keyed
 from millstream.run.mirroring import mirrors_slates
@@ -59,6 +70,7 @@ class Task:
         self.events: dict[str, list[pa.Table]] = {}
         self.emitting = Emitting(self)
         self.samples: dict[str, Sample] = {}  # keys of results that are to be sorted
+        self.watches: dict[str, Watch] = {}
         self.sunk: dict[str, list[Chunk]] = {}
         self.forwarded: list[Item] = []
         self.above: Counter[str] = Counter()  # records that levels before gave to operators
@@ -71,6 +83,7 @@ class Task:
         sources = self.plan.sources()
         for split in splits:
             source = sources[split.source]
+            watch = self._watch(source)
             begun, before = time.perf_counter(), self.control.rows_in
             for piece in read(
                 self.plan.formats[source.name], split, self.batch.now, self.batch.times
@@ -84,13 +97,15 @@ class Task:
                     for d in piece.dead
                 )
                 self.control.rows_in += piece.offered
-                self._note_progress(source, piece.chunk)
-                chunk = piece.chunk
-                number = self.plan.number(source)
-                self.push(source, Chunk(chunk.table, chunk.ts, chunk.pos, number))
+                due = watch.mark(piece.chunk, *_place(split))
+                self.push(source, replace(piece.chunk, src=self.plan.number(source), due=due))
             rows, seconds = self.control.read.get(source.name, (0, 0.0))
             rows += self.control.rows_in - before
             self.control.read[source.name] = (rows, seconds + time.perf_counter() - begun)
+        for name, watch in self.watches.items():
+            self.control.future += watch.untrusted
+            self.control.reached[name] = watch.reached
+            self.control.extents[name] = list(watch.extents.values())
         yield from self._finish(started)
 
     def keyed(self, items: Iterable[Item]) -> Iterator[Item]:
@@ -108,20 +123,22 @@ class Task:
             else:
                 self.forwarded.append(item)
         self.control.upstream = frozenset((s.level, s.part, s.attempt) for s in seen)
-        self.control.latest = merge_latest([s.latest for s in seen])
+        self.control.reached = merge_reached(s.reached for s in seen)
         self.above = Counter(seen[0].above) if seen else Counter()
         for one in seen:
             self.above.update(one.counts)
             self.control.holds.update(one.holds)
         progress = {
-            name: p.seen(self.control.latest.get(name, {}))
+            name: p.seen(self.control.reached.get(name, Reached()))
             for name, p in self.batch.progress.items()
         }
         held = held_back(self.batch.limits, self.control.holds)
         time_now = Clocks(
-            self.plan.watermarks({name: p.watermark() for name, p in progress.items()}, held),
+            self.plan.watermarks(
+                {name: p.watermark() for name, p in progress.items()}, held, self.batch.watermarks
+            ),
             self.plan.watermarks({name: p.on_time() for name, p in progress.items()}, held),
-            max((at for p in progress.values() for at in p.latest.values()), default=BEGIN),
+            max((p.top for p in progress.values()), default=BEGIN),
             self.plan.furthest({name: p.furthest() for name, p in progress.items()}),
         )
         self._sorted(rows, seen)
@@ -253,15 +270,13 @@ class Task:
         counts = self.ledger(node.name)
         counts["offered"] += len(chunk)
         job, keys = node.job, node.keys[via]
-        late = chunk.ts < self.batch.closed[node.name]
-        if job.order == "event" and late.any():
-            if job.late == "divert":
+        late = np.zeros(len(chunk), np.bool_)
+        if job.order == "event":
+            late = chunk.late() | (chunk.ts < self.batch.closed[node.name])
+            if job.late == "divert" and late.any():
                 counts["diverted"] += int(late.sum())
                 self.push_late(node.name, chunk.take(late))
-                chunk = chunk.take(~late)
-                late = late[:0]
-        else:
-            late = late[:0]
+                chunk, late = chunk.take(~late), late[~late]
         if not len(chunk):
             return
         known = keys_of(chunk, keys)
@@ -275,13 +290,17 @@ class Task:
             counts["dead"] += len(dead)
             good = np.ones(len(chunk), np.bool_)
             good[list(bad)] = False
-            chunk, known = chunk.take(good), known.take(good)
-            late = late[good] if len(late) else late
+            chunk, known, late = chunk.take(good), known.take(good), late[good]
         counts["late"] += int(late.sum())
         counts["aggregated"] += len(chunk) - int(late.sum())
         if len(chunk):
             values = packed_values(chunk, keys)
-            self.emitting.deliver(node, known, chunk.ts, chunk.src, chunk.pos, values)
+            due = chunk.ts
+            if late.any():  # what is late for good is applied with what this batch applies first
+                due = np.maximum(chunk.ts if chunk.due is None else chunk.due, chunk.ts)
+                due[late] = np.maximum(due[late], self.batch.closed[node.name])
+            behind = due - chunk.ts if late.any() else None
+            self.emitting.deliver(node, known, due, chunk.src, chunk.pos, values, behind)
 
     def push_late(self, operator: str, late: Chunk) -> None:
         """What is late goes to those who asked for it."""
@@ -311,24 +330,14 @@ class Task:
         counts["dead"] += dead
         counts["aggregated"] += offered - dead
 
-    def _note_progress(self, source: nodes.Source, chunk: Chunk) -> None:
-        """The latest time per participant; a time too far ahead of the clock does not count."""
-        limit = self.batch.now + micros(source.spec.max_future_skew, "skew", zero=True)
-        trusted = chunk.ts <= limit
-        self.control.future += int((~trusted).sum())
-        latest = self.control.latest.setdefault(source.name, {})
-        if source.spec.participant is None:
-            if trusted.any():
-                _raise_to(latest, "", int(chunk.ts[trusted].max()))
-            return
-        who = pc.cast(chunk.column(source.spec.participant), pa.string()).fill_null("")
-        names = who.dictionary_encode()
-        codes = names.indices.to_numpy(zero_copy_only=False)[trusted]
-        highest = np.full(len(names.dictionary), np.iinfo(np.int64).min)
-        np.maximum.at(highest, codes, chunk.ts[trusted])
-        for name, at in zip(names.dictionary.to_pylist(), highest.tolist(), strict=True):
-            if at > np.iinfo(np.int64).min:
-                _raise_to(latest, name, at)
+    def _watch(self, source: nodes.Source) -> Watch:
+        """Who looks after the times of a source; one too far ahead of the clock does not count."""
+        if source.name not in self.watches:
+            spec = source.spec
+            future = self.batch.now + micros(spec.max_future_skew, "skew", zero=True)
+            progress = self.batch.progress[source.name]
+            self.watches[source.name] = Watch(progress, spec.participant, future)
+        return self.watches[source.name]
 
     # -- leaving --------------------------------------------------------------------------------
 
@@ -348,7 +357,7 @@ class Task:
             control.level,
             control.part,
             self.attempt,
-            control.latest,
+            control.reached,
             counts,
             dict(self.above),
             dict(control.holds),
@@ -418,5 +427,12 @@ class Task:
         return fitted.table
 
 
-def _raise_to(latest: dict[str, int], who: str, at: int) -> None:
-    latest[who] = max(at, latest.get(who, at))
+def _place(split: AnySplit) -> tuple[Place, int | None, int | None]:
+    """Where a piece stands among those of its source; of a file also which, and its time before."""
+    match split:
+        case Split():
+            return (split.file, split.start), split.file, split.after
+        case SpoolSplit():
+            return (split.file, 0), None, None
+        case RateSplit():
+            return (0, split.start), None, None

@@ -101,6 +101,8 @@ def run_group(around: Surroundings, blocks: list[bytes]) -> dict[str, Outcome]:
     planned = until = END if at_once else first.machine.limit
     ready = waiting.due(BEGIN if at_once else batch.worked_to(first.job.name), until)
     rest: list[_Item] = []
+    for member in members:
+        member.machine.behind = _behind(ready)
     if first.job.merge is not None:
         _merge(first, ready)
     elif group.cyclic:
@@ -197,6 +199,15 @@ def _by_key(member: _Member, ready: pa.Table | None) -> None:
         )
     for key in {**timers, **alarms}:
         run_key(machine, member.cells[key][0], (), timers.get(key, []), key in alarms)
+
+
+def _behind(ready: pa.Table | None) -> dict[tuple[int, int], int]:
+    """Late events by origin and position: how much earlier than when applied their time is."""
+    if ready is None or "behind" not in ready.column_names:  # waiting since an older version
+        return {}
+    late = ready.filter(pc.greater(ready.column("behind"), 0))
+    columns = (flat(late.column(name)).to_pylist() for name in ("src", "pos", "behind"))
+    return {(src, pos): by for src, pos, by in zip(*columns, strict=True)}
 
 
 def _sorted(rows: pa.Table) -> pa.Table:
@@ -386,6 +397,7 @@ def _event_rows(items: list[_Item]) -> pa.Table | None:
         "pos": [item.pos for item in items],
         "value": [item.value for item in items],
         "hops": [item.hops for item in items],
+        "behind": [0] * len(items),  # what was late is applied in the batch it came with
     }
     return pa.table(columns, schema=SCHEMA)
 
@@ -433,7 +445,6 @@ def _account(around: Surroundings, member: _Member, ready: pa.Table | None, numb
     """Dead letters, and which keys had the most events."""
     control, name = around.control, member.job.name
     ledger = control.ledger.setdefault(name, Counter())
-    late = member.machine.closed if member.job.order == "event" else BEGIN
     if member.machine.out.fired:
         ledger["results"] += member.machine.out.fired
     for failure in member.machine.out.failures:
@@ -442,7 +453,8 @@ def _account(around: Surroundings, member: _Member, ready: pa.Table | None, numb
             ledger["failed"] += 1
             ledger["results"] -= 1
         else:
-            ledger["late" if failure.us < late else "aggregated"] -= 1
+            late = (failure.src, failure.pos) in member.machine.behind
+            ledger["late" if late else "aggregated"] -= 1
             ledger["dead"] += 1
     if ready is None:
         return

@@ -58,8 +58,12 @@ class SourceState(msgspec.Struct):
     registry_sum: int = 0  # and their checksum
     files: int = 0
     open: dict[str, int] = {}  # file number -> offset reached, for files not yet complete
-    latest: dict[str, int] = {}
+    reached: dict[str, int] = {}  # and the latest time in each
+    latest: dict[str, int] = {}  # participant -> its latest time
     seen_at: dict[str, float] = {}  # wall-clock time a participant was last heard of
+    heard: float = 0.0  # the same of anybody
+    top: int | None = None  # the latest time of all
+    watermark: int | None = None  # None: it holds nothing back
     ended: bool = False
     extra: dict[str, Any] = {}
 
@@ -75,6 +79,7 @@ class Manifest(msgspec.Struct):
     closed: dict[str, int] = {}  # operator -> last window end that has left, in microseconds
     segments: dict[str, dict[str, dict[str, list[Segment]]]] = {}  # operator, table, shard
     files: dict[str, SegmentFile] = {}
+    watermarks: dict[str, int] = {}  # operator -> how far its input has come, for good
     ledger: dict[str, dict[str, int]] = {}
     firing: dict[str, list[int]] = {}  # operator -> when it gave early results last
     strategies: dict[str, str] = {}  # operator -> how its windows slid last

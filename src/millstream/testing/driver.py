@@ -25,7 +25,7 @@ from millstream.errors import ConfigError
 from millstream.graph import nodes as graph
 from millstream.io.formats import Format, parse_schema
 from millstream.ops.codec import as_key
-from millstream.ops.progress import BEGIN
+from millstream.ops.progress import BEGIN, Horizon
 from millstream.ops.records import to_table
 from millstream.plan.planner import make_plan
 from millstream.run.batch import AnySplit, SpoolSplit
@@ -46,9 +46,15 @@ class Pushed:
     """A source that has what was pushed; it stands in for the real one."""
 
     def __init__(
-        self, number: int, directory: Path, state: SourceState, clock: Callable[[], float]
+        self,
+        number: int,
+        directory: Path,
+        state: SourceState,
+        clock: Callable[[], float],
+        by_arrival: bool = False,
     ) -> None:
         self.number, self.directory, self.clock = number, directory, clock
+        self.by_arrival = by_arrival
         self.ended = state.ended
         self.next: int = state.extra.get("next", 0)
         self.waiting: list[list[Any]] = []
@@ -72,12 +78,27 @@ class Pushed:
         self.waiting = []
         return splits
 
+    def horizon(self, now: int) -> Horizon:
+        """By arrival, all that was pushed has been taken."""
+        return Horizon(clock=now if self.by_arrival else None)
+
+    def reached(self, files: dict[int, int], now: int) -> None:
+        """Pieces are not participants."""
+
     def weigh(self, split: AnySplit) -> float:
         """The rows of a piece."""
         return rows_of(split)
 
+    def together(self, split: AnySplit) -> int:
+        """All that was pushed to a source is one participant, or shares them."""
+        return 0
+
     def learn(self, rows: int) -> None:
         """Nothing to learn."""
+
+    def name_of(self, file: int) -> str:
+        """What was pushed has no name."""
+        return f"piece {file}"
 
     def save(self, state: SourceState) -> None:
         """Keep the number of the next piece."""
@@ -148,7 +169,11 @@ class Driver:
             self._settings,
             clock=lambda: self.now,
             trackers=lambda number, node, fmt, path, state: Pushed(
-                number, pushed / node.name.replace(" ", "_"), state, lambda: self.now
+                number,
+                pushed / node.name.replace(" ", "_"),
+                state,
+                lambda: self.now,
+                node.spec.time is None,
             ),
         )
         self._executor = InProcess(self._plan, self._settings.parallelism or 1)

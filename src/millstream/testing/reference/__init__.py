@@ -43,9 +43,10 @@ def reference(
 ) -> Answer:
     """The complete answer of a flow: per sink its rows, once all input was read.
 
-    `inputs` gives the records of every source, in order; nothing is late. With `batches` instead (a
-    list of such dicts) the watermark moves after every batch, so that records can be late: each
-    source has come to its latest time less its lateness.
+    `inputs` gives the records of every source, in the order of their positions. A record is late if
+    its time is more than the lateness of its source before the latest time that precedes it. With
+    `batches` instead (a list of such dicts) time moves after every batch; that makes a difference
+    to updaters that go by arrival, and to nothing else.
 
     The answer is a dict with two attributes: `slates` (updater -> key -> slate) and `counts`.
 

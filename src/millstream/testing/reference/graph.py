@@ -24,7 +24,7 @@ class Run:
     """Records pushed through the graph, step by step."""
 
     graph: tuple[nodes.Node, ...]
-    can_be_late: bool
+    moves: bool  # time moves with every batch; else all waits for the end
     targets: dict[nodes.Node, set[str]] = field(default_factory=dict)  # who publishes where
     arrived: dict[nodes.Node, list[Record]] = field(default_factory=dict)
     watermark: dict[nodes.Node, float] = field(default_factory=dict)  # at the start of the batch
@@ -42,22 +42,18 @@ class Run:
         self.order = _in_order(self.graph, self._feeding)
 
     def batch(self, given: Mapping[str, list[Row]]) -> None:
-        """Take in some records of some sources, then move the watermarks.
-
-        If nothing is to be late, all waits for the end.
-        """
+        """Take in some records of some sources, then move the watermarks."""
         sources = {n.name: n for n in self.graph if isinstance(n, nodes.Source)}
         for name in given:
             if name not in sources:
                 raise ConfigError(f"there is no source {name!r}; this flow has: {list(sources)}")
         for name, source in sources.items():
             self.push(source, self._records(source, given.get(name, [])))
-        if self.can_be_late:
+        if self.moves:
             self._move(self._watermarks(), ended=False)
 
     def finish(self) -> None:
         """The end of all input: every window leaves, those that feed others first."""
-        self.can_be_late = False  # a result is never late: what waits for it waits for its window
         self._move(dict.fromkeys(self.graph, math.inf), ended=True)
 
     def slates(self) -> dict[str, dict[Any, Any]]:
@@ -97,9 +93,20 @@ class Run:
             position = (piece << OFFSET_BITS) + index
             ts = event_time(row.get(spec.time), spec.time_unit, spec.zone) if spec.time else 0
             if ts is not None:
+                due = self._due(node, ts)
                 self.latest[node] = max(ts, self.latest.get(node, ts))
-                out.append(Record(ts, self.origins.index(node), position, row))
+                out.append(Record(ts, self.origins.index(node), position, row, due))
         return out
+
+    def _due(self, node: nodes.Source, ts: int) -> int:
+        """When a record counts: at its time, unless it is late.
+
+        It is late if its time is more than the lateness before the latest time that precedes it.
+        """
+        lateness: int | None = node.spec.lateness_micros()
+        if lateness is None or node not in self.latest:
+            return ts
+        return max(ts, self.latest[node] - lateness)
 
     def _feeding(self, node: nodes.Node) -> list[nodes.Node]:
         """The steps whose records a step gets."""
@@ -191,10 +198,7 @@ class Run:
                 full = filled([row for _, row in flat])
                 self.push(
                     node,
-                    [
-                        Record(one.ts, one.source, one.position, row)
-                        for (one, _), row in zip(flat, full, strict=True)
-                    ],
+                    [replace(one, row=row) for (one, _), row in zip(flat, full, strict=True)],
                 )
 
     def _expect(self, node: nodes.Process, stream: str) -> None:
@@ -206,16 +210,11 @@ class Run:
             source.spec.time is None for source in sources_of(node)
         ):
             raise ConfigError(f"{node.name}: reference() needs a source with a time column")
-        closed = self.watermark[node.inputs[0]]
-        late = []
-        for record in records:
-            windows = windows_of(node.window, record.ts)
-            if self.can_be_late and windows and all(end <= closed for _, end in windows):
-                late.append(record)
-            elif self.can_be_late:
-                self.arrived[node].append(replace(record, left=closed))
-            else:
-                self.arrived[node].append(record)
+        late: list[Record] = []
+        for one in records:
+            # A record in the gap between windows is too late for none of them.
+            missed = one.late and not node.window.span.whole and windows_of(node.window, one.ts)
+            (late if missed else self.arrived[node]).append(one)
         self._push_late(node, late)
 
     def _push_late(self, node: nodes.Node, late: list[Record]) -> None:

@@ -22,7 +22,12 @@ class Record:
     source: int
     position: int
     row: Row
-    left: float = -math.inf  # windows that end by then had left when it came
+    due: int | None = None  # when a late record counts, which is after its time
+
+    @property
+    def late(self) -> bool:
+        """Whether it was out of order by more than its source allows."""
+        return self.due is not None and self.due > self.ts
 
 
 def place(record: Record) -> tuple[int, int, int]:

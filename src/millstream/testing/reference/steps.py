@@ -109,7 +109,7 @@ def mapped_batch(node: nodes.MapBatches, records: list[Record]) -> list[Record]:
     out = []
     for index, row in enumerate(result.to_pylist()):
         at = records[row.pop("__row", index)]
-        out.append(Record(at.ts, at.source, at.position, row))
+        out.append(replace(at, row=row))
     return out
 
 
@@ -168,10 +168,13 @@ def processed(
             rows = several(node.fn(event, ctx))
         except Exception:  # a user's function may raise anything: the record is a dead letter
             continue
-        given += [replace(one, ts=us, row=row) for us, row in ctx.given]
-        given += [replace(one, row=row) for row in rows]
+        came = one.ts if one.due is None else one.due
+        for us, row in [*ctx.given, *((one.ts, row) for row in rows)]:
+            given.append(replace(one, ts=us, row=row, due=max(us, came - node.behind)))
         position = derived_position(one.position, one.source, 0, False, origins.index(node))
         for stream, us, row in ctx.published:
-            published.setdefault(stream, []).append(Record(us, one.source, position, row))
+            published.setdefault(stream, []).append(
+                Record(max(us, came + 1), one.source, position, row)
+            )
     full = filled([one.row for one in given])
     return [replace(one, row=row) for one, row in zip(given, full, strict=True)], published

@@ -137,7 +137,7 @@ class Call:
     position: int
     created: int
     value: Any = None
-    late: bool = False
+    behind: int = 0  # of a late event: how much earlier its own time is than when it is applied
 
     @property
     def place(self) -> tuple[int, bool, int, int, int]:
@@ -240,7 +240,7 @@ class Updaters:
         for number, record in inbox:
             state.counts["offered"] += 1
             in_order = node.job.order == "event"
-            late = in_order and record.ts < times.before
+            late = in_order and record.late
             if late and node.job.late == "divert":
                 state.counts["diverted"] += 1
                 self.push_late(node, [record])
@@ -271,8 +271,9 @@ class Updaters:
         name = identity(key, exact=False)
         self.states[node].keys.setdefault(name, key)
         self.created += 1
-        at = (record.ts, False, record.source, record.position, self.created)
-        return Call(node, name, *at, value, late)
+        applied = record.due if late and record.due is not None else record.ts
+        at = (applied, False, record.source, record.position, self.created)
+        return Call(node, name, *at, value, applied - record.ts)
 
     # -- calls ----------------------------------------------------------------------------------
 
@@ -290,7 +291,7 @@ class Updaters:
             raise
         except Exception:  # a user's function may raise anything: the event is a dead letter
             state.counts["failed" if call.timer else "dead"] += 1
-            state.counts["late"] -= call.late
+            state.counts["late"] -= call.behind > 0
             return []
         for stream, _, _ in ctx.published:
             self._expect(node, stream)
@@ -321,7 +322,7 @@ class Updaters:
         codec, function = job.codec, job.on_timer if call.timer else job.fn
         assert function is not None
         stream = "timer" if call.timer else self.origins[call.origin].name
-        event = Event(key, copy.deepcopy(call.value), moment(call.ts), stream)
+        event = Event(key, copy.deepcopy(call.value), moment(call.ts - call.behind), stream)
         slate = codec.new() if old is None or job.merge else codec.decode(old.data)
         rows = several(function(event, slate, ctx))
         if ctx.replaced:

@@ -109,25 +109,12 @@ def _cut(node: nodes.Windowed, records: list[Record]) -> list[_Cut]:
     held: dict[tuple[float, float], list[Record]] = {}
     for record in records:
         for bounds in windows_of(spec, record.ts):
-            if bounds[1] > record.left:  # else it came in time for others
-                held.setdefault(bounds, []).append(record)
+            held.setdefault(bounds, []).append(record)
     return [_Cut(start, end, those) for (start, end), those in held.items()]
 
 
 def _sessions(records: list[Record], gap: int) -> list[_Cut]:
-    """Records less than the gap apart; a session that had left is not there for later records."""
-    out: list[_Cut] = []
-    pending: list[Record] = []
-    for left in sorted({one.left for one in records}):
-        over = [one for one in _joined(pending, gap) if one.end <= left]
-        out += over
-        gone = {id(record) for one in over for record in one.records}
-        pending = [one for one in pending if id(one) not in gone]
-        pending += [one for one in records if one.left == left]
-    return out + _joined(pending, gap)
-
-
-def _joined(records: list[Record], gap: int) -> list[_Cut]:
+    """Records less than the gap apart."""
     runs: list[list[Record]] = []
     for record in sorted(records, key=place):
         if runs and record.ts - runs[-1][-1].ts < gap:

@@ -1,0 +1,198 @@
+"""Which records are late: decided where they are read, by position, and never again.
+
+A record is late if its time is more than the lateness before the latest time that precedes it, by
+position, in its own participant: a file, a whole source, or a value of the participant column. So
+it does not depend on batches, tasks or speed. A window leaves once every participant has passed its
+end by the lateness; so no record that is not late can miss its window.
+
+Pieces of one participant may be read by several tasks at once. Each task marks with what it knows:
+what was committed before, and what it read itself. `out_of_order` finds the sources for which that
+was not enough, because a record of a later piece is late only by an earlier one. Their batch is run
+again with every participant in one task. Input in order within its lateness never needs that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.ops.chunks import Chunk, Int64
+from millstream.ops.progress import BEGIN, Reached, SourceProgress
+
+Place = tuple[int, int]  # the file (or piece) a split is of, and where it begins
+
+
+@dataclass
+class Extent:
+    """The earliest time a split took as on time and its latest, per participant."""
+
+    place: Place
+    spans: dict[str | int, tuple[int, int]] = field(default_factory=dict)
+    joined: bool = False  # it began participants, judged by what its own task knew
+
+    def add(self, who: str | int, low: int, high: int) -> None:
+        """Take in some more records."""
+        known = self.spans.get(who, (low, high))
+        self.spans[who] = (min(low, known[0]), max(high, known[1]))
+
+
+class Watch:
+    """The records of one source in one task: how far they come, and which of them are late."""
+
+    def __init__(self, progress: SourceProgress, participant: str | None, future: int) -> None:
+        self.progress, self.participant = progress, participant
+        self.limit = future  # a time beyond it is not trusted
+        self.untrusted = 0
+        self.reached = Reached()
+        self.extents: dict[Place, Extent] = {}
+        self._known: dict[Any, int] = dict(progress.latest)
+        # By arrival nothing is late, and without a lateness nothing leaves before the end.
+        by_arrival = progress.horizon.clock is not None
+        self._lateness = None if by_arrival else progress.lateness
+        self._declared = progress.awaited
+
+    def mark(self, chunk: Chunk, place: Place, file: int | None, after: int | None) -> Int64 | None:
+        """When each record of a chunk counts; None if none is late.
+
+        A late one counts when its participant has come so far that it is late, not at its time.
+
+        `file`: the file it is of; `after`: the latest time in that before this batch.
+        """
+        if not len(chunk):
+            return None
+        trusted = chunk.ts <= self.limit
+        if not trusted.all():
+            self.untrusted += int((~trusted).sum())
+        seen = np.where(trusted, chunk.ts, BEGIN)
+        high = int(seen.max())
+        self.reached.top = max(self.reached.top, high)
+        if file is not None and file in self.progress.horizon.files:
+            _raise(self.reached.files, file, high)
+        if self.participant is not None:
+            return self._by_value(chunk, seen, place)
+        who: str | int = "" if file is None else file
+        if after is not None:
+            _raise(self._known, who, after)
+        before = self._known.get(who, BEGIN)
+        _raise(self._known, who, high)
+        if file is None:
+            _raise(self.reached.latest, "", high)
+        if self._lateness is None:
+            return None
+        due = _due(chunk.ts, seen, before, self._lateness)
+        self._note(place, who, chunk.ts, due, high)
+        return due
+
+    def _note(self, place: Place, who: str | int, ts: Int64, due: Int64 | None, high: int) -> None:
+        good = ts if due is None else ts[due <= ts]
+        extent = self.extents.setdefault(place, Extent(place))
+        extent.add(who, int(good.min()) if len(good) else high, high)
+
+    # -- participants by a column -----------------------------------------------------------------
+
+    def _by_value(self, chunk: Chunk, seen: Int64, place: Place) -> Int64 | None:
+        column = pc.cast(chunk.column(str(self.participant)), pa.string()).fill_null("")
+        names = column.dictionary_encode()
+        codes = names.indices.to_numpy(zero_copy_only=False)
+        values = names.dictionary.to_pylist()
+        order = np.argsort(codes, kind="stable")
+        bounds = np.searchsorted(codes[order], np.arange(len(values) + 1))
+        rows = {name: order[bounds[i] : bounds[i + 1]] for i, name in enumerate(values)}
+        due = chunk.ts.copy()
+        starts = self._joins(rows, seen, place, due)
+        for name, start in starts.items():
+            self._value(name, rows[name][start:], chunk.ts, seen, place, due)
+        return due if (due > chunk.ts).any() else None
+
+    def _value(
+        self, name: str, mine: Int64, times: Int64, seen: Int64, place: Place, due: Int64
+    ) -> None:
+        """The records of one participant, from the one on with which it takes part."""
+        ts, high = times[mine], int(seen[mine].max())
+        if self._lateness is not None:
+            found = _due(ts, seen[mine], self._known.get(name, BEGIN), self._lateness)
+            if found is not None:
+                due[mine] = found
+            self._note(place, name, ts, found, high)
+        _raise(self._known, name, high)
+        _raise(self.reached.latest, name, high)
+
+    def _joins(
+        self, rows: dict[str, Int64], seen: Int64, place: Place, due: Int64
+    ) -> dict[str, int]:
+        """From which of its rows on each participant takes part.
+
+        Somebody nobody knew of joins with the first record that does not lie before the watermark
+        of all others at that place, as if records were read one at a time; until then it is late.
+        """
+        starts = dict.fromkeys(rows, 0)
+        if self._lateness is None or self.progress.undeclared:
+            return starts
+        new = [name for name in rows if name not in self._known and name not in self._declared]
+        if not new:
+            return starts
+        self.extents.setdefault(place, Extent(place)).joined = True
+        for name in new:
+            del starts[name]
+        for name in sorted(new, key=lambda name: int(rows[name][0])):
+            for index, at in enumerate(rows[name].tolist()):
+                others = self._watermark_at(at, starts, rows, seen)
+                if seen[at] == BEGIN or seen[at] >= others:
+                    starts[name] = index
+                    break
+                due[at] = others
+        return starts
+
+    def _watermark_at(
+        self, at: int, starts: dict[str, int], rows: dict[str, Int64], seen: Int64
+    ) -> int:
+        """The watermark of those that took part before a row of this chunk."""
+        highest = {
+            who: known for who, known in self._known.items() if who not in self.progress.idle
+        }
+        for name, start in starts.items():
+            mine = rows[name][start:]
+            mine = mine[: int(np.searchsorted(mine, at))]
+            if len(mine):
+                _raise(highest, name, int(seen[mine].max()))
+        if self.progress.awaited - highest.keys() or not highest:
+            return BEGIN
+        return min(highest.values()) - (self._lateness or 0)
+
+
+def _due(ts: Int64, seen: Int64, before: int, lateness: int) -> Int64 | None:
+    """When records count that follow each other; `seen`: those times that move their watermark."""
+    if int(ts.min()) >= max(before, int(seen.max())) - lateness:
+        return None
+    preceding = np.empty(len(ts), np.int64)
+    preceding[0] = before
+    np.maximum.accumulate(seen[:-1], out=preceding[1:])
+    np.maximum(preceding, before, out=preceding)
+    due = np.maximum(ts, preceding - lateness)
+    return due if (due > ts).any() else None
+
+
+def _raise(into: dict[Any, int], who: str | int, at: int) -> None:
+    if at > BEGIN:
+        into[who] = max(at, into.get(who, at))
+
+
+def out_of_order(extents: Iterable[Extent], progress: SourceProgress) -> bool:
+    """Whether some task would have marked more, had it known what others read before its pieces."""
+    if progress.lateness is None:
+        return False
+    highest: dict[str | int, int] = {}
+    pieces = sorted(extents, key=lambda extent: extent.place)
+    for number, extent in enumerate(pieces):
+        if number and extent.joined:
+            return True
+        for who, (low, high) in extent.spans.items():
+            if highest.get(who, BEGIN) - progress.lateness > low:
+                return True
+            highest[who] = max(high, highest.get(who, high))
+    return False

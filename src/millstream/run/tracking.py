@@ -1,0 +1,55 @@
+"""What the engine asks of a source: what is new, how far it has been read, when it ends.
+
+A tracker never reads records; it lists files or spool pieces and cuts what is new into splits.
+Offsets become durable with the manifest of the batch that took them, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from millstream.ops.progress import Horizon
+from millstream.run.batch import AnySplit
+from millstream.state.manifests import SourceState
+
+
+class Tracker(Protocol):
+    """What the engine asks of a source, in this order in every batch."""
+
+    ended: bool
+
+    def poll(self) -> None:
+        """Look for what is new."""
+
+    def pending(self) -> int:
+        """Bytes that are known and not yet taken."""
+
+    def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
+        """Pieces for a batch of at most so many rows and bytes, in the order of positions."""
+
+    def horizon(self, now: int) -> Horizon:
+        """What is still to come once the pieces taken so far are read; `now` is the wall clock."""
+
+    def weigh(self, split: AnySplit) -> float:
+        """About how many rows a piece has."""
+
+    def together(self, split: AnySplit) -> int:
+        """Pieces with the same number are read by one task where the order of a source matters."""
+
+    def learn(self, rows: int) -> None:
+        """How many rows the pieces of the last batch had."""
+
+    def reached(self, files: dict[int, int], now: int) -> None:
+        """The latest times seen in files that go on; called before `save`."""
+
+    def name_of(self, file: int) -> str:
+        """What people know a file by."""
+
+    def save(self, state: SourceState) -> None:
+        """Put into a manifest what is needed to go on from here."""
+
+    def committed(self) -> None:
+        """The pieces taken are committed: what they came from can be forgotten."""
+
+    def close(self) -> None:
+        """Let go of everything."""
