@@ -16,8 +16,8 @@ from millstream.api.sources import Files
 from millstream.errors import CheckpointError, RunError
 from millstream.io.formats import Format, parse_schema
 from millstream.io.readers import Split, read_split
-from millstream.run import sources
-from millstream.run.sources import FilesTracker
+from millstream.run import files as sources
+from millstream.run.files import FilesTracker
 from millstream.state.manifests import SourceState
 
 SCHEMA = parse_schema("n bigint")
@@ -325,7 +325,7 @@ def test_a_full_disk_leaves_the_registry_usable(
     for step in (kept.tracker.poll, lambda: kept.tracker.save(SourceState())):
         with monkeypatch.context() as patch:
             patch.setattr(kept.tracker, "_SETTLED", -10.0)
-            patch.setattr("millstream.run.sources.os.fsync", full)
+            patch.setattr("millstream.run.files.os.fsync", full)
             with pytest.raises(OSError, match="No space"):
                 step()
             with open(kept.registry, "ab") as out:

@@ -84,9 +84,11 @@ def paired(node: nodes.Pairs, records: list[Record], names: set[str]) -> list[Re
     if node.job.can("close") and node.span is not None:
         width = math.gcd(node.span.size, node.span.slide)
     out = []
-    for pane in dict.fromkeys(one.ts // width if width else 0 for one in records):
+    pieces: dict[tuple[int, bool], list[Record]] = {}
+    for one in records:
+        pieces.setdefault((one.ts // width if width else 0, one.late), []).append(one)
+    for mine in pieces.values():
         split = Split(node.job)
-        mine = [one for one in records if not width or one.ts // width == pane]
         for record in mine:
             try:
                 made = _pairs(node, record, names, split)
