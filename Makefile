@@ -36,8 +36,9 @@ $(INSTALLED): pyproject.toml
 demo: setup
 	@$(WITH_JAVA) $(BIN)/millstream demo $(ARGS)
 
+# A file is one unit of work, so that its fixtures are made once.
 test: setup extras
-	@$(WITH_JAVA) $(BIN)/python -m pytest -q -ra $(ARGS)
+	@$(WITH_JAVA) $(BIN)/python -m pytest -q -ra -n logical --dist loadfile $(ARGS)
 
 test-long: setup extras
 	@$(WITH_JAVA) $(BIN)/python -m pytest -q -ra -m long --timeout=0 $(ARGS)

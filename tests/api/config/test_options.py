@@ -25,6 +25,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "idle_timeout": ('"1m"', "1m"),
     "max_future_skew": ('"2h"', "2h"),
     "participant": ('"node"', "node"),
+    "participants": ('["a", "b"]', ["a", "b"]),
     "path": ('"somewhere"', "somewhere"),
     "format": ('"json"', "json"),
     "schema": ('"at timestamp, text string"', "at timestamp, text string"),
@@ -119,6 +120,8 @@ def test_every_option_of_sources_and_sinks(load: Any, kind: str, option: str) ->
     names = dict.fromkeys([option, *needed])
     if option == "format" and kind in ("socket", "stdin"):
         names["schema"] = None
+    if option == "participants":
+        names["participant"] = None
     if kind == "redis":
         names["key"] = None
     text = f'functions = ["topics.py"]\n[{{}}.x]\nkind = "{kind}"\n{written(list(names))}'
