@@ -88,7 +88,7 @@ def by_engine(
     source.key_by("k").window(window).agg(**AGGREGATES).sink(ms.Memory(), name="out")
     placed = [{**record, "ts": EPOCH + record["ts"] * MICROS} for record in records]
     third = max(1, len(placed) // 3)
-    with Driver(flow, parallelism=parallelism) as driver:
+    with Driver(flow, parallelism=parallelism, dead_letter_limit=1) as driver:
         for start in range(0, len(placed), third):
             piece = placed[start : start + third]
             driver.push("in", piece[: len(piece) // 2]).push("in", piece[len(piece) // 2 :])

@@ -115,7 +115,7 @@ def by_engine(records: Rows, window: Any, aggs: dict[str, Any], seed: int) -> Ro
     keyed = flow.source(source, name="in").key_by("k")
     keyed.window(window).agg(**aggs).sink(ms.Memory(), name="out")
     rest = [{**record, "ts": EPOCH + record["ts"] * MICROS} for record in records]
-    with Driver(flow, parallelism=chance.choice([1, 2, 4])) as driver:
+    with Driver(flow, parallelism=chance.choice([1, 2, 4]), dead_letter_limit=1) as driver:
         while rest:
             size = chance.choice([1, 7, 40, 100])
             driver.push("in", rest[:size]).step()

@@ -91,7 +91,7 @@ def check(seed: int, count: int, parallelism: int, tmp_path: Path, spark: Any) -
     keyed.window(ms.session(f"{GAP}s")).agg(
         n=ms.count(), total=ms.sum("v"), mean=ms.mean("x"), high=ms.max("x")
     ).sink(ms.Parquet(tmp_path / "out"), name="out")
-    flow.run(tmp_path / "ck", master="local[2]", parallelism=parallelism)
+    flow.run(tmp_path / "ck", master="local[2]", parallelism=parallelism, dead_letter_limit=1)
     parts = sorted((tmp_path / "out").glob("part-*.parquet"))
     found = [row for path in parts for row in pq.read_table(path).to_pylist()]
     wanted = by_spark(spark, into)

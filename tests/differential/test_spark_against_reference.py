@@ -112,7 +112,7 @@ def run(
         piece = pa.Table.from_pylist(rows[number * size : (number + 1) * size], SCHEMA)
         pq.write_table(piece, into / f"{number}.parquet")
     flow = make_flow(build, into, place / "out")
-    flow.run(place / "ck", master="local[2]", parallelism=parallelism)
+    flow.run(place / "ck", master="local[2]", parallelism=parallelism, dead_letter_limit=1)
     return {
         name: [
             row
