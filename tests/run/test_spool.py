@@ -19,10 +19,14 @@ import pytest
 import millstream as ms
 from millstream.api.sources import Generator, Rate, Socket, Stdin
 from millstream.errors import CheckpointError, RunError
-from millstream.run import spool
+from millstream.ops.chunks import OFFSET_BITS
+from millstream.run import lines, spool
 from millstream.run.batch import RateSplit, SpoolSplit
-from millstream.run.sources import RateTracker, SpoolTracker
-from millstream.run.spool import GeneratorReceiver, LineReceiver, Receiver, SocketReceiver
+from millstream.run.generating import GeneratorReceiver
+from millstream.run.lines import LineReceiver, SocketReceiver
+from millstream.run.received import SpoolTracker
+from millstream.run.sources import RateTracker
+from millstream.run.spool import Receiver
 from millstream.state.manifests import SourceState
 from millstream.testing import run_in_process
 
@@ -39,7 +43,7 @@ class Lines(LineReceiver):
         """No thread."""
 
     def finish(self) -> None:
-        self.end()
+        self.break_line()
         self.seal()
         self.finished = True
 
@@ -57,6 +61,10 @@ def saved(source: SpoolTracker) -> SourceState:
     source.save(state)
     source.committed()
     return state
+
+
+def all_sealed(directory: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(directory.glob("*.lines")))
 
 
 def until(condition: Callable[[], object], seconds: float = 10) -> None:
@@ -86,7 +94,7 @@ def test_lines_are_sealed_whole_and_in_order(tmp_path: Path) -> None:
     receiver.finish()
     source.poll()
     assert not source.ended  # there is still something to take
-    assert texts(source.take(MUCH, MUCH, 1)) == [b"three"]
+    assert texts(source.take(MUCH, MUCH, 1)) == [b"three\n"]
     assert source.ended
 
 
@@ -127,16 +135,16 @@ def test_a_last_piece_sealed_after_the_look_is_not_lost(tmp_path: Path) -> None:
     """The receiver seals its last piece and finishes just after the tracker listed the spool."""
     receiver = Lines(tmp_path)
     source = tracker(receiver)
-    listed = receiver.sealed
+    listed = receiver.received
 
-    def sealed_then_finished(start: int) -> Any:
-        found = listed(start)
+    def listed_then_finished() -> Any:
+        found = listed()
         receiver.feed(b"last\n")
         receiver.finish()
-        receiver.sealed = listed  # type: ignore[method-assign]
+        receiver.received = listed  # type: ignore[method-assign]
         return found
 
-    receiver.sealed = sealed_then_finished  # type: ignore[method-assign]
+    receiver.received = listed_then_finished  # type: ignore[method-assign]
     source.poll()
     assert not source.ended
     assert source.take(MUCH, MUCH, 1) == []
@@ -212,41 +220,157 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_receiver_far_ahead_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "_AHEAD", 2_000)
-    monkeypatch.setattr(spool, "_SEAL_ROWS", 10)
+    monkeypatch.setattr(spool, "AHEAD", 2_000)
+    monkeypatch.setattr(spool, "SEAL_BYTES", 10_000)  # ten rows, by the first guess
+    monkeypatch.setattr(spool, "GATHER_BYTES", 20_000)
     made = 0
 
     def rows() -> Iterator[dict[str, int]]:
         nonlocal made
-        for made in range(1, 1001):
+        for made in range(1, 5001):
             yield {"n": made}
 
     source = tracker(GeneratorReceiver("rows", Generator(rows), tmp_path))
     time.sleep(0.3)
-    assert made < 200  # it was held back
+    assert made < 2_500  # it was held back
     got = 0
     while not source.ended:
         source.poll()
         got += sum(split.rows for split in source.take(MUCH, MUCH, 1))
         saved(source)
-    assert got == made == 1000
+    assert got == made == 5000
     source.close()
 
 
-def test_an_endless_line_does_not_fill_the_memory(
+def test_the_tail_of_a_line_over_the_limit_is_not_a_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool, "MAX_LINE", 1_000)
-    monkeypatch.setattr(spool, "_SEAL_BYTES", 100)
+    monkeypatch.setattr(lines, "MAX_LINE", 1_000)
     receiver = Lines(tmp_path)
+    receiver.feed(b"first\n")
     for _ in range(50):
         receiver.feed(b"x" * 100)
-        assert sum(map(len, receiver._pieces)) <= 1_300
-    receiver.feed(b"\nnext\n")
+        assert len(receiver._data) <= 1_010
+        receiver.seal()
+    receiver.feed(b"the tail\nnext\nla")
+    receiver.feed(b"st\n")
     receiver.seal()
-    *long, last = [p.read_bytes() for p in sorted(tmp_path.glob("*.lines"))]
-    assert last == b"next\n"
-    assert len(long) == 1  # the rest of the line is no record of its own
+    assert all_sealed(tmp_path).split(b"\n") == [b"first", b"x" * 1_001, b"next", b"last", b""]
+
+
+def test_a_broken_connection_ends_a_line_over_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "MAX_LINE", 10)
+    receiver = Lines(tmp_path)
+    receiver.feed(b"x" * 20)
+    receiver.break_line()
+    receiver.feed(b"next\n")
+    receiver.seal()
+    assert all_sealed(tmp_path) == b"x" * 11 + b"\nnext\n"
+
+
+def test_positions_go_on_from_piece_to_piece_and_over_a_restart(tmp_path: Path) -> None:
+    """A million small pieces a day must not run out of numbers."""
+    receiver = Lines(tmp_path)
+    source = tracker(receiver)
+    for text in (b"one\n", b"three\n", b"five\n"):
+        receiver.feed(text)
+        receiver.seal()
+    source.poll()
+    assert [split.base for split in source.take(2, MUCH, 1)] == [0, 4]
+    again = tracker(Lines(tmp_path), saved(source))
+    assert [split.base for split in again.take(MUCH, MUCH, 1)] == [10]
+    old = SourceState(extra={"next": 3, "rows": 3})  # of a version that counted by pieces
+    assert tracker(Lines(tmp_path / "old"), old).position == 3 << OFFSET_BITS
+
+
+# -- sealing by itself ----------------------------------------------------------------------------
+
+
+def test_a_quiet_socket_is_sealed_without_a_batch(tmp_path: Path, listener: socket.socket) -> None:
+    receiver, source = on(listener, tmp_path)
+    connection, _ = listener.accept()
+    with connection:
+        connection.sendall(b"one\ntwo\nhalf")
+        until(lambda: all_sealed(tmp_path) == b"one\ntwo\n")
+        assert not receiver.finished
+    source.close()
+
+
+def test_a_generator_that_takes_long_is_sealed_meanwhile(tmp_path: Path) -> None:
+    go_on = threading.Event()
+
+    def rows() -> Iterator[dict[str, int]]:
+        yield {"n": 1}
+        go_on.wait(10)
+        yield {"n": 2}
+
+    source = tracker(GeneratorReceiver("rows", Generator(rows), tmp_path))
+    until(lambda: list(tmp_path.glob("*.arrow")))
+    assert not source.receiver.finished
+    go_on.set()
+    until(lambda: source.receiver.finished)
+    source.poll()
+    assert [split.rows for split in source.take(MUCH, MUCH, 1)] == [1, 1]
+
+
+def test_many_small_tables_share_a_file(tmp_path: Path) -> None:
+    table = pa.table({"n": [1, 2, 3]})
+    receiver = GeneratorReceiver("rows", Generator(lambda: [table] * 1000), tmp_path)
+    receiver.run()
+    assert [piece.rows for piece in receiver.received()[0]] == [3000]
+
+
+def test_a_generator_of_large_rows_is_sealed_in_small_pieces(tmp_path: Path) -> None:
+    rows = ({"text": f"{n}" * 20_000} for n in range(2_000))
+    source = tracker(GeneratorReceiver("rows", Generator(lambda: rows), tmp_path))
+    got: list[int] = []
+    while not source.ended:
+        source.poll()
+        got += [split.rows for split in source.take(MUCH, MUCH, 1)]
+        saved(source)
+        time.sleep(0.01)
+    assert sum(got) == 2_000
+    assert max(got[5:]) <= 2 * spool.GATHER_BYTES / 20_000
+
+
+def test_a_generator_that_never_comes_back_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it drew before is kept; what it brings after the stop does not get into the spool."""
+    go_on = threading.Event()
+
+    def rows() -> Iterator[dict[str, int]]:
+        yield {"n": 1}
+        go_on.wait(20)
+        yield {"n": 2}
+
+    receiver = GeneratorReceiver("rows", Generator(rows), tmp_path)
+    source = tracker(receiver)
+    until(lambda: receiver._rows or list(tmp_path.glob("*.arrow")))
+    monkeypatch.setattr(receiver, "join", lambda timeout: None)  # without waiting for so long
+    source.close()
+    assert len(list(tmp_path.glob("*.arrow"))) == 1
+    go_on.set()
+    until(lambda: receiver.finished)
+    assert len(list(tmp_path.glob("*.arrow"))) == 1
+
+
+def test_a_disk_that_cannot_be_written_ends_the_run(
+    tmp_path: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(path: Path, data: bytes) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(spool, "write_durably", write)
+    receiver, _ = on(listener, tmp_path)
+    connection, _ = listener.accept()
+    with connection:
+        connection.sendall(b"one\n")
+        until(lambda: receiver.finished)
+    assert "what was received cannot be written" in str(receiver.error)
+    receiver.stop()
 
 
 # -- sockets --------------------------------------------------------------------------------------
@@ -276,7 +400,7 @@ def test_a_socket_ends_with_its_connection(tmp_path: Path, listener: socket.sock
         connection.sendall(b"one\ntwo")
     until(lambda: receiver.finished)
     source.poll()
-    assert all_text(source) == b"one\ntwo"
+    assert all_text(source) == b"one\ntwo\n"
     assert source.ended
 
 
@@ -287,23 +411,23 @@ def test_a_stopped_socket_does_not_seal_half_a_line(
     connection, _ = listener.accept()
     with connection:
         connection.sendall(b"one\ntw")
-        until(lambda: sum(map(len, receiver._pieces)) >= 6)
+        until(lambda: receiver._data.endswith(b"tw"))
         source.close()
     assert not receiver.is_alive()
-    assert b"".join(p.read_bytes() for p in tmp_path.glob("*.lines")) == b"one\n"
+    assert all_sealed(tmp_path) == b"one\n"
 
 
 def test_a_broken_line_is_not_glued_to_the_next_connection(
     tmp_path: Path, listener: socket.socket
 ) -> None:
-    receiver, source = on(listener, tmp_path, reconnect=True)
+    _, source = on(listener, tmp_path, reconnect=True)
     connection, _ = listener.accept()
     with connection:
         connection.sendall(b"one\ntw")
     connection, _ = listener.accept()
     with connection:
         connection.sendall(b"three\n")
-        until(lambda: b"three" in b"".join(receiver._pieces))
+        until(lambda: b"three" in all_sealed(tmp_path))
         source.poll()
     assert all_text(source) == b"one\ntw\nthree\n"
     assert not source.ended
@@ -417,20 +541,20 @@ def test_a_restart_skips_what_was_sealed_even_inside_a_table(tmp_path: Path) -> 
     spec = Generator(rows)
     for already in range(8):
         receiver = GeneratorReceiver("rows", spec, tmp_path / str(already))
-        receiver.resume(0, already)
+        receiver.resume(0, already, 0)
         receiver.run()
         assert receiver.error is None
         found = []
-        for piece in receiver.sealed(0):
+        for piece in receiver.received()[0]:
             found += pa.ipc.open_file(piece.path).read_all()["n"].to_pylist()
         assert found == list(range(already, 7))
 
 
 def test_not_replayable_means_nothing_is_skipped(tmp_path: Path) -> None:
     receiver = GeneratorReceiver("rows", Generator(lambda: [{"n": 1}], replayable=False), tmp_path)
-    receiver.resume(0, 5)
+    receiver.resume(0, 5, 0)
     receiver.run()
-    assert [piece.rows for piece in receiver.sealed(0)] == [1]
+    assert [piece.rows for piece in receiver.received()[0]] == [1]
 
 
 def test_a_stopped_generator_keeps_what_it_drew(tmp_path: Path) -> None:
@@ -452,7 +576,7 @@ def test_a_stopped_generator_keeps_what_it_drew(tmp_path: Path) -> None:
         source = tracker(receiver)
         asked.wait(5)
         source.close()
-        for piece in receiver.sealed(0):
+        for piece in receiver.received()[0]:
             taken += pa.ipc.open_file(piece.path).read_all()["n"].to_pylist()
     assert taken == list(range(len(taken)))
     assert next(numbers) == len(taken)

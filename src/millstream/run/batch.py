@@ -32,6 +32,7 @@ class SpoolSplit:
     path: str
     arrival: int
     rows: int
+    base: int | None = None  # the position of its beginning; None counts from its number
 
 
 @dataclass(frozen=True)

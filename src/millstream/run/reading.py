@@ -66,11 +66,10 @@ def _read(fmt: Format, split: AnySplit, now: int) -> Iterator[Piece]:
         yield _spooled(fmt, split)
     else:
         for parsed in read_split(fmt, split):
-            yield _placed(parsed, split.source, split.file, now)
+            yield _placed(parsed, split.source, split.file << OFFSET_BITS, now)
 
 
-def _placed(parsed: Parsed, source: int, file: int, arrival: int) -> Piece:
-    base = file << OFFSET_BITS
+def _placed(parsed: Parsed, source: int, base: int, arrival: int) -> Piece:
     ts: Int64 = (
         parsed.ts if parsed.ts is not None else np.full(len(parsed.table), arrival, np.int64)
     )
@@ -80,15 +79,16 @@ def _placed(parsed: Parsed, source: int, file: int, arrival: int) -> Piece:
 
 def _spooled(fmt: Format, split: SpoolSplit) -> Piece:
     path = Path(split.path)
+    base = split.file << OFFSET_BITS if split.base is None else split.base
     if path.suffix == ".lines":
         parsed = parse_lines(fmt, path.read_bytes(), 0, first_line_is_header=False)
-        return _placed(parsed, split.source, split.file, split.arrival)
+        return _placed(parsed, split.source, base, split.arrival)
     try:
         with pa.memory_map(str(path)) as mapped:
             table = pa.ipc.open_file(mapped).read_all()
     except (OSError, pa.ArrowInvalid) as error:
         raise RunError(f"spool file {path} cannot be read: {error}") from error
-    return _placed(_timed(fmt, table), split.source, split.file, split.arrival)
+    return _placed(_timed(fmt, table), split.source, base, split.arrival)
 
 
 def _timed(fmt: Format, table: pa.Table) -> Parsed:

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-import time
+from collections import deque
+from itertools import islice
+from pathlib import Path
 
+from millstream.api.sources import Generator, Socket, SourceSpec, Stdin
 from millstream.errors import RunError
+from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.progress import BEGIN, Horizon
 from millstream.run.batch import AnySplit, SpoolSplit
-from millstream.run.spool import Receiver
+from millstream.run.generating import GeneratorReceiver
+from millstream.run.lines import SocketReceiver, StdinReceiver
+from millstream.run.spool import Receiver, Sealed
 from millstream.run.spreading import rows_of
 from millstream.state.manifests import SourceState
+
+
+def make_receiver(name: str, spec: SourceSpec, directory: Path) -> Receiver:
+    """The receiver for a source."""
+    match spec:
+        case Generator():
+            return GeneratorReceiver(name, spec, directory)
+        case Socket():
+            return SocketReceiver(name, spec, directory)
+        case _:
+            assert isinstance(spec, Stdin)
+            return StdinReceiver(name, spec, directory)
 
 
 class SpoolTracker:
@@ -18,21 +36,22 @@ class SpoolTracker:
     def __init__(self, number: int, receiver: Receiver, state: SourceState) -> None:
         self.number, self.receiver = number, receiver
         self.ended = self._finished = False
-        self._polled = BEGIN
         self.next: int = state.extra.get("next", 0)
         self.rows: int = state.extra.get("rows", 0)
-        receiver.resume(self.next, self.rows)
-        self.waiting = receiver.sealed(self.next)
+        # Positions go on from piece to piece: however many there are, they do not run out.
+        self.position: int = state.extra.get("position", self.next << OFFSET_BITS)
+        self._clear: int = state.extra.get("arrival", BEGIN)  # nothing arrives before it any more
+        self.waiting = deque(receiver.resume(self.next, self.rows, self._clear))
+        self._taken: list[Sealed] = []
         receiver.start()
 
     def poll(self) -> None:
-        """Seal what has been received."""
+        """Take up what has been sealed; what came just now is sealed at once."""
         # Asked before looking: a receiver may seal its last piece and finish right after the look.
         self._finished = self.receiver.finished
-        self._polled = int(time.time() * 1e6)  # what is sealed from now on arrives later
         self.receiver.seal()
-        known = self.waiting[-1].number if self.waiting else self.next - 1
-        self.waiting.extend(self.receiver.sealed(known + 1))
+        fresh, self._clear = self.receiver.received()
+        self.waiting.extend(fresh)
         if self.receiver.error is not None and not self.waiting:
             raise RunError(str(self.receiver.error))
         self.ended = self._finished and not self.waiting
@@ -42,16 +61,29 @@ class SpoolTracker:
 
     def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
         """Pieces in the order they were received; at least one."""
-        splits: list[AnySplit] = []
-        taken = 0
-        while self.waiting and (not splits or taken + self.waiting[0].rows <= rows):
-            piece = self.waiting.pop(0)
+        count = taken = 0
+        for piece in self.waiting:
+            if count and taken + piece.rows > rows:
+                break
+            count += 1
             taken += piece.rows
+        splits: list[AnySplit] = []
+        for piece in islice(self.waiting, count):
             splits.append(
-                SpoolSplit(self.number, piece.number, str(piece.path), piece.arrival, piece.rows)
+                SpoolSplit(
+                    self.number,
+                    piece.number,
+                    str(piece.path),
+                    piece.arrival,
+                    piece.rows,
+                    self.position,
+                )
             )
-            self.next = piece.number + 1
-            self.rows += piece.rows
+            self.position += max(piece.size, piece.rows)
+        for _ in range(count):
+            self._taken.append(self.waiting.popleft())
+            self.next = self._taken[-1].number + 1
+        self.rows += taken
         self.ended = self._finished and not self.waiting and self.receiver.error is None
         return splits
 
@@ -59,7 +91,10 @@ class SpoolTracker:
         """By arrival, all that was received before the first waiting piece has been taken."""
         if self.receiver.spec.time is not None:
             return Horizon()
-        return Horizon(clock=self.waiting[0].arrival if self.waiting else self._polled)
+        return Horizon(clock=self._reached())
+
+    def _reached(self) -> int:
+        return self.waiting[0].arrival if self.waiting else self._clear
 
     def reached(self, files: dict[int, int], now: int) -> None:
         """Pieces are not participants."""
@@ -78,11 +113,17 @@ class SpoolTracker:
         return f"piece {file}"
 
     def save(self, state: SourceState) -> None:
-        state.extra = {"next": self.next, "rows": self.rows}
+        state.extra = {
+            "next": self.next,
+            "rows": self.rows,
+            "position": self.position,
+            "arrival": self._reached(),
+        }
 
     def committed(self) -> None:
         """Forget what has been committed."""
-        self.receiver.forget(self.next)
+        taken, self._taken = self._taken, []
+        self.receiver.forget(taken)
 
     def close(self) -> None:
         self.receiver.stop()

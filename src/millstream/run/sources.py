@@ -15,8 +15,7 @@ from millstream.io.formats import READER, Format, infer_format, parse_schema
 from millstream.ops.progress import BEGIN, Horizon, SourceProgress
 from millstream.run.batch import AnySplit, RateSplit
 from millstream.run.files import FilesTracker, kind_of, list_files
-from millstream.run.received import SpoolTracker
-from millstream.run.spool import Receiver
+from millstream.run.received import SpoolTracker, make_receiver
 from millstream.run.spreading import rows_of
 from millstream.run.tracking import Tracker
 from millstream.state.manifests import SourceState
@@ -151,7 +150,8 @@ def make_tracker(
         return FilesTracker(number, spec, fmt, checkpoint / "sources" / f"{stem}.jsonl", state)
     if isinstance(spec, Rate):
         return RateTracker(number, spec, state)
-    return SpoolTracker(number, Receiver.make(node.name, spec, checkpoint / "spool" / stem), state)
+    receiver = make_receiver(node.name, spec, checkpoint / "spool" / stem)
+    return SpoolTracker(number, receiver, state)
 
 
 def progress_of(

@@ -1,0 +1,58 @@
+"""The clock of arrival: wall-clock time that never goes back and does not believe every jump.
+
+Arrival times decide which window a record is in and when that leaves. So a clock that is set back
+must not move records into windows that have left, and one that shows another year for a moment must
+not close all windows until then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from millstream.ops.progress import BEGIN
+
+_JUMP = 60_000_000  # microseconds by which a clock may be corrected at once
+_BELIEVED = 10_000_000  # how long it must have shown another time before that is taken as true
+
+
+def _steady() -> float:
+    """Seconds of a clock nobody sets; it goes on while the machine sleeps, where there is one."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+class ArrivalClock:
+    """Microseconds since the epoch; each time is at least the one before."""
+
+    def __init__(
+        self,
+        floor: int = BEGIN,
+        wall: Callable[[], float] = time.time,
+        steady: Callable[[], float] = _steady,
+    ) -> None:
+        self._wall, self._steady = wall, steady
+        self._at = max(floor, int(wall() * 1e6))
+        self._read = int(steady() * 1e6)  # the steady clock at `_at`
+        self._jumped: int | None = None  # the steady clock when the wall clock ran far ahead
+
+    def raise_to(self, floor: int) -> None:
+        """No time from now on is before this one."""
+        self._at = max(self._at, floor)
+
+    def now(self) -> int:
+        """The wall clock, unless that has been set back or has just jumped far ahead."""
+        wall, steady = int(self._wall() * 1e6), int(self._steady() * 1e6)
+        carried = self._at + max(0, steady - self._read)
+        if wall <= carried + _JUMP:
+            self._jumped = None
+        elif self._jumped is None:
+            self._jumped = steady
+        far = abs(wall - carried) > _JUMP
+        believed = self._jumped is not None and steady - self._jumped >= _BELIEVED
+        if believed:
+            self._jumped = None
+        self._at = carried if far and not believed else max(self._at, wall)
+        self._read = steady
+        return self._at
