@@ -15,10 +15,15 @@ import millstream as ms
 from millstream.api.sources import Stdin
 from millstream.run import spool
 from millstream.run.arrival import ArrivalClock
+from millstream.run.engine import Engine
+from millstream.run.executors import InProcess
 from millstream.run.lines import LineReceiver
 from millstream.run.received import SpoolTracker
+from millstream.run.runner import plan_flow
+from millstream.settings import Settings
+from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import SourceState
-from millstream.testing import run_in_process
+from millstream.testing import Driver, run_in_process
 
 MUCH = 10**9
 SECOND = 1_000_000
@@ -38,8 +43,8 @@ class Clock:
         return 77.0 + self.passed
 
 
-def arrival(clock: Clock, floor: int = 0) -> ArrivalClock:
-    return ArrivalClock(floor, clock.wall, clock.steady)
+def arrival(clock: Clock) -> ArrivalClock:
+    return ArrivalClock(clock.wall, clock.steady)
 
 
 # -- the clock ------------------------------------------------------------------------------------
@@ -99,7 +104,8 @@ def test_a_clock_that_stays_ahead_is_believed() -> None:
 
 def test_it_never_goes_back_behind_what_was_there_before() -> None:
     clock = Clock()
-    ours = arrival(clock, floor=(NOON + 30) * SECOND)
+    ours = arrival(clock)
+    ours.raise_to((NOON + 30) * SECOND)
     assert ours.now() == (NOON + 30) * SECOND
     ours.raise_to((NOON + 40) * SECOND)
     clock.passed = 35
@@ -241,3 +247,54 @@ def test_nothing_is_late_by_arrival_from_files(tmp_path: Path) -> None:
     total, ledger = counted(tmp_path, ms.Files(lines, "text", lateness="0s"), batch_rows=1_000)
     assert total == 20_000
     assert ledger["late"] == 0
+
+
+def test_files_by_arrival_when_the_clock_is_set_back(tmp_path: Path) -> None:
+    """It goes back before every second batch, and while the flow is down."""
+    lines = tmp_path / "lines.txt"
+    lines.write_text("".join(f"{n:05d}\n" for n in range(20_000)))
+    flow, memory = ms.Flow("counting"), ms.Memory()
+    rows = flow.source(ms.Files(lines, "text", lateness="0s"), name="in")
+    rows.key_by().window(ms.tumbling("10ms")).agg(n=ms.count()).named("per").sink(memory)
+    wall, steps, ledger = float(NOON), 0, {}
+    plan = plan_flow(flow)
+
+    def clock() -> float:
+        nonlocal wall
+        wall += 0.004
+        return wall
+
+    done = False
+    while not done:
+        place = Checkpoint(tmp_path / "ck")
+        place.lock()
+        engine = Engine(plan, place, Settings.from_options({"batch_rows": 200}), clock)
+        engine.open(1)
+        for _ in range(4):
+            steps += engine.step(InProcess(plan, 1))
+            wall -= 0.1 * (steps % 2)
+        done, ledger = engine.done, engine.manifest.ledger
+        engine.close()
+        wall -= 0.5
+    assert steps > 8
+    assert sum(row["n"] for row in memory.rows) == 20_000
+    assert ledger["per"]["late"] == 0
+
+
+def test_a_moment_in_another_century_leaves_the_guard_on(tmp_path: Path) -> None:
+    """The clock was wrong for one batch: times far ahead still do not move the watermark."""
+    flow = ms.Flow("guarded")
+    rows = flow.source(ms.Generator(tuple, time="ts", time_unit="s", lateness="0s"), name="in")
+    rows.key_by().window(ms.tumbling("10s")).agg(n=ms.count()).named("per").sink(ms.Memory())
+    with Driver(flow, now=NOON) as driver:
+        driver.push("in", [{"ts": NOON}])
+        driver.step()
+        driver.now += 80 * 365 * 86_400
+        driver.push("in", [{"ts": NOON + 5}])
+        driver.step()
+        driver.now = NOON + 20
+        driver.push("in", [{"ts": NOON + 70 * 365 * 86_400}, {"ts": NOON + 15}])
+        driver.step()
+        driver.push("in", [{"ts": NOON + 25}])
+        driver.step()
+        assert driver.ledger["per"]["late"] == 0

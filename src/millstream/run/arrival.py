@@ -10,8 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from millstream.ops.progress import BEGIN
-
 _JUMP = 60_000_000  # microseconds by which a clock may be corrected at once
 _BELIEVED = 10_000_000  # how long it must have shown another time before that is taken as true
 
@@ -27,13 +25,10 @@ class ArrivalClock:
     """Microseconds since the epoch; each time is at least the one before."""
 
     def __init__(
-        self,
-        floor: int = BEGIN,
-        wall: Callable[[], float] = time.time,
-        steady: Callable[[], float] = _steady,
+        self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = _steady
     ) -> None:
         self._wall, self._steady = wall, steady
-        self._at = max(floor, int(wall() * 1e6))
+        self._at = int(wall() * 1e6)
         self._read = int(steady() * 1e6)  # the steady clock at `_at`
         self._jumped: int | None = None  # the steady clock when the wall clock ran far ahead
 

@@ -54,7 +54,8 @@ class Batch:
     """All a task needs to know of the batch it works for."""
 
     number: int
-    now: int  # the wall clock when the batch was planned: time of arrival, future guard
+    now: int  # the wall clock when the batch was planned, which never goes back: time of arrival
+    trusted: int  # what it says if that is earlier: how far times of records are believed
     parallelism: int
     shards: int
     checkpoint: str

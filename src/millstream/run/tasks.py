@@ -334,7 +334,7 @@ class Task:
         """Who looks after the times of a source; one too far ahead of the clock does not count."""
         if source.name not in self.watches:
             spec = source.spec
-            future = self.batch.now + micros(spec.max_future_skew, "skew", zero=True)
+            future = self.batch.trusted + micros(spec.max_future_skew, "skew", zero=True)
             progress = self.batch.progress[source.name]
             self.watches[source.name] = Watch(progress, spec.participant, future)
         return self.watches[source.name]
