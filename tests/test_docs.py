@@ -202,7 +202,7 @@ def test_the_test_kit_is_documented(name: str) -> None:
     assert re.search(rf"\*\*`{name}\b", page), f"api.md does not describe `{name}`"
 
 
-@pytest.mark.parametrize("source", ["Files", "Socket", "Stdin", "Generator", "Rate"])
+@pytest.mark.parametrize("source", ["Files", "Socket", "Stdin", "Http", "Generator", "Rate"])
 def test_options_of_sources_are_documented(source: str) -> None:
     page = (REFERENCE / "api.md").read_text()
     for field in fields(getattr(millstream, source)):

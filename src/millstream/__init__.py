@@ -33,7 +33,7 @@ from millstream.api.job import job
 from millstream.api.mapreduce import MapReduce
 from millstream.api.programs import JobContext
 from millstream.api.sinks import Call, Console, Jsonl, Memory, Parquet, Redis
-from millstream.api.sources import Files, Generator, Rate, Socket, Stdin
+from millstream.api.sources import Files, Generator, Http, Rate, Socket, Stdin
 from millstream.api.stream import KeyedStream, KeyedStreams, Stream, WindowedStream
 from millstream.api.windows import (
     bytes_window,
@@ -63,6 +63,7 @@ __all__ = [
     "Files",
     "Socket",
     "Stdin",
+    "Http",
     "Generator",
     "Rate",
     "Parquet",

@@ -227,7 +227,7 @@ def test_nothing_is_late_by_arrival_from_a_generator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lateness: str | None
 ) -> None:
     """It is far ahead of an engine with small batches."""
-    monkeypatch.setattr(spool, "SEAL_BYTES", 20_000)
+    monkeypatch.setattr(spool.Receiver, "worth", 20_000)
 
     def rows() -> Iterator[Any]:
         for n in range(40):

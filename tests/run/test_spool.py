@@ -221,7 +221,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_receiver_far_ahead_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "AHEAD", 2_000)
-    monkeypatch.setattr(spool, "SEAL_BYTES", 10_000)  # ten rows, by the first guess
+    monkeypatch.setattr(Receiver, "worth", 10_000)  # ten rows, by the first guess
     monkeypatch.setattr(spool, "GATHER_BYTES", 20_000)
     made = 0
 

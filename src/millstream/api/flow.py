@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millstream.api.sources import Files, Generator, Rate, Socket, SourceSpec, Stdin
+from millstream.api.sources import SourceSpec
 from millstream.api.stream import Stream
 from millstream.errors import ConfigError
 from millstream.graph import nodes as graph
@@ -35,10 +35,10 @@ class Flow:
 
     def source(self, source: SourceSpec, *, name: str | None = None) -> Stream:
         """Records from a source."""
-        if not isinstance(source, Files | Socket | Stdin | Generator | Rate):
+        if not isinstance(source, SourceSpec):
             raise ConfigError(
-                "source(): expected ms.Files, ms.Socket, ms.Stdin, ms.Generator or ms.Rate, "
-                f"got {type(source).__name__}"
+                "source(): expected ms.Files, ms.Socket, ms.Stdin, ms.Http, ms.Generator or "
+                f"ms.Rate, got {type(source).__name__}"
             )
         stem = type(source).__name__.lower()
         return Stream(self, self.add(graph.Source, stem, (), name=name, spec=source))

@@ -179,6 +179,47 @@ class Stdin(Lines):
 
 
 @dataclass(frozen=True)
+class Http(Lines):
+    """Lines that others POST to this machine; each request is answered once it is durable.
+
+    A request with an `Idempotency-Key` header is taken once, however often it is sent. The source
+    ends when the flow is stopped.
+
+    port, host: where it listens; beyond this machine only with a token.
+    path: what requests are posted to.
+    token_file, token_env: where the token is that requests must bring, as a file or as the name of
+        an environment variable.
+    """
+
+    format: str = "json"
+    port: int = 0
+    host: str = "127.0.0.1"
+    path: str = "/"
+    token_file: str | Path | None = None
+    token_env: str = "MILLSTREAM_INPUT_TOKEN"
+
+    def __init__(self, port: int, host: str = "127.0.0.1", **options: Any) -> None:
+        _set(self, Http, {"port": port, "host": host, **options})
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.port, int) or not 0 < self.port < 65536:
+            raise ConfigError(f"Http(port={self.port!r}): expected a number from 1 to 65535")
+        if not isinstance(self.host, str) or not self.host:
+            raise ConfigError(f'Http(host={self.host!r}): expected an address, like "127.0.0.1"')
+        if not isinstance(self.path, str) or set(self.path) & set("?# %"):
+            raise ConfigError(f'Http(path={self.path!r}): expected a path, like "/events"')
+        if not isinstance(self.token_env, str) or not self.token_env:
+            raise ConfigError("Http(token_env=): expected the name of an environment variable")
+
+    @property
+    def route(self) -> str:
+        """The path with its slash."""
+        return "/" + self.path.lstrip("/")
+
+
+@dataclass(frozen=True)
 class Generator(Timing):
     """Records from a Python generator function: dicts, or Arrow tables for speed.
 
@@ -226,7 +267,7 @@ class Rate(Timing):
             raise ConfigError("Rate(rows_per_second): must be more than zero")
 
 
-SourceSpec = Files | Socket | Stdin | Generator | Rate
+SourceSpec = Files | Socket | Stdin | Http | Generator | Rate
 
 
 def _set(self: Any, cls: type, options: dict[str, Any]) -> None:

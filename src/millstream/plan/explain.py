@@ -299,7 +299,7 @@ def _source(spec: Any) -> str:
 
 def place_of(spec: Any) -> str:
     """Where a source reads from, if that is a place."""
-    where = getattr(spec, "path", None) or getattr(spec, "host", None) or ""
+    where = getattr(spec, "host", None) or getattr(spec, "path", None) or ""
     port = getattr(spec, "port", None)
     return f"{where}:{port}" if port else str(where)
 

@@ -80,8 +80,11 @@ def _placed(parsed: Parsed, source: int, base: int, arrival: int) -> Piece:
 def _spooled(fmt: Format, split: SpoolSplit) -> Piece:
     path = Path(split.path)
     base = split.file << OFFSET_BITS if split.base is None else split.base
-    if path.suffix == ".lines":
-        parsed = parse_lines(fmt, path.read_bytes(), 0, first_line_is_header=False)
+    if path.suffix in (".lines", ".posts"):
+        data = path.read_bytes()
+        if path.suffix == ".posts":
+            data = data[data.index(b"\n") + 1 :]  # the keys of requests, see run/posts.py
+        parsed = parse_lines(fmt, data, 0, first_line_is_header=False)
         return _placed(parsed, split.source, base, split.arrival)
     try:
         with pa.memory_map(str(path)) as mapped:

@@ -6,7 +6,7 @@ from collections import deque
 from itertools import islice
 from pathlib import Path
 
-from millstream.api.sources import Generator, Socket, SourceSpec, Stdin
+from millstream.api.sources import Generator, Http, Socket, SourceSpec, Stdin
 from millstream.errors import RunError
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.progress import BEGIN, Horizon
@@ -25,13 +25,17 @@ def make_receiver(name: str, spec: SourceSpec, directory: Path) -> Receiver:
             return GeneratorReceiver(name, spec, directory)
         case Socket():
             return SocketReceiver(name, spec, directory)
+        case Http():
+            from millstream.run.posts import PostReceiver  # a web server, for who wants one
+
+            return PostReceiver(name, spec, directory)
         case _:
             assert isinstance(spec, Stdin)
             return StdinReceiver(name, spec, directory)
 
 
 class SpoolTracker:
-    """Sealed pieces that a receiver (socket, stdin, generator) left in the spool."""
+    """Sealed pieces that a receiver (socket, stdin, HTTP, generator) left in the spool."""
 
     def __init__(self, number: int, receiver: Receiver, state: SourceState) -> None:
         self.number, self.receiver = number, receiver

@@ -56,7 +56,7 @@ class Receiver(threading.Thread):
     """Receives records on a thread of its own and seals them into files."""
 
     suffix = "lines"
-    patience = SEAL_SECONDS
+    worth = SEAL_BYTES  # bytes that are sealed without waiting for more
 
     def __init__(self, name: str, spec: Any, directory: Path) -> None:
         super().__init__(name=f"millstream-{name}", daemon=True)
@@ -71,7 +71,7 @@ class Receiver(threading.Thread):
         self._number = 0
         self._fresh: list[Sealed] = []
         self._held = 0  # bytes in the spool
-        self.enough = SEAL_BYTES  # bytes at which there is something to be done
+        self.enough = self.worth  # bytes at which there is something to be done
         self._cut: Cut | None = None
         self._sealing = threading.Lock()  # held by who seals; the other one only for moments
         self._lock = threading.Lock()
@@ -209,7 +209,7 @@ class Receiver(threading.Thread):
         while True:
             with self._lock:
                 self._came.wait_for(
-                    lambda: self._over or self.amount() >= SEAL_BYTES, timeout=self.patience
+                    lambda: self._over or self.amount() >= self.worth, timeout=SEAL_SECONDS
                 )
                 if self._over:
                     return
@@ -234,7 +234,7 @@ class Receiver(threading.Thread):
                 return
             with self._lock:
                 if self._cut is None:  # else an earlier attempt found the disk full
-                    content, self.enough = self.cut(), SEAL_BYTES
+                    content, self.enough = self.cut(), self.worth
                     self._cut = None if content is None else Cut(content, self.clock.now())
                     self._freed.notify_all()
             if self._cut is None:

@@ -38,6 +38,8 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "host": ('"localhost"', "localhost"),
     "port": ("9999", 9999),
     "reconnect": ("true", True),
+    "token_file": ('"token"', "token"),
+    "token_env": ('"SECRET"', "SECRET"),
     "fn": ('"topics:count"', "count"),
     "replayable": ("false", False),
     "rows_per_second": ("2.5", 2.5),
@@ -118,7 +120,7 @@ def test_every_option_of_sources_and_sinks(load: Any, kind: str, option: str) ->
     cls = {**options.SOURCES, **options.SINKS}[kind]
     needed = [name for name, one in options.options_of(cls).items() if one.required]
     names = dict.fromkeys([option, *needed])
-    if option == "format" and kind in ("socket", "stdin"):
+    if (option == "format" and kind in ("socket", "stdin")) or kind == "http":
         names["schema"] = None
     if option == "participants":
         names["participant"] = None

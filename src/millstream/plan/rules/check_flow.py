@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from millstream.api.sinks import FileSink
-from millstream.api.sources import Files, Rate, Socket
+from millstream.api.sources import Files, Http, Rate, Socket
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.plan.stages import Plan, changes_of, upstream
@@ -105,6 +105,7 @@ def _check_whole(plan: Plan, node: nodes.Windowed) -> None:
             (isinstance(spec, Files) and spec.follow)
             or (isinstance(spec, Rate) and spec.limit is None)
             or (isinstance(spec, Socket) and spec.reconnect)
+            or isinstance(spec, Http)
         )
         if endless:
             raise ConfigError(
