@@ -24,6 +24,7 @@ from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import SourceState
 from millstream.testing import Driver, run_in_process
+from tests.run.pieces import pieces
 
 MUCH = 10**9
 SECOND = 1_000_000
@@ -199,7 +200,9 @@ def test_arrival_is_kept_over_a_restart_and_a_clock_set_back(tmp_path: Path) -> 
     assert horizon(again) == (NOON + 25) * SECOND
     again.receiver.feed(b"z\n")
     again.poll()
-    assert [s.arrival for s in again.take(MUCH, MUCH, 1)] == [(NOON + 25) * SECOND] * 2
+    assert [piece.arrival for piece in pieces(again.take(MUCH, MUCH, 1))] == [
+        (NOON + 25) * SECOND
+    ] * 2
     clock.off = -86_400  # set back by a day, with nothing in the spool
     again.save(state)
     again.committed()

@@ -21,10 +21,10 @@ import pytest
 import millstream as ms
 from millstream.errors import ConfigError
 from millstream.run import keys, posting, spool
-from millstream.run.batch import SpoolSplit
 from millstream.run.posts import PostReceiver
 from millstream.run.received import SpoolTracker
 from millstream.state.manifests import SourceState
+from tests.run.pieces import pieces
 
 MUCH = 10**9
 TOKEN = "a-token-of-some-length"
@@ -59,8 +59,7 @@ class Input:
     def texts(self) -> list[bytes]:
         """What has been sealed and was not taken yet."""
         self.source.poll()
-        splits = self.source.take(MUCH, MUCH, 1)
-        found = [Path(s.path).read_bytes() for s in splits if isinstance(s, SpoolSplit)]
+        found = [Path(p.path).read_bytes() for p in pieces(self.source.take(MUCH, MUCH, 1))]
         return [line for text in found for line in text.splitlines()[1:]]
 
     def commit(self) -> SourceState:
@@ -172,7 +171,7 @@ def test_requests_share_a_piece_while_the_disk_is_busy(
     for thread in threads:
         thread.join()
     one.source.poll()
-    assert [split.rows for split in one.source.take(MUCH, MUCH, 1)] == [1, 7]
+    assert [piece.rows for piece in pieces(one.source.take(MUCH, MUCH, 1))] == [1, 7]
 
 
 # -- keys -----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,13 @@ from millstream.run import lines, spool
 from millstream.run.batch import RateSplit, SpoolSplit
 from millstream.run.generating import GeneratorReceiver
 from millstream.run.lines import LineReceiver, SocketReceiver
+from millstream.run.reading import read
 from millstream.run.received import SpoolTracker
-from millstream.run.sources import RateTracker
+from millstream.run.sources import RateTracker, resolve_format
 from millstream.run.spool import Receiver
 from millstream.state.manifests import SourceState
 from millstream.testing import run_in_process
+from tests.run.pieces import pieces
 
 MUCH = 10**9
 
@@ -53,7 +57,7 @@ def tracker(receiver: Receiver, state: SourceState | None = None) -> SpoolTracke
 
 
 def texts(splits: list[Any]) -> list[bytes]:
-    return [Path(split.path).read_bytes() for split in splits]
+    return [Path(piece.path).read_bytes() for piece in pieces(splits)]
 
 
 def saved(source: SpoolTracker) -> SourceState:
@@ -105,9 +109,9 @@ def test_pieces_are_taken_by_rows_but_at_least_one(tmp_path: Path) -> None:
         receiver.feed(b"x\n" * 10)
         receiver.seal()
     source.poll()
-    assert len(source.take(25, MUCH, 1)) == 2
-    assert len(source.take(1, MUCH, 1)) == 1
-    assert len(source.take(MUCH, MUCH, 1)) == 2
+    assert len(pieces(source.take(25, MUCH, 1))) == 2
+    assert len(pieces(source.take(1, MUCH, 1))) == 1
+    assert len(pieces(source.take(MUCH, MUCH, 1))) == 2
 
 
 def test_what_was_not_committed_is_taken_again(tmp_path: Path) -> None:
@@ -278,11 +282,66 @@ def test_positions_go_on_from_piece_to_piece_and_over_a_restart(tmp_path: Path) 
         receiver.feed(text)
         receiver.seal()
     source.poll()
-    assert [split.base for split in source.take(2, MUCH, 1)] == [0, 4]
+    assert [piece.base for piece in pieces(source.take(2, MUCH, 1))] == [0, 4]
     again = tracker(Lines(tmp_path), saved(source))
-    assert [split.base for split in again.take(MUCH, MUCH, 1)] == [10]
+    assert [piece.base for piece in pieces(again.take(MUCH, MUCH, 1))] == [10]
     old = SourceState(extra={"next": 3, "rows": 3})  # of a version that counted by pieces
     assert tracker(Lines(tmp_path / "old"), old).position == 3 << OFFSET_BITS
+
+
+def test_small_pieces_are_read_together_up_to_a_size(tmp_path: Path) -> None:
+    receiver = Lines(tmp_path)
+    source = tracker(receiver)
+    for size in (10, 20, 600_000, 500_000, 2_000_000, 30, 40):
+        receiver.feed(b"x" * (size - 1) + b"\n")
+        receiver.seal()
+    source.poll()
+    taken = source.take(MUCH, MUCH, 1)
+    assert [1 + len(split.more) for split in taken] == [3, 1, 1, 2]
+    assert sum(split.rows for split in taken) == 7
+
+
+@pytest.mark.parametrize("kind", ["lines", "posts", "arrow"])
+@pytest.mark.parametrize("time", [None, "ts"])
+def test_pieces_read_together_are_as_those_read_one_by_one(
+    tmp_path: Path, kind: str, time: str | None
+) -> None:
+    """Positions, times and dead letters are those of the piece a record is in."""
+    fmt = resolve_format("in", Socket("h", 1, format="json", schema="n int, ts int", time=time))
+    splits = []
+    for number in range(6):
+        path = tmp_path / f"{number}.{kind}"
+        rows = [{"n": 10 * number + i, "ts": 100 * number + i} for i in range(number)]
+        if kind == "arrow":
+            more = {"extra": [1] * number} if number == 3 else {}
+            table = pa.table(
+                {**pa.Table.from_pylist(rows or [{"n": 0, "ts": 0}])[:number].to_pydict(), **more}
+            )
+            if number == 4:
+                table = pa.table({"__raw": ["x"], "__error": ["bad"]})
+            with pa.ipc.new_file(path, table.schema) as writer:
+                writer.write_table(table)
+        else:
+            text = "".join(f"{json.dumps(row)}\n" for row in rows) + "\nbad\n" * (number == 4)
+            path.write_text("[]\n" * (kind == "posts") + text)
+        splits.append(SpoolSplit(0, number, str(path), 7_000 + number, number, 1_000 * number))
+    together = replace(splits[0], more=tuple(splits[1:]))
+    one_by_one = [piece for split in splits for piece in read(fmt, split, 0)]
+    at_once = list(read(fmt, together, 0))
+
+    def told(found: list[Any]) -> list[Any]:
+        rows = [
+            (p, t, row.get("n"))
+            for one in found
+            for p, t, row in zip(
+                one.chunk.pos, one.chunk.ts, one.chunk.table.to_pylist(), strict=True
+            )
+        ]
+        return [rows, [dead for one in found for dead in one.dead], sum(o.offered for o in found)]
+
+    assert told(at_once) == told(one_by_one)
+    assert len(told(at_once)[0]) > 5
+    assert len(told(at_once)[1]) == 1
 
 
 # -- sealing by itself ----------------------------------------------------------------------------
@@ -312,7 +371,7 @@ def test_a_generator_that_takes_long_is_sealed_meanwhile(tmp_path: Path) -> None
     go_on.set()
     until(lambda: source.receiver.finished)
     source.poll()
-    assert [split.rows for split in source.take(MUCH, MUCH, 1)] == [1, 1]
+    assert [piece.rows for piece in pieces(source.take(MUCH, MUCH, 1))] == [1, 1]
 
 
 def test_many_small_tables_share_a_file(tmp_path: Path) -> None:
@@ -328,7 +387,7 @@ def test_a_generator_of_large_rows_is_sealed_in_small_pieces(tmp_path: Path) -> 
     got: list[int] = []
     while not source.ended:
         source.poll()
-        got += [split.rows for split in source.take(MUCH, MUCH, 1)]
+        got += [piece.rows for piece in pieces(source.take(MUCH, MUCH, 1))]
         saved(source)
         time.sleep(0.01)
     assert sum(got) == 2_000
@@ -473,6 +532,7 @@ def test_standard_input_by_pipe(tmp_path: Path) -> None:
     code = """
 import sys, millstream as ms
 from millstream.testing import run_in_process
+from tests.run.pieces import pieces
 flow = ms.Flow("stdin")
 flow.source(ms.Stdin(), name="in").sink(ms.Jsonl(sys.argv[1] + "/out"))
 run_in_process(flow, sys.argv[1] + "/ck", poll=0.01)

@@ -25,7 +25,10 @@ Item = tuple[int, str, str, Any]
 
 @dataclass(frozen=True)
 class SpoolSplit:
-    """A sealed piece of a spool: lines, or Arrow records of a generator."""
+    """A sealed piece of a spool: lines, or Arrow records of a generator.
+
+    Small ones that follow are read with it, because each chunk of records has its cost.
+    """
 
     source: int
     file: int
@@ -33,6 +36,7 @@ class SpoolSplit:
     arrival: int
     rows: int
     base: int | None = None  # the position of its beginning; None counts from its number
+    more: tuple[SpoolSplit, ...] = ()
 
 
 @dataclass(frozen=True)

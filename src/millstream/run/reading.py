@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,7 @@ def _read(fmt: Format, split: AnySplit, now: int) -> Iterator[Piece]:
     if isinstance(split, RateSplit):
         yield _rate(split)
     elif isinstance(split, SpoolSplit):
-        yield _spooled(fmt, split)
+        yield from _spooled(fmt, split)
     else:
         for parsed in read_split(fmt, split):
             yield _placed(parsed, split.source, split.file << OFFSET_BITS, now)
@@ -77,21 +78,50 @@ def _placed(parsed: Parsed, source: int, base: int, arrival: int) -> Piece:
     return Piece(Chunk(parsed.table, ts, base + parsed.positions, source), dead, parsed.offered)
 
 
-def _spooled(fmt: Format, split: SpoolSplit) -> Piece:
-    path = Path(split.path)
-    base = split.file << OFFSET_BITS if split.base is None else split.base
-    if path.suffix in (".lines", ".posts"):
-        data = path.read_bytes()
-        if path.suffix == ".posts":
-            data = data[data.index(b"\n") + 1 :]  # the keys of requests, see run/posts.py
-        parsed = parse_lines(fmt, data, 0, first_line_is_header=False)
-        return _placed(parsed, split.source, base, split.arrival)
+def _spooled(fmt: Format, split: SpoolSplit) -> Iterator[Piece]:
+    pieces = [split, *split.more]
+    if not split.path.endswith(".arrow"):
+        texts = [_lines(Path(piece.path)) for piece in pieces]
+        parsed = parse_lines(fmt, b"".join(texts), 0, first_line_is_header=False)
+        yield _several(parsed, pieces, [len(text) for text in texts])
+        return
+    tables = [_table(piece.path) for piece in pieces]
+    for _, same in itertools.groupby(range(len(pieces)), lambda i: tables[i].schema):
+        some = list(same)
+        parsed = _timed(fmt, pa.concat_tables([tables[i] for i in some]))
+        yield _several(parsed, [pieces[i] for i in some], [len(tables[i]) for i in some])
+
+
+def _several(parsed: Parsed, pieces: list[SpoolSplit], lengths: list[int]) -> Piece:
+    """Records of pieces that were read as one, each with the time and place of its piece."""
+    starts = np.cumsum([0, *lengths[:-1]])
+    bases = [p.file << OFFSET_BITS if p.base is None else p.base for p in pieces]
+    shift = np.array(bases, np.int64) - starts
+    of = np.searchsorted(starts, parsed.positions, side="right") - 1
+    arrivals = np.array([piece.arrival for piece in pieces], np.int64)
+    ts: Int64 = arrivals[of] if parsed.ts is None else parsed.ts
+    where = np.searchsorted(starts, [d.position for d in parsed.dead], side="right") - 1
+    dead = [
+        Dead(d.position + int(shift[i]), d.raw, d.error)
+        for d, i in zip(parsed.dead, where, strict=True)
+    ]
+    positions = parsed.positions + shift[of]
+    return Piece(Chunk(parsed.table, ts, positions, pieces[0].source), dead, parsed.offered)
+
+
+def _lines(path: Path) -> bytes:
+    data = path.read_bytes()
+    if path.suffix == ".posts":
+        data = data[data.index(b"\n") + 1 :]  # the keys of requests, see run/posts.py
+    return data if data.endswith(b"\n") or not data else data + b"\n"
+
+
+def _table(path: str) -> pa.Table:
     try:
-        with pa.memory_map(str(path)) as mapped:
-            table = pa.ipc.open_file(mapped).read_all()
+        with pa.memory_map(path) as mapped:
+            return pa.ipc.open_file(mapped).read_all()
     except (OSError, pa.ArrowInvalid) as error:
         raise RunError(f"spool file {path} cannot be read: {error}") from error
-    return _placed(_timed(fmt, table), split.source, base, split.arrival)
 
 
 def _timed(fmt: Format, table: pa.Table) -> Parsed:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from itertools import islice
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from millstream.api.sources import Generator, Http, Socket, SourceSpec, Stdin
@@ -13,7 +14,7 @@ from millstream.ops.progress import BEGIN, Horizon
 from millstream.run.batch import AnySplit, SpoolSplit
 from millstream.run.generating import GeneratorReceiver
 from millstream.run.lines import SocketReceiver, StdinReceiver
-from millstream.run.spool import Receiver, Sealed
+from millstream.run.spool import SEAL_BYTES, Receiver, Sealed
 from millstream.run.spreading import rows_of
 from millstream.state.manifests import SourceState
 
@@ -65,31 +66,25 @@ class SpoolTracker:
 
     def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
         """Pieces in the order they were received; at least one."""
-        count = taken = 0
-        for piece in self.waiting:
-            if count and taken + piece.rows > rows:
-                break
-            count += 1
-            taken += piece.rows
-        splits: list[AnySplit] = []
-        for piece in islice(self.waiting, count):
-            splits.append(
+        pieces: list[SpoolSplit] = []
+        sizes: list[int] = []
+        taken = 0
+        while self.waiting and (not pieces or taken + self.waiting[0].rows <= rows):
+            piece = self.waiting.popleft()
+            self._taken.append(piece)
+            path = str(piece.path)
+            pieces.append(
                 SpoolSplit(
-                    self.number,
-                    piece.number,
-                    str(piece.path),
-                    piece.arrival,
-                    piece.rows,
-                    self.position,
+                    self.number, piece.number, path, piece.arrival, piece.rows, self.position
                 )
             )
+            sizes.append(piece.size)
+            taken += piece.rows
+            self.next = piece.number + 1
             self.position += max(piece.size, piece.rows)
-        for _ in range(count):
-            self._taken.append(self.waiting.popleft())
-            self.next = self._taken[-1].number + 1
         self.rows += taken
         self.ended = self._finished and not self.waiting and self.receiver.error is None
-        return splits
+        return list(_together(pieces, sizes))
 
     def horizon(self, now: int) -> Horizon:
         """By arrival, all that was received before the first waiting piece has been taken."""
@@ -131,3 +126,15 @@ class SpoolTracker:
 
     def close(self) -> None:
         self.receiver.stop()
+
+
+def _together(pieces: list[SpoolSplit], sizes: list[int]) -> Iterator[SpoolSplit]:
+    """Pieces with the small ones that follow them, up to a size that is worth a chunk."""
+    begin, size = 0, 0
+    for end in range(1, len(pieces) + 1):
+        size += sizes[end - 1]
+        if end == len(pieces) or size + sizes[end] > SEAL_BYTES:
+            several = pieces[begin:end]
+            rows = sum(piece.rows for piece in several)
+            yield replace(several[0], rows=rows, more=tuple(several[1:]))
+            begin, size = end, 0
