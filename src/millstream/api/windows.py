@@ -20,12 +20,18 @@ class WindowSpec:
     kind: str
     span: Span
     logical: Span | None = None
+    over: str = "key"  # whose rows or bytes are counted: those of each "key", or of the "stream"
+    growing: bool = False  # a landmark over rows or bytes: nothing ever leaves the window
 
     def __str__(self) -> str:
         if self.span.whole:
             return "whole input"
         if self.logical is not None:
-            return f"{self.kind}_window({self.logical.size}, {self.logical.slide})"
+            over = ', over="stream"' if self.over == "stream" else ""
+            if self.growing:
+                unit = "rows" if self.kind == "count" else "bytes"
+                return f"landmark({unit}={self.logical.slide}{over})"
+            return f"{self.kind}_window({self.logical.size}, {self.logical.slide}{over})"
         if self.kind == "session":
             return f"session({text(self.span.size)})"
         if self.span.size == self.span.slide:
@@ -60,13 +66,34 @@ def hopping(size: Duration, slide: Duration) -> WindowSpec:
     )
 
 
-def landmark(slide: Duration) -> WindowSpec:
+def landmark(
+    slide: Duration | None = None,
+    *,
+    rows: int | None = None,
+    bytes: int | None = None,
+    over: str = "key",
+) -> WindowSpec:
     """One window that never ends and grows: everything so far, at every `slide`.
 
-    A key has a result at each slide in which it got records; `window_start` is null.
+    A key has a result at each slide in which it got records; `window_start` is null. Instead of
+    time a slide may have so many `rows` or `bytes`, of each key or, with over="stream", of all.
     """
-    step = micros(slide, "landmark(slide)")
-    return WindowSpec("landmark", Span(step, step))
+    if sum(one is not None for one in (slide, rows, bytes)) != 1:
+        raise ConfigError(
+            'landmark(): say how long a slide is in one way: landmark("1m"), landmark(rows=1000) '
+            "or landmark(bytes=1_000_000)"
+        )
+    if slide is not None:
+        if over != "key":
+            raise ConfigError(
+                f"landmark({slide!r}, over={over!r}): over= says whose rows or bytes are counted, "
+                "and goes with rows= or bytes="
+            )
+        step = micros(slide, "landmark(slide)")
+        return WindowSpec("landmark", Span(step, step))
+    kind, name, size = ("count", "rows", rows) if rows is not None else ("bytes", "bytes", bytes)
+    numbered = _numbered("landmark", size, None, name)
+    return WindowSpec(kind, Span(1, 1), numbered, _whose("landmark", over), growing=True)
 
 
 def session(gap: Duration) -> WindowSpec:
@@ -74,27 +101,40 @@ def session(gap: Duration) -> WindowSpec:
     return WindowSpec("session", Span(micros(gap, "session(gap)"), 1))
 
 
-def count_window(size: int, slide: int | None = None) -> WindowSpec:
+def count_window(size: int, slide: int | None = None, over: str = "key") -> WindowSpec:
     """The last `size` records of each key, at every `slide` records (default: `size`).
 
-    Records are counted in (ts, source, offset) order. After `key_by()` without columns they are
-    counted over the whole stream. At the end of the input the windows begun leave unfilled.
+    Records are counted in (ts, source, offset) order. With over="stream" those of all keys are
+    counted together, and each key that has records in a window has a result for it. At the end of
+    the input the windows begun leave unfilled.
     """
-    return WindowSpec("count", Span(1, 1), _numbered("count_window", size, slide))
+    numbered = _numbered("count_window", size, slide)
+    return WindowSpec("count", Span(1, 1), numbered, _whose("count_window", over))
 
 
-def bytes_window(size: int, slide: int | None = None) -> WindowSpec:
+def bytes_window(size: int, slide: int | None = None, over: str = "key") -> WindowSpec:
     """Like `count_window`, over the bytes of records instead of their number.
 
     A record has as many bytes as its columns: strings their UTF-8 length, numbers and times 8,
     booleans 1, nulls 0; at least 1. It is in the window in which it begins.
     """
-    return WindowSpec("bytes", Span(1, 1), _numbered("bytes_window", size, slide))
+    numbered = _numbered("bytes_window", size, slide)
+    return WindowSpec("bytes", Span(1, 1), numbered, _whose("bytes_window", over))
 
 
-def _numbered(name: str, size: int, slide: int | None) -> Span:
+def _numbered(name: str, size: int | None, slide: int | None, what: str = "size") -> Span:
     step = size if slide is None else slide
-    for what, value in (("size", size), ("slide", step)):
+    for option, value in ((what, size), ("slide", step)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(f"{name}({what}): expected a whole number from 1, got {value!r}")
+            raise ConfigError(f"{name}({option}): expected a whole number from 1, got {value!r}")
+    assert size is not None and step is not None
     return Span(size, step)
+
+
+def _whose(name: str, over: str) -> str:
+    if over not in ("key", "stream"):
+        raise ConfigError(
+            f'{name}(over={over!r}): use "key" (the records of each key are counted) or "stream" '
+            "(those of all keys together)"
+        )
+    return over

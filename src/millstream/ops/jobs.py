@@ -72,8 +72,15 @@ class WindowJob:
     kept: int = 0  # panes kept after their last window, so that running values can lose them
     kind: str = "time"  # or "landmark", "session", "rows", "bytes"
     emission: Emission = FINAL
-    logical: Span | None = None  # windows over rows or bytes: their arithmetic, per key
+    logical: Span | None = None  # windows over rows or bytes: their arithmetic
+    over_stream: bool = False  # these are counted over all keys together, in one shard
+    growing: bool = False  # nothing leaves them: landmarks over rows or bytes
     changes: bool = False  # its input takes back, or is cut anywhere: values and signs are kept
+
+    @property
+    def counted_by(self) -> tuple[str, ...]:
+        """The key of those who count rows or bytes: none if all are counted together."""
+        return () if self.over_stream else self.keys
 
     def needed_until(self, panes: Int64) -> Int64:
         """The window end at which panes may be forgotten."""

@@ -236,7 +236,7 @@ def _shards_of(
     uniques: list[pa.Array], count: int, shards: int, job: WindowJob
 ) -> tuple[Shards, dict[int, str]]:
     """The shard of every key, and the keys for which a user's partition gives none."""
-    if not uniques:
+    if not uniques or job.over_stream:
         return np.zeros(count, np.int32), {}
     if job.partition is not None:
         return shards_of_columns(job.partition, uniques, shards, job.packed)

@@ -19,7 +19,8 @@ from millstream.ops.chunks import Chunk, Int64, flat
 from millstream.ops.closing import Outcome, close
 from millstream.ops.jobs import WindowJob
 from millstream.ops.keys import group_by
-from millstream.ops.kinds import close_landmarks, close_numbered, close_sessions
+from millstream.ops.kinds import close_landmarks, close_sessions
+from millstream.ops.numbered import Numbered, close_numbered, touched
 from millstream.ops.preparing import count_panes, in_pane_order, merge_panes
 from millstream.ops.progress import END
 from millstream.ops.rates import has_choice, longest
@@ -268,7 +269,7 @@ def _numbered(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
     ended = work.clocks.watermarks[job.name] >= END
     look = look_of(work, job)
     until, early = look.until, job.emission.mode == "early"
-    tails = Table(family, "tails", work.batch, work.control)
+    stored = _Tails(work)
     ready = None
     rows = bag.every_row() if bag.lowest() < (watermark if until is None else until) else None
     if rows is None:
@@ -277,25 +278,54 @@ def _numbered(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
         settled = pc.less(rows.column("ts"), watermark)
         ready = unsigned(rows.filter(settled))
         bag.replace(rows.filter(pc.invert(settled)))
-    known = tails.every_row() if ended else tails.rows_of(family.keys, ready)
-    outcome, held = close_numbered(family, ready, known, furthest if ended else None, number)
+    known = stored.all() if ended else stored.of(ready)
+    outcome, kept = close_numbered(family, ready, known, furthest if ended else None, number)
     chunk = work.account(job, watermark, outcome)
     opened = None
     if until is not None and early:  # all that have begun, with records whose order is settled
-        known = tails.every_row()
-        opened, _ = close_numbered(family, ready, known, furthest, number)
+        opened, _ = close_numbered(family, ready, stored.all(), furthest, number)
     elif until is not None:  # as if nothing could still come in between
         soon = None if rows is None else rows.filter(pc.less(rows.column("ts"), until))
         soon = unsigned(soon)
-        opened, _ = close_numbered(family, soon, tails.rows_of(family.keys, soon), None, number)
+        opened, _ = close_numbered(family, soon, stored.of(soon), None, number)
     rounds: list[Round] = []
     if look.stretch is not None:
-        rounds = numbered_rounds(work, job, look, ready, tails.every_row(), chunk)
-    if ended:
-        tails.clear()
-    elif held is not None and ready is not None:
-        tails.put(family.keys, held)
-    tails.store()
+        rounds = numbered_rounds(work, job, look, ready, stored.all(), chunk)
+    stored.keep(kept if ready is not None else Numbered(None), ended)
     if opened is not None:
         opened = opened._replace(chunk=others(opened.chunk, chunk))
     return emit(work, job, look, chunk, opened, rounds)
+
+
+class _Tails:
+    """What is stored of windows over rows or bytes: rows of open ones, and totals of landmarks."""
+
+    def __init__(self, work: Work) -> None:
+        self.family, self.job = work.family, work.family.jobs[0]
+        self.tails = Table(self.family, "tails", work.batch, work.control)
+        self.totals = Table(self.family, "totals", work.batch, work.control)
+
+    def all(self) -> Numbered:
+        """Everything."""
+        return Numbered(self.tails.every_row(), self.totals.every_row())
+
+    def of(self, ready: pa.Table | None) -> Numbered:
+        """What is stored of those who count some rows."""
+        held = self.tails.rows_of(self.job.counted_by, ready)
+        if not self.job.growing:
+            return Numbered(held)
+        keys = touched(self.family, ready, held)
+        return Numbered(held, self.totals.rows_of(self.family.keys, keys))
+
+    def keep(self, now: Numbered, ended: bool) -> None:
+        """Store what has changed; after the end of the input nothing is left."""
+        if ended:
+            self.tails.clear()
+            self.totals.clear()
+        if now.held is not None:
+            self.tails.put(self.job.counted_by, now.held)
+        if now.totals is not None:
+            self.totals.put(self.family.keys, now.totals)
+        self.tails.store()
+        if self.job.growing:
+            self.totals.store()

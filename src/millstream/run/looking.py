@@ -18,7 +18,8 @@ from millstream.ops.closing import Outcome
 from millstream.ops.emission import Looked, joined, refine
 from millstream.ops.firing import Firing, crosses, fired, fires, multiples, passes
 from millstream.ops.jobs import WindowJob
-from millstream.ops.kinds import close_landmarks, close_numbered, close_sessions
+from millstream.ops.kinds import close_landmarks, close_sessions
+from millstream.ops.numbered import Numbered, close_numbered, times_held
 from millstream.ops.progress import END
 from millstream.run.stores import Emitted
 from millstream.run.work import Work
@@ -84,10 +85,11 @@ def emit(
         return final
     store = Emitted(work.family, job.name, work.batch, work.control)
     known, given = store.rows(), []
+    shards = 1 if job.over_stream else work.batch.shards
     for at, outcome in rounds:
         gone = final.ts < at
         looked = Looked(final.take(gone), at, work.count(job, outcome), END, job.kind)
-        chunk, known = refine(job.emission, looked, known, work.batch.shards, work.batch.number)
+        chunk, known = refine(job.emission, looked, known, shards, work.batch.number)
         given.append(chunk)
         final = final.take(~gone)
     left = END if job.logical is not None else work.closing(job) * job.span.pane
@@ -95,7 +97,7 @@ def emit(
     if opened is not None and look.until is not None:
         reach = END if job.logical is not None else look.until * job.span.pane
         looked = Looked(final, left, work.count(job, opened), reach, job.kind, look.too)
-    chunk, known = refine(job.emission, looked, known, work.batch.shards, work.batch.number)
+    chunk, known = refine(job.emission, looked, known, shards, work.batch.number)
     store.replace(known)
     return joined([*given, chunk]) if given else chunk
 
@@ -131,15 +133,15 @@ def numbered_rounds(
     job: WindowJob,
     look: Look,
     ready: pa.Table | None,
-    known: pa.Table | None,
+    known: Numbered,
     final: Chunk,
 ) -> list[Round]:
     """Windows over rows or bytes that have begun and are not full at multiples of event time."""
     found: list[Round] = []
-    times = [np.asarray(flat(ready.column("ts")))] if ready is not None else []
-    if known is not None:  # rows that were numbered before the moment had come
-        times.append(np.asarray(pc.list_flatten(flat(known.column("held.ts")))))
-    for at in look.moments(job, np.concatenate(times)) if times else ():
+    times = times_held(known.held)  # rows that were numbered before the moment had come
+    if ready is not None:
+        times = np.concatenate((times, np.asarray(flat(ready.column("ts")))))
+    for at in look.moments(job, times):
         before = None if ready is None else ready.filter(pc.less(ready.column("ts"), at))
         made, _ = close_numbered(work.family, before, known, at - 1, work.numbers[job.name])
         left = final.take(final.ts < at)

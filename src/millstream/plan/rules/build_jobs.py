@@ -21,7 +21,7 @@ def _job(node: nodes.Windowed) -> WindowJob:
     kind = {"landmark": "landmark", "session": "session", "count": "rows", "bytes": "bytes"}.get(
         node.window.kind, "time"
     )
-    logical = node.window.logical
+    logical, over_stream = node.window.logical, node.window.over == "stream"
     # States of sessions and totals cannot be cut at a moment of event time: rows can.
     by_event = node.emission.by_event and kind in ("session", "landmark")
     changes = by_event or changes_of(node) is not None
@@ -41,6 +41,8 @@ def _job(node: nodes.Windowed) -> WindowJob:
             reducer,
             packed=True,
             ordered=node.in_order,
+            over_stream=over_stream,
+            growing=node.window.growing,
             partition=node.partition,
             kind=kind,
             logical=logical,
@@ -56,6 +58,8 @@ def _job(node: nodes.Windowed) -> WindowJob:
         measures,
         node.reducer,
         keep_null_keys=keep,
+        over_stream=over_stream,
+        growing=node.window.growing,
         partition=node.partition,
         kind=kind,
         logical=logical,

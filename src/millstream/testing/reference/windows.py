@@ -38,6 +38,12 @@ class _Cut:
     end: float
     records: list[Record]
     full: bool = True  # else it leaves because the input has ended
+    slide: list[Record] | None = None  # of a landmark over rows or bytes: those that are new in it
+
+    @property
+    def counted(self) -> list[Record]:
+        """The records whose keys have a result."""
+        return self.records if self.slide is None else self.slide
 
     def window(self) -> Window:
         """As users see it: what has no bound has None."""
@@ -70,7 +76,10 @@ def results(
         name = identity(key, exact=node.job is not None)
         keys.setdefault(name, key)
         mine.setdefault(name, []).append(record)
-    found = [(name, one) for name, held in mine.items() for one in _cut(node, held)]
+    if node.window.over == "stream":
+        found = _of_stream(node, mine)
+    else:
+        found = [(name, one) for name, held in mine.items() for one in _cut(node, held)]
     found.sort(key=lambda one: (one[1].end, one[0]))
     out: list[Result] = []
     for position, (name, one) in enumerate(found):
@@ -85,6 +94,18 @@ def results(
     return [
         Result(one.end, replace(one.record, row=row)) for one, row in zip(out, full, strict=True)
     ]
+
+
+def _of_stream(node: nodes.Windowed, mine: dict[Any, list[Record]]) -> list[tuple[Any, _Cut]]:
+    """Windows over the records of all keys together; in each, what every key has of it."""
+    owner = {id(record): name for name, held in mine.items() for record in held}
+    everything = sorted((record for held in mine.values() for record in held), key=place)
+    out = []
+    for one in _cut(node, everything):
+        for name in dict.fromkeys(owner[id(record)] for record in one.counted):
+            held = [record for record in one.records if owner[id(record)] == name]
+            out.append((name, replace(one, records=held)))
+    return out
 
 
 def _hashed(node: nodes.Windowed, key: list[Any]) -> int:
@@ -102,10 +123,10 @@ def _cut(node: nodes.Windowed, records: list[Record]) -> list[_Cut]:
             ends = sorted({end for one in records for _, end in windows_of(spec, one.ts)})
             return [_Cut(-math.inf, end, [r for r in records if r.ts < end]) for end in ends]
         case "count":
-            return _numbered(records, [1] * len(records), spec.logical.size, spec.logical.slide)
+            return _numbered(spec, records, [1] * len(records))
         case "bytes":
             sizes = [_bytes_of(node.name, one.row) for one in records]
-            return _numbered(records, sizes, spec.logical.size, spec.logical.slide)
+            return _numbered(spec, records, sizes)
     held: dict[tuple[float, float], list[Record]] = {}
     for record in records:
         for bounds in windows_of(spec, record.ts):
@@ -124,8 +145,10 @@ def _sessions(records: list[Record], gap: int) -> list[_Cut]:
     return [_Cut(run[0].ts, run[-1].ts + gap, run) for run in runs]
 
 
-def _numbered(records: list[Record], sizes: list[int], size: int, slide: int) -> list[_Cut]:
+def _numbered(spec: WindowSpec, records: list[Record], sizes: list[int]) -> list[_Cut]:
     """Windows of `size`, every `slide`, over what came before each record; unfilled ones too."""
+    assert spec.logical is not None
+    size, slide = spec.logical.size, spec.logical.slide
     places = [sum(sizes[:index]) for index in range(len(sizes))]
     out = []
     for start in range(0, sum(sizes), slide):
@@ -133,7 +156,11 @@ def _numbered(records: list[Record], sizes: list[int], size: int, slide: int) ->
         held = [one for one, there in zip(records, inside, strict=True) if there]
         if held:
             full = start + size <= sum(sizes)
-            out.append(_Cut(held[0].ts, held[-1].ts + 1, held, full))
+            before = [r for r, at in zip(records, places, strict=True) if at < start + size]
+            if spec.growing:
+                out.append(_Cut(-math.inf, held[-1].ts + 1, before, full, held))
+            else:
+                out.append(_Cut(held[0].ts, held[-1].ts + 1, held, full))
     return out
 
 

@@ -1,0 +1,292 @@
+"""Windows over rows or bytes: rows are numbered in order, and windows are stretches of numbers.
+
+Numbers are given per key, or over the whole stream by the one task that has all of it; results are
+per key either way. A landmark over rows or bytes adds each slide that is full to a total per key.
+All functions are pure: stored rows come in, results and rows to be stored go out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.ops.changes import lift_rows
+from millstream.ops.chunks import Int64, concat, flat
+from millstream.ops.closing import Answers, Found, Outcome, completed, held_outputs, results, slide
+from millstream.ops.grid import find_runs
+from millstream.ops.jobs import Family, WindowJob
+from millstream.ops.keys import group_by
+from millstream.ops.kinds import grow, nothing_found
+from millstream.ops.preparing import codes_of
+
+_BEGIN = -(2**61)
+_ALL_BEGUN = 2**61  # a window end no number reaches
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """What is stored of numbered windows: rows of open ones, and totals of landmarks."""
+
+    held: pa.Table | None  # one row per counter: how far it is, and as lists the rows it holds
+    totals: pa.Table | None = None  # one row per key, of landmarks
+
+
+def close_numbered(
+    family: Family, ready: pa.Table | None, known: Numbered, ended: int | None, src: int
+) -> tuple[Outcome, Numbered]:
+    """Windows over rows or bytes that are full, or all that have begun if the input has ended.
+
+    `ready` are rows whose order is settled, `known` what is stored of those who count them. Gives
+    the results and what is to be stored. `ended` is the time at which the input ended: that of
+    windows which are not full, so that it does not matter how much came in the last batch.
+    """
+    job = family.jobs[0]
+    span = job.logical
+    assert span is not None
+    parts = [t for t in (_unpacked(known.held), ready) if t is not None and len(t)]
+    if not parts:
+        chunk, dead = results(job, src, nothing_found(job), completed(job, Answers()))
+        return Outcome(chunk, 0, dead, 0), known
+    names = ["shard", *(f"key.{i}" for i in range(len(job.counted_by)))]
+    heads = [t.select(names) for t in (*parts, known.held) if t is not None]
+    everyone = concat(heads)
+    codes, _ = codes_of(job.counted_by, everyone)
+    counters = int(codes.max()) + 1
+    some = np.zeros(counters, np.int64)
+    some[codes] = np.arange(len(codes))
+    owners = everyone.take(pa.array(some))
+    before = np.zeros(counters, np.int64)
+    if known.held is not None:
+        mine = slice(len(codes) - len(known.held), None)
+        before[codes[mine]] = np.asarray(flat(known.held.column("count")))
+    fresh = 0 if ready is None else len(ready)
+    stored = sum(map(len, parts)) - fresh
+    after = before.copy()
+    if ready is not None and fresh:
+        mine = slice(stored, stored + fresh)
+        parts[-1], codes[mine], after = _give_numbers(job, ready, codes[mine], before)
+    rows = concat(parts)
+    order = np.lexsort((np.asarray(flat(rows.column("number"))), codes[: len(rows)]))
+    rows, codes = rows.take(pa.array(order)), codes[: len(rows)][order]
+    none_yet = span.panes - span.step  # the first window begins with the first row
+    closed = np.maximum(span.align_down(before // span.pane), none_yet)
+    closing = full = np.maximum(span.align_down(after // span.pane), none_yet)
+    if ended is not None:
+        closing = np.full(counters, _ALL_BEGUN)
+    leaving = _Leaving(closed, closing, full, ended)
+    totals = None
+    if job.growing:
+        outcome, totals = _grown(family, rows, codes, leaving, known.totals, src)
+    else:
+        outcome = _close_rows(family, rows, codes, leaving, src)
+    if ended is not None:  # every window has left: what may come later is counted anew
+        return outcome, Numbered(None)
+    owners = owners.append_column("count", pa.array(after))
+    pane = np.asarray(flat(rows.column("number"))) // span.pane
+    open_still = span.last_end(pane) > closing[codes]
+    if job.growing and job.lists:
+        open_still[:] = True  # all values so far are needed at every slide
+    rows = rows.filter(pa.array(open_still))
+    return outcome, Numbered(_packed(job, owners, rows, codes[open_still]), totals)
+
+
+def touched(family: Family, ready: pa.Table | None, held: pa.Table | None) -> pa.Table | None:
+    """The keys of rows that are numbered now or wait for their slide to be full."""
+    names = ["shard", *(f"key.{i}" for i in range(len(family.keys)))]
+    parts = [t.select(names) for t in (_unpacked(held), ready) if t is not None and len(t)]
+    return concat(parts) if parts else None
+
+
+def times_held(held: pa.Table | None) -> Int64:
+    """The times of rows that are numbered and kept."""
+    if held is None:
+        return np.zeros(0, np.int64)
+    return np.asarray(pc.list_flatten(flat(held.column("held.ts"))))
+
+
+def _give_numbers(
+    job: WindowJob, ready: pa.Table, codes: Int64, before: Int64
+) -> tuple[pa.Table, Int64, Int64]:
+    """Rows in order, each with its number: the rows (or bytes) that were counted before it."""
+    place = [np.asarray(flat(ready.column(name))) for name in ("pos", "src", "ts")]
+    order = np.lexsort([*place, codes])
+    ready, codes = ready.take(pa.array(order)), codes[order]
+    weight = np.ones(len(codes), np.int64)
+    if job.kind == "bytes":
+        weight = np.asarray(flat(ready.column("size")))
+        ready = ready.drop_columns(["size"])
+    running = np.cumsum(weight) - weight
+    first = np.ones(len(codes), np.bool_)
+    first[1:] = np.diff(codes) != 0
+    start = running[first][np.cumsum(first) - 1]
+    after = before.copy()
+    np.add.at(after, codes, weight)
+    numbered = ready.append_column("number", pa.array(before[codes] + running - start))
+    return numbered, codes, after
+
+
+def _unpacked(known: pa.Table | None) -> pa.Table | None:
+    """Rows that are held as lists, one by one."""
+    if known is None or not len(known):
+        return None
+    lists = [n for n in known.column_names if n.startswith("held.")]
+    parent = pc.list_parent_indices(flat(known.column("held.number")))
+    heads = known.select([n for n in known.column_names if n == "shard" or n.startswith("key.")])
+    rows = heads.take(parent)
+    for name in lists:
+        rows = rows.append_column(
+            name.removeprefix("held."), pc.list_flatten(flat(known.column(name)))
+        )
+    return rows
+
+
+def _packed(job: WindowJob, owners: pa.Table, rows: pa.Table, codes: Int64) -> pa.Table:
+    """One row per counter with the rows it holds as lists; `rows` are in order of counters."""
+    known = {"shard", "pane", *(f"key.{i}" for i in range(len(job.counted_by)))}
+    sizes = np.bincount(codes, minlength=len(owners))
+    offsets = pa.array(np.concatenate(([0], np.cumsum(sizes))), pa.int32())
+    for name in rows.column_names:
+        if name not in known:
+            held = pa.ListArray.from_arrays(offsets, flat(rows.column(name)))
+            owners = owners.append_column(f"held.{name}", held)
+    return owners
+
+
+@dataclass(frozen=True)
+class _Leaving:
+    """Which windows of numbered rows leave: those that end in (closed, closing], per counter."""
+
+    closed: Int64
+    closing: Int64
+    full: Int64  # windows that end by here are full
+    ended: int | None  # the time of those that are not
+
+    def time(self, end: Int64, last: Int64, counter: Int64) -> Int64:
+        """The time of results: that of their last record, or where the input ended."""
+        if self.ended is None:
+            return end - 1
+        return np.where(last > self.full[counter], np.maximum(end - 1, self.ended), end - 1)
+
+
+def _close_rows(
+    family: Family, rows: pa.Table, counters: Int64, leaving: _Leaving, src: int
+) -> Outcome:
+    """The results of windows over numbered rows, which are in the order of their counters."""
+    job = family.jobs[0]
+    span = job.logical
+    assert span is not None
+    codes, uniques = codes_of(family.keys, rows)
+    order = np.lexsort((np.arange(len(rows)), codes))
+    counter_of = np.zeros(int(codes.max()) + 1 if len(codes) else 0, np.int64)
+    counter_of[codes] = counters
+    pane = np.asarray(flat(rows.column("number"))) // span.pane
+    whole, ts = _Places.of(counters, pane), np.asarray(flat(rows.column("ts")))
+    rows, codes, pane = rows.take(pa.array(order)), codes[order], pane[order]
+    bounds = leaving.closed[counter_of], leaving.closing[counter_of]
+    key, last, low, high = find_runs(span, codes, pane, *bounds).slices(pane)
+    answers = Answers()
+    if any(not m.held for m in job.measures):
+        states, state_pane, state_codes = lift_rows(family, rows, codes, pane)
+        runs = find_runs(span, state_codes, state_pane, *bounds)
+        _, _, state_low, state_high = runs.slices(state_pane)
+        slide(job, states, runs, state_pane, state_low, state_high, answers)
+    if not job.measures or any(m.held for m in job.measures):
+        held_outputs(job, rows, low, high, answers)
+    counter = counter_of[key]
+    start = ts[whole.first(counter, last - span.panes)]
+    end = ts[whole.first(counter, last) - 1] + 1
+    found = Found(key, uniques, start, end, leaving.time(end, last, counter), last)
+    chunk, dead = results(job, src, found, completed(job, answers))
+    return Outcome(chunk, 0, dead, len(found.key))
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where panes of counters (or keys) lie among rows in that order."""
+
+    rows: Int64
+    low: int
+    stride: int
+
+    @staticmethod
+    def of(counters: Int64, pane: Int64) -> _Places:
+        """The places of rows."""
+        low, high = (int(pane.min()), int(pane.max())) if len(pane) else (0, 0)
+        stride = high - low + 2
+        return _Places(counters * stride + pane - low, low, stride)
+
+    def first(self, counter: Int64, pane: Int64) -> Int64:
+        """The first row of each counter that is not before a pane."""
+        wanted = counter * self.stride + np.clip(pane - self.low, 0, self.stride - 1)
+        found: Int64 = np.searchsorted(self.rows, wanted)
+        return found
+
+
+def _grown(
+    family: Family,
+    rows: pa.Table,
+    counters: Int64,
+    leaving: _Leaving,
+    totals: pa.Table | None,
+    src: int,
+) -> tuple[Outcome, pa.Table | None]:
+    """Landmarks: everything so far at every slide that is full, for keys with records in it."""
+    job = family.jobs[0]
+    span = job.logical
+    assert span is not None
+    slides = np.asarray(flat(rows.column("number"))) // span.slide
+    whole, ts = _Places.of(counters, slides), np.asarray(flat(rows.column("ts")))
+    fresh = (slides >= leaving.closed[counters]) & (slides < leaving.closing[counters])
+    if not fresh.any():
+        chunk, dead = results(job, src, nothing_found(job), completed(job, Answers()))
+        return Outcome(chunk, 0, dead, 0), None
+    answers = Answers()
+    grown: pa.Table | None = None
+    codes, uniques = codes_of(family.keys, rows)
+    counter_of = np.zeros(int(codes.max()) + 1, np.int64)
+    counter_of[codes] = counters
+    _, key, last = group_by(codes[fresh], slides[fresh])
+    if job.lifts:
+        added = _states(family, rows.filter(pa.array(fresh)), slides[fresh])
+        _, answers, grown = grow(family, added, _of_keys(family, totals, added), _BEGIN)
+    if job.lists:
+        order = np.lexsort((np.arange(len(rows)), codes))
+        listed, place = rows.take(pa.array(order)), _Places.of(codes[order], slides[order])
+        low, high = place.first(key, np.zeros_like(key)), place.first(key, last + 1)
+        held_outputs(job, listed, low, high, answers)
+    counter = counter_of[key]
+    end = ts[whole.first(counter, last + 1) - 1] + 1
+    time = leaving.time(end, last + 1, counter)
+    found = Found(key, uniques, None, end, time, last + 1)
+    chunk, dead = results(job, src, found, completed(job, answers))
+    return Outcome(chunk, 0, dead, len(key)), grown
+
+
+def _states(family: Family, rows: pa.Table, slides: Int64) -> pa.Table:
+    """Rows of slides that are full as one row per key and slide."""
+    codes, uniques = codes_of(family.keys, rows)
+    order = np.lexsort((np.arange(len(rows)), codes))
+    rows, codes, slides = rows.take(pa.array(order)), codes[order], slides[order]
+    states, pane, key = lift_rows(family, rows, codes, slides)
+    shard = np.zeros(int(codes.max()) + 1, np.int32)
+    shard[codes] = np.asarray(flat(rows.column("shard")))
+    heads = {
+        "shard": pa.array(shard[key]),
+        "pane": pa.array(pane),
+        **{f"key.{i}": one.take(pa.array(key)) for i, one in enumerate(uniques)},
+    }
+    return pa.table(heads | {name: flat(states.column(name)) for name in states.column_names})
+
+
+def _of_keys(family: Family, totals: pa.Table | None, rows: pa.Table) -> pa.Table | None:
+    """The totals of keys that have rows."""
+    if totals is None or not len(totals):
+        return None
+    names = [f"key.{i}" for i in range(len(family.keys))]
+    if not names:
+        return totals
+    codes, _ = codes_of(family.keys, concat([totals.select(names), rows.select(names)]))
+    return totals.filter(pa.array(np.isin(codes[: len(totals)], codes[len(totals) :])))
