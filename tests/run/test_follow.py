@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import random
+import shutil
 import threading
 import time
 from collections import Counter
@@ -20,11 +24,11 @@ from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 
 
-def build(tmp: Path) -> ms.Flow:
+def build(tmp: Path, path: str = "in") -> ms.Flow:
     flow = ms.Flow("follow")
     (tmp / "in").mkdir(exist_ok=True)
     source = ms.Files(
-        tmp / "in",
+        tmp / path,
         format="csv",
         schema="ts bigint, n bigint",
         time="ts",
@@ -147,6 +151,7 @@ def test_nobody_is_idle_for_having_been_silent_while_the_flow_was_down(tmp_path:
         lateness="1s",
         follow=True,
         participant="node",
+        participants=["a", "b"],
         idle_timeout="30s",
     )
     stream = flow.source(source, name="in")
@@ -166,3 +171,50 @@ def test_nobody_is_idle_for_having_been_silent_while_the_flow_was_down(tmp_path:
         driver.advance("31s")  # now b really is silent
         driver.push("in", records("a", 90, 91)).step()
         assert driver.watermarks["agg"] > before
+
+
+# -- rotation -------------------------------------------------------------------------------------
+
+
+def rotate(log: Path, how: str) -> None:
+    """What logrotate does, by one who does not write meanwhile."""
+    for old in sorted(log.parent.glob("app.csv.*"), key=lambda p: -int(p.name.split(".")[2])):
+        number = int(old.name.split(".")[2])
+        old.rename(log.parent / old.name.replace(f".{number}", f".{number + 1}"))
+    first = Path(f"{log}.1")
+    if how == "copytruncate":
+        shutil.copy(log, first)
+        os.truncate(log, 0)
+        return
+    log.rename(first)
+    if how == "compress":
+        with open(first, "rb") as source, gzip.open(f"{first}.gz", "wb") as out:
+            shutil.copyfileobj(source, out)
+        first.unlink()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("path", ["in", "in/*.csv", "in/app.csv"])
+def test_a_log_is_rotated_while_it_is_followed(tmp_path: Path, path: str, restart: bool) -> None:
+    random_ = random.Random(3)
+    (tmp_path / "in").mkdir()
+    log, count = tmp_path / "in" / "app.csv", 0
+    running = Thread(build(tmp_path, path), tmp_path / "ck")
+    for turn in range(9):
+        begun = count
+        for _ in range(random_.randrange(1, 8)):
+            wanted = range(count, count + random_.randrange(1, 60))
+            header = "" if log.exists() and log.stat().st_size else "ts,n\n"
+            append(log, header + "".join(f"{n},{n}\n" for n in wanted))
+            count = wanted.stop
+            time.sleep(random_.choice([0, 0.02]))
+        if path != "in":  # a log whose rotated name is not listed must have been seen before
+            until(lambda begun=begun: begun in rows(tmp_path))  # type: ignore[misc]
+        rotate(log, ("rename", "compress", "copytruncate")[turn % 3])
+        if restart and turn % 4 == 3:
+            running.stop()
+            running = Thread(build(tmp_path, path), tmp_path / "ck")
+    append(log, f"ts,n\n{count},{count}\n")
+    until(lambda: len(rows(tmp_path)) > count or not running.thread.is_alive())
+    running.stop()
+    assert sorted(rows(tmp_path)) == list(range(count + 1))

@@ -11,8 +11,9 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
-from collections.abc import Iterator
-from typing import BinaryIO, cast
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import BinaryIO, Self, TypeVar, cast
 
 import numpy as np
 
@@ -21,11 +22,14 @@ from millstream.io import parquet
 from millstream.io.csvlines import csv_header
 from millstream.io.formats import READER, Format
 from millstream.io.lines import BOM, scan
+from millstream.io.prints import NOTHING, Print, fits, open_known
 from millstream.io.programmed import read_records
 from millstream.io.records import MAX_LINE, Dead, Parsed, Split
 from millstream.io.textkinds import parse_scanned
 
 __all__ = ["Dead", "Parsed", "Split", "available_end", "parse_lines", "plan_splits", "read_split"]
+
+T = TypeVar("T")
 
 WINDOW = 8 * 1024 * 1024  # bytes of a file held at a time
 _STEP = 64 * 1024  # bytes looked at when searching for a line end
@@ -63,35 +67,50 @@ def available_end(path: str, kind: str, complete: bool) -> int:
             return size if complete and intact else 0
         if complete:
             return size
-        with open(path, "rb") as stream:
-            return _last_line_start(stream, 0, size)
+        return last_line_end(path, size)
     except OSError as error:
         raise RunError(f"cannot read {path}: {error}") from error
 
 
+def last_line_end(path: str, size: int, inode: int = 0) -> int:
+    """Just after the last newline in the first `size` bytes of a file, 0 if there is none."""
+    with open_known(path, inode) as stream:
+        return _last_line_start(stream, 0, size)
+
+
 def plan_splits(
-    kind: str, source: int, file: int, path: str, start: int, end: int, max_bytes: int
+    kind: str,
+    source: int,
+    file: int,
+    path: str,
+    start: int,
+    end: int,
+    max_bytes: int,
+    inode: int = 0,
 ) -> list[Split]:
     """Cut [start, end) into splits of at most max_bytes at line starts (parquet: rows).
 
-    A line longer than max_bytes is a split of its own. A gzip file is always one split.
+    A line longer than max_bytes is a split of its own. A gzip file is always one split. `inode`:
+    the file that is meant, if it may be renamed.
     """
     if start >= end:
         return []
     if is_gzip(kind, path):
-        return [Split(source, file, path, 0, -1)]
+        return [Split(source, file, path, 0, -1, inode=inode)]
     if kind == "parquet":
         ranges = parquet.row_ranges(path, start, end, max_bytes)
     else:
         try:
-            ranges = list(_line_ranges(path, start, end, max(1, max_bytes)))
+            ranges = list(_line_ranges(path, inode, start, end, max(1, max_bytes)))
         except OSError as error:
             raise RunError(f"cannot read {path}: {error}") from error
-    return [Split(source, file, path, low, high) for low, high in ranges]
+    return [Split(source, file, path, low, high, inode=inode) for low, high in ranges]
 
 
-def _line_ranges(path: str, start: int, end: int, max_bytes: int) -> Iterator[tuple[int, int]]:
-    with open(path, "rb") as stream:
+def _line_ranges(
+    path: str, inode: int, start: int, end: int, max_bytes: int
+) -> Iterator[tuple[int, int]]:
+    with open_known(path, inode) as stream:
         while end - start > max_bytes:
             cut = _last_line_start(stream, start, start + max_bytes)
             if cut <= start:  # no line end in reach
@@ -165,7 +184,7 @@ def read_split(fmt: Format, split: Split, max_rows: int = 262_144) -> Iterator[P
         if fmt.kind == READER:
             yield from read_records(fmt, split.path, max_rows)
             return
-        layout, skip_to = _layout(fmt, split.path)
+        layout, skip_to = _layout(fmt, split)
         for base, data in _blocks(fmt.kind, split):
             cut = max(0, min(skip_to - base, len(data)))
             for at, piece in _by_lines(data[cut:] if cut else data, base + cut, max_rows):
@@ -176,7 +195,7 @@ def read_split(fmt: Format, split: Split, max_rows: int = 262_144) -> Iterator[P
         raise RunError(f"cannot read {split.path}: {error}") from error
 
 
-def _layout(fmt: Format, path: str) -> tuple[tuple[str, ...], int]:
+def _layout(fmt: Format, split: Split) -> tuple[tuple[str, ...], int]:
     """The csv fields in file order, and where the header ends.
 
     Every split of a file reads the header, wherever the split begins. It is the first line that
@@ -184,27 +203,83 @@ def _layout(fmt: Format, path: str) -> tuple[tuple[str, ...], int]:
     """
     if fmt.kind != "csv" or not fmt.header:
         return tuple(fmt.schema.names), 0
-    with _stream(fmt.kind, path) as stream:
-        end = 0
-        while line := stream.readline(MAX_LINE):
-            text = line.removeprefix(BOM) if end == 0 else line
-            end += len(line)
-            if text.strip():
-                return csv_header(text.rstrip(b"\r\n"), fmt, path), end
+    with _Rotating(fmt.kind, split) as file:
+        return file.steadily(lambda stream: _header(fmt, stream, split.path))
+
+
+def _header(fmt: Format, stream: BinaryIO, path: str) -> tuple[tuple[str, ...], int]:
+    stream.seek(0)
+    end = 0
+    while line := stream.readline(MAX_LINE):
+        text = line.removeprefix(BOM) if end == 0 else line
+        end += len(line)
+        if text.strip():
+            return csv_header(text.rstrip(b"\r\n"), fmt, path), end
     return tuple(fmt.schema.names), end  # nothing but blank lines
 
 
-def _stream(kind: str, path: str) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path)) if is_gzip(kind, path) else open(path, "rb")
+@contextmanager
+def opened(kind: str, path: str, inode: int = 0, seen: Print = NOTHING) -> Iterator[BinaryIO]:
+    """The bytes of a file, uncompressed."""
+    with open_known(path, inode, seen) as stream:
+        if not is_gzip(kind, path):
+            yield stream
+            return
+        with gzip.open(stream) as packed:
+            yield cast(BinaryIO, packed)
+
+
+class _Rotating:
+    """The bytes of a split, though its file may be copied and truncated while it is read."""
+
+    def __init__(self, kind: str, split: Split) -> None:
+        self.kind, self.split = kind, split
+
+    def __enter__(self) -> Self:
+        self._open()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._held.close()
+
+    def _open(self) -> None:
+        split = self.split
+        self._held = ExitStack()
+        self.stream = self._held.enter_context(
+            opened(self.kind, split.path, split.inode, split.seen)
+        )
+
+    def steadily(self, read: Callable[[BinaryIO], T]) -> T:
+        """What is read, if the file was still the same afterwards; else from its copy."""
+        while True:
+            result = read(self.stream)
+            if isinstance(self.stream, gzip.GzipFile) or fits(self.stream, self.split.seen):
+                return result
+            self._held.close()
+            self._open()
+
+    def read(self, at: int) -> bytes:
+        """The next bytes; none at the end of the split."""
+        wanted = WINDOW if self.split.end < 0 else min(WINDOW, self.split.end - at)
+        data = self.steadily(lambda stream: _read(stream, at, wanted))
+        if wanted and not data and self.split.end >= 0:
+            raise RunError(
+                f"{self.split.path} ends at byte {at}, expected {self.split.end}: was it truncated?"
+            )
+        return data
+
+
+def _read(stream: BinaryIO, at: int, wanted: int) -> bytes:
+    stream.seek(at)
+    return stream.read(wanted)
 
 
 def _blocks(kind: str, split: Split) -> Iterator[tuple[int, bytes]]:
     """(position, complete lines) in order; an overlong line is cut just beyond the limit."""
-    with _stream(kind, split.path) as stream:
-        stream.seek(split.start)
+    with _Rotating(kind, split) as file:
         at, rest = split.start, b""
         while True:
-            data = rest + _read(stream, split, at + len(rest))
+            data = rest + file.read(at + len(rest))
             if len(data) == len(rest):  # the end
                 if rest:
                     yield at, rest
@@ -215,24 +290,14 @@ def _blocks(kind: str, split: Split) -> Iterator[tuple[int, bytes]]:
                 at, rest = at + cut, data[cut:]
             elif len(data) > MAX_LINE:
                 yield at, data[: MAX_LINE + 1] + b"\n"
-                at, rest = _past_line(stream, split, at + len(data))
+                at, rest = _past_line(file, at + len(data))
             else:
                 rest = data
 
 
-def _read(stream: BinaryIO, split: Split, at: int) -> bytes:
-    if split.end < 0:
-        return stream.read(WINDOW)
-    wanted = min(WINDOW, split.end - at)
-    data = stream.read(wanted)
-    if len(data) < wanted and not data:
-        raise RunError(f"{split.path} ends at byte {at}, expected {split.end}: was it truncated?")
-    return data
-
-
-def _past_line(stream: BinaryIO, split: Split, at: int) -> tuple[int, bytes]:
+def _past_line(file: _Rotating, at: int) -> tuple[int, bytes]:
     """Skip to the end of the current line; what follows it in the last window is kept."""
-    while data := _read(stream, split, at):
+    while data := file.read(at):
         found = data.find(b"\n") + 1
         if found:
             return at + found, data[found:]

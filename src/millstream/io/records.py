@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from millstream.io.prints import NOTHING, Print
 from millstream.io.timestamps import Ints
 
 MAX_LINE = 16 * 1024 * 1024  # a longer line is a dead letter
@@ -17,7 +18,8 @@ class Split:
     """A part of one file that one task reads.
 
     Text kinds: the byte range [start, end), which begins at a line start and ends after a newline
-    (or at the end of a complete file). Parquet: a range of rows. Gzip: the whole file, end = -1.
+    (or at the end of a complete file). Parquet: a range of rows. Gzip: the whole file, end = -1
+    (from `start` on, if it was read up to there before it was compressed).
     """
 
     source: int
@@ -26,6 +28,8 @@ class Split:
     start: int
     end: int
     after: int | None = None  # the latest time in the file before this batch
+    inode: int = 0  # what it is, whatever it is called by now; 0: whatever has the name
+    seen: Print = NOTHING  # the same by its bytes, if it may be rotated
 
 
 @dataclass(frozen=True)

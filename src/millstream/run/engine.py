@@ -226,7 +226,7 @@ class Engine:
 
     def step(self, executor: Executor) -> bool:
         """Run and commit one batch if there is anything to do; False if there was nothing."""
-        self._patiently(self._poll)
+        self._patiently(partial(self._poll, executor))
         pending = sum(tracker.pending() for tracker in self.trackers.values())
         if not pending and not self._time_moved() and not self._dropped:
             self.done = all(tracker.ended for tracker in self.trackers.values())
@@ -248,9 +248,9 @@ class Engine:
         self.done = self.manifest.complete
         return True
 
-    def _poll(self) -> None:
+    def _poll(self, executor: Executor) -> None:
         for tracker in self.trackers.values():
-            tracker.poll()
+            tracker.poll(executor.first_times)
 
     def _parallelism(self, pending: int, parts: int) -> int:
         if self.settings.parallelism is not None:

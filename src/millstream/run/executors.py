@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from millstream.io.firsts import first_times
+from millstream.io.formats import Format
 from millstream.plan.stages import Plan
 from millstream.run.batch import AnySplit, Batch, Item
 from millstream.run.tasks import Task
@@ -20,6 +22,8 @@ class Executor(Protocol):
     cores: int
 
     def run(self, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]: ...
+
+    def first_times(self, fmt: Format, paths: list[str], limit: int) -> list[int | None]: ...
 
 
 def run_whole(plan: Plan, batch: Batch, splits: Iterable[AnySplit]) -> Iterator[Item]:
@@ -56,3 +60,7 @@ class InProcess:
                 for item in Task(self.plan, batch, level, number).keyed(mine)
             ]
         return items
+
+    def first_times(self, fmt: Format, paths: list[str], limit: int) -> list[int | None]:
+        """The first time in each file."""
+        return first_times(fmt, paths, limit)

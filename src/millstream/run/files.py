@@ -1,124 +1,43 @@
-"""Files as a source, in the driver: which there are, how far they were read, what to read next."""
+"""Files as a source, in the driver: which there are, how far they were read, what to read next.
+
+Files that were begun have a number and stand in the registry; the manifest holds those of them that
+go on. Files that wait are only listed, in the order in which they will be begun. Every file is a
+participant: until it has been read to its end it holds the watermark where it is.
+"""
 
 from __future__ import annotations
 
-import glob
-import os
 import time
-import warnings
-import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from millstream.api.sources import Files
+from millstream.durations import micros
 from millstream.errors import ConfigError, RunError
+from millstream.io.firsts import first_times
 from millstream.io.formats import Format
-from millstream.io.readers import Split, available_end, is_gzip, plan_splits
-from millstream.ops.progress import BEGIN, Horizon
+from millstream.io.prints import NOTHING
+from millstream.io.readers import Split, available_end, is_gzip, last_line_end, plan_splits
+from millstream.ops.progress import BEGIN, END, Horizon
 from millstream.run.batch import AnySplit
+from millstream.run.listing import Inode, Seen, list_files, look
+from millstream.run.merging import share
+from millstream.run.recognising import Recogniser
+from millstream.run.registry import Known, Registry, is_sealed
 from millstream.run.spreading import rows_of
-from millstream.state.manifests import SourceState, check_registry
+from millstream.run.tracking import Probe
+from millstream.state.manifests import SourceState
 
-_SUFFIXES = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".parquet": "parquet",
-    ".txt": "text",
-    ".log": "text",
-}
 _ROW_BYTES = 64.0  # assumed until rows have been seen
+_STORED_ROW = 16.0  # the same for what a row of a parquet file takes
 _LEAST_ROWS = 1_000  # a piece with fewer is not worth a task of its own
-
-
-def list_files(spec: Files) -> list[str]:
-    """The files of a source by name; a bounded source must have some."""
-    where = str(spec.path)
-    if "://" in where:
-        raise ConfigError(f"{where}: only paths of a mounted file system can be read")
-    if any(sign in where for sign in "*?["):
-        found = [p for p in glob.glob(where, recursive=True) if os.path.isfile(p)]
-        if not found and not spec.follow:
-            raise ConfigError(f"no file matches {where}")
-    elif os.path.isdir(where):
-        found = [entry.path for entry in os.scandir(where) if entry.is_file()]
-        if not any(map(_visible, found)) and not spec.follow:
-            raise ConfigError(f"directory {where} has no files")
-    elif os.path.exists(where):
-        found = [where]
-    elif spec.follow and os.path.isdir(os.path.dirname(where) or "."):
-        found = []
-    else:
-        raise ConfigError(f"path {where} does not exist; give an existing file, directory or glob")
-    if not spec.links and found != [where]:  # a path that was given may be a link itself
-        found = _unlinked(spec, found)
-    return sorted(os.path.abspath(p) for p in found if _visible(p))
-
-
-def _unlinked(spec: Files, found: list[str]) -> list[str]:
-    """Without what is reached through a link below the given directory."""
-    base = str(spec.path)
-    while any(sign in base for sign in "*?["):
-        base = os.path.dirname(base)
-    base = os.path.abspath(base)
-    linked: dict[str, bool] = {}
-
-    def through_link(path: str) -> bool:
-        if len(path) <= len(base):
-            return False
-        if path not in linked:
-            linked[path] = os.path.islink(path) or through_link(os.path.dirname(path))
-        return linked[path]
-
-    through = [path for path in found if _visible(path) and through_link(os.path.abspath(path))]
-    if through:
-        named = f"{through[0]} is a link (one of {len(through)} in {spec.path})"
-        if not spec.follow:
-            raise ConfigError(f"{named}; say links=True to read what they point to, or remove them")
-        warnings.warn(
-            f"{named}; it is not read: say links=True to read what they point to",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-    return [path for path in found if path not in set(through)]
-
-
-def _visible(path: str) -> bool:
-    return not os.path.basename(path).startswith((".", "_"))
-
-
-def kind_of(spec: Files, paths: list[str]) -> str:
-    names = paths or [str(spec.path)]
-    kinds = {_SUFFIXES.get(Path(p.removesuffix(".gz")).suffix.lower()) for p in names}
-    if len(kinds) == 1 and None not in kinds:
-        return str(kinds.pop())
-    raise ConfigError(
-        f"cannot tell the format of {spec.path} from its names; say format='csv', 'json', "
-        "'parquet' or 'text'"
-    )
-
-
-class _File(msgspec.Struct):
-    """One file of a source."""
-
-    path: str
-    offset: int = 0
-    end: int = 0
-    size: int = -1  # as last seen, so that unchanged files are not opened
-    done: bool = False
-    changed: float = 0.0
-    latest: int | None = None  # the latest time read
-    heard: float = 0.0  # the wall clock when something was read last
+_FIRST_SHARE = 8  # so small a part of a batch goes to a file while nobody's pace is known
+_AHEAD = 64  # waiting files looked at first; twice as many if all of them are to be begun
 
 
 class FilesTracker:
-    """Files by name and offset. The registry of names is append-only; the manifest bounds it."""
+    """Files by what they are and how far they were read."""
 
     _SETTLED = 600.0  # a followed file unchanged for so long is complete until it grows again
 
@@ -127,229 +46,369 @@ class FilesTracker:
     ) -> None:
         self.number, self.spec, self.fmt = number, spec, fmt
         self.ended = False
-        self.registry = registry
-        self.files: list[_File] = []
-        self.known: set[str] = set()
-        self.open: dict[int, _File] = {}
         self.row_bytes = _ROW_BYTES
-        self._taken = 0
+        self.unread: list[Known] = []  # in the order in which they will be begun
+        self._registry = Registry(registry, state, fmt.kind)
+        self.files, self.open = self._registry.files, self._registry.open
+        self._known = Recogniser(fmt.kind, spec.follow, self.files, self._registry.moved)
+        self._timed = spec.time is not None and spec.lateness_micros() is not None
+        self._merged = self._timed and spec.participant is None
+        self._idle: int | None = None
+        if spec.idle_timeout is not None and spec.follow:
+            self._idle = micros(spec.idle_timeout, "idle_timeout")
+        self._since: int | None = None  # the wall clock when this began
+        self._taken: dict[int, tuple[int, int | None]] = {}  # file -> how much, and from when on
+        self._much = 0  # all of it
+        self._waiting = 0  # what there is in files that wait
+        self._last: Known | None = None  # of followed files that cannot grow, the furthest
+        self._pace: float | None = None  # microseconds of event time per byte (row)
+        self._stored_row = _STORED_ROW
+        self._unripe: dict[Inode, tuple[int, int]] = {}
+        self._copying = False
         self._listed = False
         self._next_look = 0.0
-        self._load(state)
 
-    def _load(self, state: SourceState) -> None:
-        data = check_registry(self.registry, state)
-        for line in data.splitlines():
-            entry = msgspec.json.decode(line)
-            if isinstance(entry, str):
-                self.files.append(_File(entry, done=True))
-                self.known.add(entry)
-            else:  # [number, offset]: where a settled file ended
-                self.files[entry[0]].offset = entry[1]
-        for number, offset in state.open.items():
-            file = self.files[int(number)]
-            file.offset, file.done = offset, False
-            file.latest = state.reached.get(number)
-            self.open[int(number)] = file
-        self.size, self.checksum = state.registry, state.registry_sum
-        self._append([])
+    # -- looking --------------------------------------------------------------------------------
 
-    def _append(self, entries: list[Any]) -> None:
-        """Add to the registry; what an attempt that failed left behind the end is dropped."""
-        lines = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
-        with open(self.registry, "ab") as out:
-            out.truncate(self.size)
-            out.write(lines)
-            out.flush()
-            os.fsync(out.fileno())
-        self.size += len(lines)
-        self.checksum = zlib.crc32(lines, self.checksum)
-
-    def poll(self) -> None:
-        """Look for new and grown files."""
+    def poll(self, probe: Probe = first_times) -> None:
+        """Look for new, grown and rotated files."""
         began = time.monotonic()
         if (not self.spec.follow and self._listed) or began < self._next_look:
             return
         try:
             paths = list_files(self.spec)
         except ConfigError as error:
-            if not self.known:
+            if not self.files and not self.unread:
                 raise
             raise RunError(str(error)) from None
-        fresh = [path for path in paths if path not in self.known]
-        if self.spec.follow:  # in the order they were written
-            fresh.sort(key=lambda path: (_stat(path)[1], path))
-        self._register(fresh)
-        for number in self._watched():
-            self._measure(number)
+        listed = [seen for seen in map(look, paths) if seen is not None]
+        watched = [*(f for f in self.open.values() if not f.done), *self.unread]
+        found = self._known.recognise(listed, watched, self._is_ripe)
+        self._copying = found.copying
+        for file in found.gone:
+            self._give_up(file)
+        again = [file for file, seen in found.here.items() if self._measure(file, seen)]
+        self._welcome(found.fresh, again, probe)
+        self._waiting = sum(file.end for file in self.unread)
         self._listed = True
         if not self.spec.follow:
             self.ended = self.pending() == 0
         # Looking at very many files takes a while: spend at most a fifth of the time on it.
         self._next_look = began + 5 * (time.monotonic() - began)
 
-    def _register(self, paths: list[str]) -> None:
-        if paths:
-            self._append(paths)
-        for path in paths:
-            self.open[len(self.files)] = _File(path)
-            self.files.append(self.open[len(self.files)])
-            self.known.add(path)
+    def _is_ripe(self, seen: Seen) -> bool:
+        """Whether a new file has anything to read yet."""
+        if not self.spec.follow:
+            return seen.size > 0
+        if self._unripe.get(seen.inode) == seen.stamp:
+            return False
+        if seen.size and self._readable(seen):
+            self._unripe.pop(seen.inode, None)
+            return True
+        self._unripe[seen.inode] = seen.stamp
+        return False
 
-    def _watched(self) -> Iterator[int]:
-        if self.spec.follow:
-            yield from range(len(self.files))
-        else:
-            yield from list(self.open)
+    def _readable(self, seen: Seen) -> int:
+        """How far a file can be read: to its end, or to its last whole line."""
+        if not self.spec.follow and self.fmt.kind != "parquet":
+            return seen.size
+        try:
+            if is_sealed(self.fmt.kind, seen.path):
+                complete = is_gzip(self.fmt.kind, seen.path) or not self.spec.follow
+                return available_end(seen.path, self.fmt.kind, complete)
+            return last_line_end(seen.path, seen.size, seen.inode[1])
+        except (RunError, OSError) as error:
+            if self.spec.follow and _moved(error):
+                return 0  # the next look finds it where it is by then
+            raise RunError(f"cannot read {seen.path}: {error}") from error
 
-    def _measure(self, number: int) -> None:
-        file = self.files[number]
-        size, changed = _stat(file.path)
-        if (size == file.size and size >= 0) or (size < 0 and file.done):
-            return
-        if size < 0 and self.spec.follow and file.offset >= file.end:
-            file.done = True  # removed after all of it was read
-            return
-        if file.offset and is_gzip(self.fmt.kind, file.path) and size != file.offset:
-            raise RunError(f"{file.path} has changed since it was read; give new data a new name")
-        if size < file.offset and self.fmt.kind != "parquet" and not is_gzip("", file.path):
-            raise RunError(
-                f"{file.path} was read to byte {file.offset} and now has {max(size, 0)}: it was "
-                "truncated or replaced; give new data a new name"
-            )
-        if file.done and file.size < 0 and self.fmt.kind != "parquet" and size == file.offset:
-            file.size = size
-            return
-        complete = not self.spec.follow or is_gzip(self.fmt.kind, file.path)
-        file.end = available_end(file.path, self.fmt.kind, complete)
-        file.size, file.changed = size, changed
-        if file.end < file.offset and self.fmt.kind == "parquet":
-            raise RunError(
-                f"{file.path} was read to row {file.offset} and now has {file.end}: it was "
-                "replaced; give new data a new name"
-            )
+    def _measure(self, file: Known, seen: Seen) -> bool:
+        """Note how far a known file can be read now; True if its first time is to be found."""
+        if file.stamp != seen.stamp and (self.spec.follow or not file.done):
+            end = self._readable(seen)
+            try:
+                if end > file.end or not file.print.span:
+                    self._known.see(file, seen, end)
+            except FileNotFoundError:
+                return False  # it was just renamed or removed: the next look finds out
+            if end >= file.offset:
+                file.end, file.size, file.stamp = end, seen.size, seen.stamp
+        if file.number is None:
+            return file.first is None
         if file.end > file.offset:
             file.done = False
-            self.open[number] = file
+            self.open[file.number] = file
+        return False
+
+    def _give_up(self, file: Known) -> None:
+        """A file is nowhere to be found."""
+        if file.offset < file.end or not self.spec.follow:
+            unit = "row" if self.fmt.kind == "parquet" else "byte"
+            raise RunError(
+                f"{file.path} was read to {unit} {file.offset}, had more, and is not there any "
+                "more: it was removed, truncated or replaced, and neither it nor a copy of it was "
+                "found beside it. What the rest of it was cannot be known: put it back, or start "
+                "with a new checkpoint"
+            )
+        file.done = True
+        if file.number is None:
+            self.unread.remove(file)
+
+    def _welcome(self, fresh: list[Seen], again: list[Known], probe: Probe) -> None:
+        """Let new files wait for their turn, in the order of their first records."""
+        new = {seen.inode: self._new(seen) for seen in reversed(fresh)}
+        unknown = sorted([*new.values(), *again], key=lambda file: file.path)
+        if not unknown:
+            return
+        if self._timed:
+            limit = int(time.time() * 1e6) + micros(self.spec.max_future_skew, "skew", zero=True)
+            times = probe(self.fmt, [file.path for file in unknown], limit)
+            for file, first in zip(unknown, times, strict=True):
+                file.first = first
+        self.unread = sorted([*self.unread, *new.values()], key=self._turn)
+
+    def _new(self, seen: Seen) -> Known:
+        file = Known(seen.path, seen.inode, is_sealed(self.fmt.kind, seen.path), seen.size)
+        self._known.add(file)
+        if self.spec.follow:
+            self._measure(file, seen)
+        elif self.fmt.kind == "parquet":  # how many rows it has is found when it is begun
+            file.end = max(1, int(seen.size / self._stored_row))
+        else:
+            file.end = seen.size
+        return file
+
+    def _turn(self, file: Known) -> tuple[int, str]:
+        if self._timed:
+            return (END if file.first is None else file.first), file.path
+        return (file.stamp or (0, 0))[1], file.path  # followed: as they were written
+
+    # -- reading --------------------------------------------------------------------------------
 
     def pending(self) -> int:
         """Bytes (for parquet rows, times the bytes of a row) not yet taken."""
         scale = self.row_bytes if self.fmt.kind == "parquet" else 1
-        return int(sum(max(0, f.end - f.offset) for f in self.open.values()) * scale)
+        begun = sum(file.end - file.offset for file in self.open.values())
+        return int((begun + self._waiting) * scale)
 
     def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
-        """Splits of at most so many rows and bytes, oldest files first."""
+        """Pieces of at most so many rows and bytes."""
         parquet = self.fmt.kind == "parquet"
         budget = rows if parquet else int(min(size, rows * self.row_bytes))
-        limit = self.spec.max_files_per_batch or len(self.open)
-        there = sum(file.end - file.offset for file in self.open.values())
         least = int(_LEAST_ROWS * (1.0 if parquet else self.row_bytes))
+        there = int(self.pending() / (self.row_bytes if parquet else 1))
         piece = max(1, least, min(budget, there) // parts)
-        splits: list[AnySplit] = []
-        self._taken = 0
-        for number in sorted(self.open)[:]:
-            file = self.open[number]
-            if file.end <= file.offset:
-                continue
-            if budget <= 0 or limit <= 0:
-                break
-            limit -= 1
-            end = min(file.end, file.offset + max(1, budget))
-            cut = self._cut(number, file, end, piece)
-            splits.extend(replace(one, after=file.latest) for one in cut)
-            reached = cut[-1].end if cut and cut[-1].end >= 0 else file.end
-            budget -= reached - file.offset
-            self._taken += reached - file.offset
-            file.offset = reached
-            if reached < file.end:
-                break  # a later file must not be begun before: its times would run ahead
+        self._taken = {}
+        splits: list[Split] = []
+        for file, much in self._choose(budget):
+            splits.extend(self._read(file, much, piece))
+        self._much = sum(much for much, _ in self._taken.values())
         if not self.spec.follow:
             self.ended = self._listed and self.pending() == 0
-        return splits
+        return [*sorted(splits, key=lambda split: (split.file, split.start))]
 
-    def _cut(self, number: int, file: _File, end: int, piece: int) -> list[Split]:
-        kind = self.fmt.kind
+    def _choose(self, budget: int) -> Iterator[tuple[Known, int]]:
+        """What to read of which files; those that are begun no longer wait."""
+        going = [file for _, file in sorted(self.open.items()) if file.end > file.offset]
+        count = _AHEAD
+        while True:
+            files = [*going, *self.unread[:count]]
+            much = self._amounts(files, budget)
+            if count >= len(self.unread) or not much[-1]:
+                break  # files that wait are in order: those after one that has no turn have none
+            count *= 2
+        chosen = [(file, amount) for file, amount in zip(files, much, strict=True) if amount]
+        if self._merged:
+            chosen.sort(key=lambda one: _how_far(one[0]))
+        yield from chosen[: self.spec.max_files_per_batch or len(chosen)]
+        self.unread[:count] = [file for file in self.unread[:count] if file.number is None]
+
+    def _amounts(self, files: list[Known], budget: int) -> list[int]:
+        """How much to read of each file."""
+        if not self._merged:
+            return self._in_turn(files, budget, budget)
+        if self._pace is None or any(is_gzip(self.fmt.kind, file.path) for file in files):
+            order = sorted(files, key=_how_far)
+            most = budget if len(files) == 1 else max(1, budget // _FIRST_SHARE)
+            turns = dict(zip(order, self._in_turn(order, budget, most), strict=True))
+            return [turns[file] for file in files]
+        paces = [self._pace if file.pace is None else file.pace for file in files]
+        left = [file.end - file.offset for file in files]
+        return share([_how_far(file) for file in files], left, paces, budget)
+
+    def _in_turn(self, files: list[Known], budget: int, most: int) -> list[int]:
+        """One file after the other, none begun before the one before it is read to its end.
+
+        At most so much of each; but a compressed file is read in one piece.
+        """
+        found, ended = [], True
+        for file in files:
+            left = file.end - file.offset
+            much = left if is_gzip(self.fmt.kind, file.path) else min(left, budget, most)
+            found.append(much if ended and budget > 0 else 0)
+            ended = ended and found[-1] == left
+            budget -= found[-1]
+        return found
+
+    def _read(self, file: Known, much: int, piece: int) -> list[Split]:
+        """Pieces of one file, which is then read so far."""
+        if file.number is None:
+            self._begin(file)
+        assert file.number is not None
+        try:
+            cut = self._cut(file, file.number, min(file.end, file.offset + much), piece)
+        except RunError as error:
+            if self.spec.follow and _moved(error):
+                return []  # the next look finds out where it is
+            raise
+        reached = cut[-1].end if cut and cut[-1].end >= 0 else file.end
+        self._taken[file.number] = (reached - file.offset, file.reached)
+        file.offset = reached
+        rotates = self.spec.follow and not is_sealed(self.fmt.kind, file.path)
+        seen = file.print if rotates else NOTHING
+        return [replace(one, after=file.latest, seen=seen) for one in cut]
+
+    def _begin(self, file: Known) -> None:
+        self._waiting -= file.end
+        if not self.spec.follow:
+            seen = look(file.path)
+            if seen is None or seen.inode != file.inode or seen.size < file.size:
+                raise RunError(f"{file.path} was removed or replaced before it was read")
+            if self.fmt.kind == "parquet":
+                file.end = available_end(file.path, self.fmt.kind, complete=True)
+                self._stored_row = max(1.0, seen.size / max(1, file.end))
+            try:
+                self._known.see(file, seen, file.end)
+            except OSError as error:
+                raise RunError(f"cannot read {file.path}: {error}") from error
+            file.stamp = seen.stamp
+        self._registry.begin(file)
+
+    def _cut(self, file: Known, number: int, end: int, piece: int) -> list[Split]:
+        kind, path, start = self.fmt.kind, file.path, file.offset
+        inode = file.inode[1] if file.inode is not None else 0
         if kind == "parquet":
-            starts = range(file.offset, end, piece)
             return [
-                Split(self.number, number, file.path, start, min(end, start + piece))
-                for start in starts
+                Split(self.number, number, path, low, min(end, low + piece))
+                for low in range(start, end, piece)
             ]
-        if end < file.end and not is_gzip(kind, file.path):
-            # The budget ends inside a line: go on to its end.
-            whole = plan_splits(
-                kind, self.number, number, file.path, file.offset, file.end, end - file.offset
-            )
-            end = whole[0].end
-        return list(plan_splits(kind, self.number, number, file.path, file.offset, end, piece))
+        if is_gzip(kind, path):
+            begin = 0 if file.sealed else start  # what was read before it was compressed
+            return [Split(self.number, number, path, begin, -1, inode=inode)]
+        if end < file.end:  # the budget ends inside a line: go on to its end
+            most = end - start
+            end = plan_splits(kind, self.number, number, path, start, file.end, most, inode)[0].end
+        return plan_splits(kind, self.number, number, path, start, end, piece, inode)
+
+    # -- time -----------------------------------------------------------------------------------
 
     def horizon(self, now: int) -> Horizon:
         """Files that go on hold the watermark where they are; followed ones until they are idle."""
         if self.spec.time is None:
             return Horizon(clock=now)
-        return Horizon(
-            files={
-                number: BEGIN if file.latest is None else file.latest
-                for number, file in self.open.items()
-                if (self.spec.follow or file.offset < file.end) and file.offset
-            }
-        )
+        if not self._timed:
+            return Horizon()
+        self._since = now if self._since is None else self._since
+        unread = self.unread[0].first if self.unread else None
+        if self._copying:
+            unread = BEGIN
+        if not self._merged:
+            return Horizon(unread)
+        files = {}
+        ends = [] if self._last is None else [self._last]
+        for number, file in self.open.items():
+            if file.offset < file.end or (self.spec.follow and number in self._taken):
+                files[number] = BEGIN if file.reached is None else file.reached
+            elif file.latest is not None and not file.done:
+                ends.append(file)
+        return Horizon(unread, self._at_their_ends(ends, now) | files)
+
+    def _at_their_ends(self, ends: list[Known], now: int) -> dict[int, int]:
+        """Followed files of which all is read, and that have not been silent for too long.
+
+        The furthest has twice the time, so that what waits for the others can leave before nobody
+        holds anything.
+        """
+        if not ends or not self.spec.follow:
+            return {}
+        furthest = max(ends, key=_how_far)
+        return {
+            file.number: file.latest
+            for file in ends
+            if self._idle is None
+            or now - max(file.heard, self._since or 0) <= self._idle * (1 + (file is furthest))
+            if file.number is not None and file.latest is not None
+        }
 
     def reached(self, files: dict[int, int], now: int) -> None:
-        for number, at in files.items():
-            file = self.files[number]
+        """Note how far files came, and how fast: time for what was taken."""
+        taken = gained = 0
+        for number, (much, before) in self._taken.items():
+            file, at = self.files[number], files.get(number)
+            file.heard = now
+            if at is None:
+                continue
             file.latest = at if file.latest is None else max(at, file.latest)
-            file.heard = now / 1e6
+            if before is not None and before > BEGIN and much:
+                file.pace = max(0, file.latest - before) / much
+                taken, gained = taken + much, gained + max(0, file.latest - before)
+        if taken:
+            self._pace = gained / taken
+
+    # -- the rest of a batch --------------------------------------------------------------------
 
     def weigh(self, split: AnySplit) -> float:
         """About how many rows a piece has."""
         if isinstance(split, Split) and split.end < 0:  # a compressed file is read whole
-            return os.path.getsize(split.path) / self.row_bytes
+            return self.files[split.file].size / self.row_bytes
         return rows_of(split) / (1.0 if self.fmt.kind == "parquet" else self.row_bytes)
 
     def together(self, split: AnySplit) -> int:
+        """Pieces of one file, unless participants are values of a column."""
         return split.file if isinstance(split, Split) and self.spec.participant is None else 0
 
     def learn(self, rows: int) -> None:
         """How many bytes a row has, from what the last batch read."""
-        if rows and self._taken and self.fmt.kind != "parquet":
-            self.row_bytes = max(1.0, self._taken / rows)
+        if rows and self._much and self.fmt.kind != "parquet":
+            self.row_bytes = max(1.0, self._much / rows)
 
     def name_of(self, file: int) -> str:
         """Its path."""
         return self.files[file].path
 
     def save(self, state: SourceState) -> None:
-        """Offsets of open files; complete ones are only named in the registry."""
-        old = time.time() - self._SETTLED
-        settled = [
-            number
-            for number, file in self.open.items()
-            if file.offset >= file.end and (not self.spec.follow or file.done or file.changed < old)
-        ]
-        if settled:
-            self._append([[number, self.files[number].offset] for number in settled])
-        for number in settled:
-            self.open.pop(number).done = True
-        state.registry, state.registry_sum = self.size, self.checksum
-        state.files = len(self.files)
-        state.open = {str(number): file.offset for number, file in self.open.items()}
-        state.reached = {
-            str(number): file.latest
-            for number, file in self.open.items()
-            if file.latest is not None
-        }
+        """Offsets of files that go on; complete ones are only named in the registry."""
+        settled = [file for file in self.open.values() if self._is_settled(file)]
+        if self.spec.follow:
+            ends = [f for f in settled if f.latest is not None and not f.done]
+            self._last = max([*ends, *filter(None, [self._last])], key=_how_far, default=None)
+        self._registry.save(settled, state)
+
+    def _is_settled(self, file: Known) -> bool:
+        if file.offset < file.end:
+            return False
+        if not self.spec.follow or file.done or is_sealed(self.fmt.kind, file.path):
+            return True
+        if self._merged and self._idle is None:
+            return False  # it holds the watermark for ever
+        old = time.time() - max(self._SETTLED, 2 * (self._idle or 0) / 1e6)
+        return file.stamp is not None and file.stamp[1] < old * 1e9
 
     def committed(self) -> None:
-        """Nothing to forget: files belong to the user."""
+        """Files belong to the user: nothing is removed."""
+        self._taken = {}
 
     def close(self) -> None:
         """Nothing is held open."""
 
 
-def _stat(path: str) -> tuple[int, float]:
-    try:
-        found = os.stat(path)
-        return found.st_size, found.st_mtime
-    except FileNotFoundError:
-        return -1, 0.0
+def _how_far(file: Known) -> int:
+    """How far its time has come; nothing is known of a file without a record."""
+    if file.reached is None:
+        return END if file.number is None else BEGIN
+    return file.reached
+
+
+def _moved(error: Exception) -> bool:
+    """Whether a file was renamed or removed between a look at it and its reading."""
+    return isinstance(error, FileNotFoundError) or isinstance(error.__cause__, FileNotFoundError)

@@ -50,7 +50,7 @@ class SpoolTracker:
         self._taken: list[Sealed] = []
         receiver.start()
 
-    def poll(self) -> None:
+    def poll(self, probe: object = None) -> None:
         """Take up what has been sealed; what came just now is sealed at once."""
         # Asked before looking: a receiver may seal its last piece and finish right after the look.
         self._finished = self.receiver.finished

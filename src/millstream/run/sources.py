@@ -14,7 +14,8 @@ from millstream.graph import nodes
 from millstream.io.formats import READER, Format, infer_format, parse_schema
 from millstream.ops.progress import BEGIN, Horizon, SourceProgress
 from millstream.run.batch import AnySplit, RateSplit
-from millstream.run.files import FilesTracker, kind_of, list_files
+from millstream.run.files import FilesTracker
+from millstream.run.listing import kind_of, list_files
 from millstream.run.received import SpoolTracker, make_receiver
 from millstream.run.spreading import rows_of
 from millstream.run.tracking import Tracker
@@ -89,7 +90,7 @@ class RateTracker:
         self.interval = 1e6 / spec.rows_per_second
         self.available = self.next
 
-    def poll(self) -> None:
+    def poll(self, probe: object = None) -> None:
         elapsed = time.time() * 1e6 - self.origin
         self.available = int(elapsed / self.interval)
         if self.spec.limit is not None:

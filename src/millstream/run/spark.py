@@ -15,13 +15,15 @@ from pathlib import Path
 from types import ModuleType, NoneType
 from typing import Any
 
-from pyspark import SparkContext, cloudpickle
+from pyspark import RDD, SparkContext, cloudpickle
 from pyspark.errors import PySparkException
 
 from millstream.api.aggregates import Builtin
 from millstream.api.programs import Program
 from millstream.errors import ConfigError, MillstreamError, RunError
 from millstream.graph import nodes
+from millstream.io.firsts import first_times
+from millstream.io.formats import Format
 from millstream.ops.records import describe
 from millstream.ops.updates import DictCodec
 from millstream.plan.stages import Plan
@@ -52,23 +54,34 @@ class OnSpark:
     def run(self, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]:
         """One Spark job; an error of a user's function or of ours arrives in one piece."""
         program = self.program
-        try:
-            if batch.parallelism == 1:
-                splits = [split for part in parts for split in part]
-                return list(
-                    self.context.parallelize([0], 1)
-                    .mapPartitions(lambda rest: _all_levels(program, batch, splits, rest))
-                    .collect()
+        if batch.parallelism == 1:
+            splits = [split for part in parts for split in part]
+            return self._collected(
+                self.context.parallelize([0], 1).mapPartitions(
+                    lambda rest: _all_levels(program, batch, splits, rest)
                 )
-            rdd = self.context.parallelize(list(enumerate(parts)), len(parts)).mapPartitions(
-                lambda given: _ingest(program, batch, given)
             )
-            for level in range(1, self.plan.depth + 1):
-                rdd = (
-                    rdd.map(lambda item: (item[0], item))
-                    .partitionBy(batch.parallelism, lambda part: part)
-                    .mapPartitionsWithIndex(_level(program, batch, level))
-                )
+        rdd = self.context.parallelize(list(enumerate(parts)), len(parts)).mapPartitions(
+            lambda given: _ingest(program, batch, given)
+        )
+        for level in range(1, self.plan.depth + 1):
+            rdd = (
+                rdd.map(lambda item: (item[0], item))
+                .partitionBy(batch.parallelism, lambda part: part)
+                .mapPartitionsWithIndex(_level(program, batch, level))
+            )
+        return self._collected(rdd)
+
+    def first_times(self, fmt: Format, paths: list[str], limit: int) -> list[int | None]:
+        """The first time in each file: a small job of its own."""
+        return self._collected(
+            self.context.parallelize(paths, min(len(paths), self.cores)).mapPartitions(
+                lambda mine: _marked(lambda: first_times(fmt, mine, limit))
+            )
+        )
+
+    def _collected(self, rdd: RDD[Any]) -> list[Any]:
+        try:
             return list(rdd.collect())
         except (PySparkException, ConnectionError, EOFError) as error:
             raise told(error, _with_functions(self.plan)) from error

@@ -6,11 +6,15 @@ Offsets become durable with the manifest of the batch that took them, and nowher
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
+from millstream.io.formats import Format
 from millstream.ops.progress import Horizon
 from millstream.run.batch import AnySplit
 from millstream.state.manifests import SourceState
+
+Probe = Callable[[Format, list[str], int], list[int | None]]  # the first times of files
 
 
 class Tracker(Protocol):
@@ -18,8 +22,8 @@ class Tracker(Protocol):
 
     ended: bool
 
-    def poll(self) -> None:
-        """Look for what is new."""
+    def poll(self, probe: Probe) -> None:
+        """Look for what is new; `probe` finds the first times of files, in tasks."""
 
     def pending(self) -> int:
         """Bytes that are known and not yet taken."""

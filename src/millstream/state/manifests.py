@@ -59,6 +59,7 @@ class SourceState(msgspec.Struct):
     files: int = 0
     open: dict[str, int] = {}  # file number -> offset reached, for files not yet complete
     reached: dict[str, int] = {}  # and the latest time in each
+    prints: dict[str, list[int]] = {}  # and by what it is known again, whatever its name
     latest: dict[str, int] = {}  # participant -> its latest time
     seen_at: dict[str, float] = {}  # wall-clock time a participant was last heard of
     heard: float = 0.0  # the same of anybody

@@ -59,7 +59,7 @@ class Pushed:
         self.next: int = state.extra.get("next", 0)
         self.waiting: list[list[Any]] = []
 
-    def poll(self) -> None:
+    def poll(self, probe: object = None) -> None:
         """Nothing happens by itself."""
 
     def pending(self) -> int:

@@ -1,0 +1,130 @@
+"""The files a source's path stands for, as they are on disk now."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+from millstream.api.sources import Files
+from millstream.errors import ConfigError
+
+_SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+    ".txt": "text",
+    ".log": "text",
+}
+_ROTATED = re.compile(r"([.-]\d+)*(\.gz)?$")  # app.log.1, app.log-20261117.gz
+
+Inode = tuple[int, int]  # device and inode
+
+
+class Seen(NamedTuple):
+    """One file, as a look at it shows it."""
+
+    path: str
+    inode: Inode
+    size: int
+    changed: int  # nanoseconds of its modification
+    touched: float  # seconds of the last change of any kind, which nobody can set
+
+    @property
+    def stamp(self) -> tuple[int, int]:
+        """What differs if it was written to."""
+        return self.size, self.changed
+
+
+def list_files(spec: Files) -> list[str]:
+    """The files of a source by name; a bounded source must have some."""
+    where = str(spec.path)
+    if "://" in where:
+        raise ConfigError(f"{where}: only paths of a mounted file system can be read")
+    if any(sign in where for sign in "*?["):
+        found = [p for p in glob.glob(where, recursive=True) if os.path.isfile(p)]
+        if not found and not spec.follow:
+            raise ConfigError(f"no file matches {where}")
+    elif os.path.isdir(where):
+        found = [entry.path for entry in os.scandir(where) if entry.is_file()]
+        if not any(map(visible, found)) and not spec.follow:
+            raise ConfigError(f"directory {where} has no files")
+    elif os.path.exists(where):
+        found = [where]
+    elif spec.follow and os.path.isdir(os.path.dirname(where) or "."):
+        found = []
+    else:
+        raise ConfigError(f"path {where} does not exist; give an existing file, directory or glob")
+    if not spec.links and found != [where]:  # a path that was given may be a link itself
+        found = _unlinked(spec, found)
+    return sorted(os.path.abspath(p) for p in found if visible(p))
+
+
+def _unlinked(spec: Files, found: list[str]) -> list[str]:
+    """Without what is reached through a link below the given directory."""
+    base = str(spec.path)
+    while any(sign in base for sign in "*?["):
+        base = os.path.dirname(base)
+    base = os.path.abspath(base)
+    linked: dict[str, bool] = {}
+
+    def through_link(path: str) -> bool:
+        if len(path) <= len(base):
+            return False
+        if path not in linked:
+            linked[path] = os.path.islink(path) or through_link(os.path.dirname(path))
+        return linked[path]
+
+    through = [path for path in found if visible(path) and through_link(os.path.abspath(path))]
+    if through:
+        named = f"{through[0]} is a link (one of {len(through)} in {spec.path})"
+        if not spec.follow:
+            raise ConfigError(f"{named}; say links=True to read what they point to, or remove them")
+        warnings.warn(
+            f"{named}; it is not read: say links=True to read what they point to",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return [path for path in found if path not in set(through)]
+
+
+def look(path: str) -> Seen | None:
+    """A file as it is now, None if it is not there."""
+    try:
+        stat = os.stat(path)
+    except FileNotFoundError:
+        return None
+    inode = (stat.st_dev, stat.st_ino)
+    return Seen(path, inode, stat.st_size, stat.st_mtime_ns, stat.st_ctime)
+
+
+def look_around(path: str) -> list[Seen]:
+    """All files in the directory of a path: where it is found again if it was renamed."""
+    try:
+        with os.scandir(os.path.dirname(os.path.realpath(path))) as entries:
+            names = sorted(e.path for e in entries if e.is_file(follow_symlinks=False))
+    except OSError:
+        return []
+    return [seen for seen in map(look, filter(visible, names)) if seen is not None]
+
+
+def visible(path: str) -> bool:
+    return not os.path.basename(path).startswith((".", "_"))
+
+
+def kind_of(spec: Files, paths: list[str]) -> str:
+    """The format by the names of the files; what rotation appends to a name says nothing."""
+    names = paths or [str(spec.path)]
+    kinds = {_SUFFIXES.get(Path(_ROTATED.sub("", p, count=1)).suffix.lower()) for p in names}
+    if len(kinds) == 1 and None not in kinds:
+        return str(kinds.pop())
+    raise ConfigError(
+        f"cannot tell the format of {spec.path} from its names; say format='csv', 'json', "
+        "'parquet' or 'text'"
+    )

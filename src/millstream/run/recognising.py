@@ -1,0 +1,277 @@
+"""Which of the files on disk are known, after logs were rotated: renamed, copied, compressed.
+
+A file is known by its inode if it still has the bytes that were seen of it. Its bytes alone decide
+only if no file with its inode has them any more: it was copied and truncated, compressed, or moved
+from elsewhere. Two files that are both there are never taken for one, however they begin.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from zlib import crc32
+
+from millstream.errors import RunError
+from millstream.io.prints import REACH, fits, lead_of, open_known, take_print, unzipped
+from millstream.io.readers import is_gzip
+from millstream.run.listing import Inode, Seen, look, look_around
+from millstream.run.registry import Known
+
+
+@dataclass
+class Found:
+    """What a look at the files shows."""
+
+    here: dict[Known, Seen] = field(default_factory=dict)
+    fresh: list[Seen] = field(default_factory=list)  # never seen before
+    gone: list[Known] = field(default_factory=list)  # watched, and nowhere to be found
+    copying: bool = False  # something is being copied: whether it is new will show
+
+
+class Recogniser:
+    """All files of a source that were ever begun, and those that wait."""
+
+    COPYING = 2.0  # seconds after the last change of a copy within which its original is truncated
+
+    def __init__(
+        self, kind: str, follow: bool, files: Iterable[Known], moved: Callable[[Known], None]
+    ) -> None:
+        self.kind, self.follow, self._moved = kind, follow, moved
+        self.by_inode: dict[Inode, Known] = {}
+        self.by_path: dict[str, Known] = {}  # of parquet files, and of those without an inode
+        self._heads: dict[tuple[int, int], list[Known]] = {}
+        self._lengths: Counter[int] = Counter()
+        self._twins: dict[Inode, tuple[int, int]] = {}  # copies that have nothing of their own
+        self._copies: dict[Inode, tuple[tuple[int, int], Known]] = {}  # of what is still there
+        for file in files:
+            self.add(file)
+
+    def add(self, file: Known) -> None:
+        """Know a file from now on."""
+        self._place(file)
+        self._index(file)
+
+    def _place(self, file: Known) -> None:
+        if file.inode is None or self.kind == "parquet":
+            self.by_path[file.path] = file
+        if file.inode is not None:
+            self.by_inode[file.inode] = file
+
+    def see(self, file: Known, seen: Seen, end: int) -> None:
+        """Take the print of a file of which so much can be read."""
+        self._unindex(file)
+        with open_known(file.path, seen.inode[1]) as stream:
+            file.print, file.lead = take_print(stream, seen.size if file.sealed else end)
+        self._index(file)
+
+    def _index(self, file: Known) -> None:
+        if file.print.span:
+            self._heads.setdefault(file.print.key, []).append(file)
+            self._lengths[file.print.key[0]] += 1
+
+    def _unindex(self, file: Known) -> None:
+        if file.print.span and file in self._heads.get(file.print.key, ()):
+            self._heads[file.print.key].remove(file)
+            self._lengths[file.print.key[0]] -= 1
+
+    # -- one look -------------------------------------------------------------------------------
+
+    def recognise(self, listed: list[Seen], watched: list[Known], ripe: _Ripe) -> Found:
+        """Bring what is known of files up to date with a listing.
+
+        `ripe`: whether a file that is not known can be read already.
+        """
+        found = Found()
+        at = {seen.path: seen for seen in listed}
+        rest = []
+        for seen in listed:
+            file = self.by_inode.get(seen.inode)
+            if file is None and (named := self.by_path.get(seen.path)) and named.inode is None:
+                file = named
+            if file is None or not self._is(file, seen):
+                rest.append(seen)
+                continue
+            found.here[file] = seen
+            named_so = at.get(file.path)
+            if file.inode is None or named_so is None or named_so.inode != file.inode:
+                self._move(file, seen)
+        lost = [f for f in watched if f not in found.here and not self._found(f, found)]
+        for seen in rest:
+            self._judge(seen, found, ripe)
+        found.gone = [f for f in lost if f not in found.here and not self._elsewhere(f, found)]
+        return found
+
+    def _judge(self, seen: Seen, found: Found, ripe: _Ripe) -> None:
+        """Whether a file nobody knows by its inode is a known one nevertheless."""
+        if self._twins.get(seen.inode) == seen.stamp or not ripe(seen):
+            return
+        file = self._same_bytes(seen, found.here)
+        if file is not None:
+            found.here[file] = seen
+        elif self._twin(seen, found.here) or self._was_copied(seen, found.here):
+            self._twins[seen.inode] = seen.stamp
+        elif self._being_copied(seen, found.here):
+            found.copying = True
+        else:
+            self._refuse_changed(seen, found.here)
+            found.fresh.append(seen)
+
+    def _is(self, file: Known, seen: Seen) -> bool:
+        """Whether the file with an inode is still the one that had it."""
+        if file.stamp == seen.stamp:
+            return True
+        if file.done and file.sealed and file.stamp is None and not file.print.span:
+            return True  # written down before prints were
+        if is_gzip(self.kind, seen.path) and not file.sealed:  # compressed after it was read
+            return unzipped(seen.path, file.print) is not None
+        if seen.size < max(file.print.span, file.size if file.stamp else 0):
+            return False
+        if file.sealed and file.print.span and seen.size != file.print.span:
+            return False
+        return self._fits(file, seen)
+
+    def _fits(self, file: Known, seen: Seen) -> bool:
+        try:
+            with open_known(seen.path, seen.inode[1]) as stream:
+                if not fits(stream, file.print):
+                    return False
+                stream.seek(0)
+                file.lead = stream.read(REACH)
+                return True
+        except FileNotFoundError:
+            return False
+
+    def _move(self, file: Known, seen: Seen) -> None:
+        """A known file is now there."""
+        if self.by_path.get(file.path) is file:
+            del self.by_path[file.path]
+        if file.inode is not None and self.by_inode.get(file.inode) is file:
+            del self.by_inode[file.inode]
+        file.path, file.inode = seen.path, seen.inode
+        self._place(file)
+        self._moved(file)
+
+    # -- files that are not where they were -----------------------------------------------------
+
+    def _found(self, file: Known, found: Found) -> bool:
+        """Whether it is where it was, though not listed, or under another name beside that."""
+        seen = look(file.path)
+        if seen is not None and seen.inode == file.inode and self._is(file, seen):
+            found.here[file] = seen
+            return True
+        for other in look_around(file.path):
+            if other.inode == file.inode and self._is(file, other):
+                self._move(file, other)
+                found.here[file] = other
+                return True
+        return False
+
+    def _elsewhere(self, file: Known, found: Found) -> bool:
+        """Whether its bytes are in another file beside where it was, listed or not."""
+        for seen in look_around(file.path):
+            known = self.by_inode.get(seen.inode)
+            if (known is None or known is file) and self._take_over(file, seen):
+                found.fresh = [other for other in found.fresh if other.inode != seen.inode]
+                found.here[file] = seen
+                return True
+        return False
+
+    def _same_bytes(self, seen: Seen, here: dict[Known, Seen]) -> Known | None:
+        """The known file that is nowhere else and that this one goes on."""
+        lead = lead_of(seen.path)
+        absent = [file for file in self._beginning_like(lead, seen) if file not in here]
+        for file in sorted(absent, key=lambda file: file.path != seen.path):
+            if self._take_over(file, seen):
+                return file
+        return None
+
+    def _beginning_like(self, lead: bytes, seen: Seen) -> list[Known]:
+        leads = [lead]
+        if is_gzip(self.kind, seen.path) and self._lengths:
+            with open_known(seen.path, 0) as stream:
+                leads.append(stream.read(REACH))  # as it is stored
+        keys = {
+            (length, crc32(one[:length]))
+            for one in leads
+            for length, files in self._lengths.items()
+            if files and length <= len(one)
+        }
+        return [file for key in keys for file in self._heads.get(key, ())]
+
+    def _take_over(self, file: Known, seen: Seen) -> bool:
+        """Go on with a file in another one, if that has all that was seen of it."""
+        if not file.print.span:
+            return False
+        if is_gzip(self.kind, seen.path) and not file.sealed:
+            length = unzipped(seen.path, file.print)
+            if length is None:
+                return False
+            file.end, file.stamp, file.size = length, seen.stamp, seen.size
+        elif is_gzip(self.kind, seen.path) is not is_gzip(self.kind, file.path):
+            return False
+        else:
+            whole = seen.size == file.print.span if file.sealed else seen.size >= file.print.span
+            if not whole or not self._fits(file, seen):
+                return False
+            file.stamp = None
+        self._move(file, seen)
+        return True
+
+    # -- files that are both there --------------------------------------------------------------
+
+    def _twin(self, seen: Seen, here: dict[Known, Seen]) -> bool:
+        """Whether it is what a known file will be once the original is removed: compressed."""
+        if not is_gzip(self.kind, seen.path):
+            return False
+        return any(
+            not file.sealed and file in here and unzipped(seen.path, file.print) is not None
+            for file in self._beginning_like(lead_of(seen.path), seen)
+        )
+
+    def _being_copied(self, seen: Seen, here: dict[Known, Seen]) -> bool:
+        """Whether it has nothing but what another one has, which may be truncated next."""
+        recent = time.time() - seen.touched < self.COPYING
+        if not self.follow or not recent or is_gzip(self.kind, seen.path):
+            return False
+        lead = lead_of(seen.path)
+        near = self._beginning_like(lead, seen)
+        near += [f for f in here if f.lead and f.lead[: len(lead)] == lead[: len(f.lead)]]
+        for file in near:
+            if file in here and not file.sealed and _is_part(seen, file):
+                self._copies[seen.inode] = (seen.stamp, file)
+                return True
+        return False
+
+    def _was_copied(self, seen: Seen, here: dict[Known, Seen]) -> bool:
+        """Whether it is a copy of a file that was truncated since, and read beyond the copy."""
+        stamp, of = self._copies.get(seen.inode, (None, None))
+        return of is not None and of not in here and stamp == seen.stamp and of.offset >= seen.size
+
+    def _refuse_changed(self, seen: Seen, here: dict[Known, Seen]) -> None:
+        """A file that does not grow was read, and is another one now under the same name."""
+        before = self.by_path.get(seen.path) or self.by_inode.get(seen.inode)
+        if before is None or before in here or not before.sealed or before.path != seen.path:
+            return
+        if self.kind != "parquet" and before not in self._beginning_like(b"", seen):
+            return  # a new file in the place of one that was removed
+        if before.number is not None:
+            raise RunError(f"{seen.path} has changed since it was read; give new data a new name")
+
+
+def _is_part(copy: Seen, of: Known) -> bool:
+    """Whether a file has just the bytes another one begins with."""
+    there = look(of.path)
+    if there is None or there.size < copy.size or there.inode == copy.inode:
+        return False
+    try:
+        with open_known(copy.path, copy.inode[1]) as stream:
+            print, _ = take_print(stream, copy.size)
+        with open_known(of.path, there.inode[1]) as stream:
+            return fits(stream, print)
+    except FileNotFoundError:
+        return False
+
+
+_Ripe = Callable[[Seen], bool]

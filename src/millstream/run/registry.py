@@ -1,0 +1,151 @@
+"""The files a source has begun, in the order of their numbers: durable, and only ever appended to.
+
+A line is a file as it was begun, where a file is by now if it moved, or how a file that is complete
+was left. What is said of files that go on is in the manifest, which also says how many bytes of the
+registry count; a batch that was not committed leaves no trace.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from millstream.io.prints import NOTHING, Print
+from millstream.io.readers import is_gzip
+from millstream.run.listing import Inode
+from millstream.state.manifests import SourceState, check_registry
+
+
+@dataclass(eq=False, slots=True)
+class Known:
+    """A file of a source, whatever it is called."""
+
+    path: str
+    inode: Inode | None  # None: written down before inodes were
+    sealed: bool  # parquet, gzip: it does not grow once it can be read
+    size: int = 0
+    first: int | None = None  # the time of its first record; None: it has none
+    number: int | None = None  # None: nothing of it was read yet
+    offset: int = 0  # bytes (rows of parquet) that were read
+    end: int = 0  # and that can be read
+    print: Print = NOTHING  # of all that was seen of it
+    lead: bytes = b""  # its beginning, once it was looked at
+    stamp: tuple[int, int] | None = None  # size and change as it was measured last
+    latest: int | None = None  # the latest time read
+    heard: int = 0  # the wall clock when something was read last
+    pace: float | None = None  # microseconds of event time per byte (row)
+    done: bool = False  # nothing more is expected of it
+
+    @property
+    def reached(self) -> int | None:
+        """How far its time has come."""
+        return self.first if self.latest is None else self.latest
+
+
+class Registry:
+    """The numbered files of one source."""
+
+    def __init__(self, path: Path, state: SourceState, kind: str) -> None:
+        self.path, self.kind = path, kind
+        self.files: list[Known] = []
+        self._written = 0  # files that are in it
+        self._moved: set[Known] = set()
+        for line in check_registry(path, state).splitlines():
+            self._read(msgspec.json.decode(line))
+        self._written = len(self.files)
+        self.open = {int(number): self.files[int(number)] for number in state.open}
+        for number, file in self.open.items():
+            key = str(number)
+            file.offset, file.done, file.stamp = state.open[key], False, None
+            file.latest = state.reached.get(key)
+            file.print = Print(*state.prints.get(key, ()))
+            file.end = 0 if file.sealed else file.print.span
+        self.size, self.checksum = state.registry, state.registry_sum
+        self._append([])
+
+    def _read(self, entry: Any) -> None:
+        match entry:
+            case str():
+                self._add(entry, None, None, is_sealed(self.kind, entry))
+            case {"number": number, "path": path, "inode": inode}:
+                self.files[number].path, self.files[number].inode = path, tuple(inode)
+            case {"path": path, "inode": inode, "sealed": sealed, "first": first}:
+                self._add(path, tuple(inode), first, sealed)
+            case [number, offset, *more]:
+                file = self.files[number]
+                file.offset = file.end = offset
+                if more:
+                    size, changed, file.latest, *seen = more
+                    file.size, file.stamp, file.print = size, (size, changed), Print(*seen)
+
+    def _add(self, path: str, inode: Inode | None, first: int | None, sealed: bool) -> None:
+        file = Known(path, inode, sealed, first=first, number=len(self.files), done=True)
+        self.files.append(file)
+
+    def begin(self, file: Known) -> None:
+        """Give a file its number."""
+        file.number = len(self.files)
+        self.files.append(file)
+        self.open[file.number] = file
+
+    def moved(self, file: Known) -> None:
+        """It has another name or inode by now."""
+        if file.number is not None and file.number < self._written:
+            self._moved.add(file)
+
+    def save(self, settled: list[Known], state: SourceState) -> None:
+        """Write down what is new; `settled` files are complete and leave the manifest."""
+        begun = self.files[self._written :]
+        entries: list[Any] = [
+            {"path": f.path, "inode": f.inode, "sealed": f.sealed, "first": f.first} for f in begun
+        ]
+        entries += [
+            {"number": f.number, "path": f.path, "inode": f.inode}
+            for f in sorted(self._moved, key=_number)
+        ]
+        for file in sorted(settled, key=_number):
+            size, changed = file.stamp or (file.size, -1)
+            seen = [size, changed, file.latest, *file.print]
+            entries.append([file.number, file.offset, *seen])
+        if entries:
+            self._append(entries)
+        self._written = len(self.files)
+        self._moved.clear()
+        for file in settled:
+            self.open.pop(_number(file), None)
+            file.done = True
+        state.registry, state.registry_sum = self.size, self.checksum
+        state.files = len(self.files)
+        state.open = {str(number): file.offset for number, file in self.open.items()}
+        state.prints = {str(number): list(file.print) for number, file in self.open.items()}
+        state.reached = {
+            str(number): file.latest
+            for number, file in self.open.items()
+            if file.latest is not None
+        }
+
+    def _append(self, entries: list[Any]) -> None:
+        """Add lines; what an attempt that failed left behind the end is dropped."""
+        lines = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
+        with open(self.path, "ab") as out:
+            out.truncate(self.size)
+            out.write(lines)
+            out.flush()
+            os.fsync(out.fileno())
+        self.size += len(lines)
+        self.checksum = zlib.crc32(lines, self.checksum)
+
+
+def is_sealed(kind: str, path: str) -> bool:
+    """Whether such a file is complete once it can be read."""
+    return kind == "parquet" or is_gzip(kind, path)
+
+
+def _number(file: Known) -> int:
+    assert file.number is not None
+    return file.number

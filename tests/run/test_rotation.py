@@ -1,0 +1,269 @@
+"""Rotated logs: every record once, whatever a file is called by now, or the run stops."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream.errors import RunError
+from millstream.run.recognising import Recogniser
+from tests.run.test_files_tracker import Kept, lines
+
+Where = Callable[[Path], str]
+
+
+@pytest.fixture(params=["directory", "glob", "file"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
+    """A followed log, whose rotated names are listed (directory) or not (glob, file)."""
+    (tmp_path / "in").mkdir()
+    where = {"directory": "in", "glob": "in/*.log", "file": "in/app.log"}[request.param]
+    yield Kept(tmp_path, tmp_path / where, follow=True)
+
+
+@pytest.fixture(params=["running", "restarted"])
+def between(request: pytest.FixtureRequest) -> Callable[[Kept], None]:
+    """Whether the flow runs while files are rotated, or is started again afterwards."""
+    return Kept.restart if request.param == "restarted" else lambda kept: None
+
+
+def log(kept: Kept, name: str = "app.log") -> Path:
+    return kept.registry.parent / "in" / name
+
+
+def append(path: Path, data: bytes) -> None:
+    with open(path, "ab") as out:
+        out.write(data)
+
+
+def drain(kept: Kept) -> list[int]:
+    """All that can be read now, by several looks."""
+    for _ in range(4):
+        kept.step()
+    return sorted(kept.read)
+
+
+def test_renamed_and_created_anew(kept: Kept, between: Callable[[Kept], None]) -> None:
+    append(log(kept), lines(*range(100)))
+    assert len(kept.step(size=300)) < 100  # not yet to its end
+    append(log(kept), lines(*range(100, 150)))
+    log(kept).rename(log(kept, "app.log.1"))
+    append(log(kept), lines(*range(200, 400)))
+    between(kept)
+    kept.step()
+    append(log(kept, "app.log.1"), lines(*range(150, 200)))  # the writer had it still open
+    assert drain(kept) == list(range(400))
+    between(kept)
+    assert drain(kept) == list(range(400))
+
+
+def test_renamed_again_and_again(kept: Kept, between: Callable[[Kept], None]) -> None:
+    for day in range(5):
+        for old in range(day, 0, -1):
+            if (path := log(kept, f"app.log.{old}")).exists():
+                path.rename(log(kept, f"app.log.{old + 1}"))
+        if day:
+            log(kept).rename(log(kept, "app.log.1"))
+        append(log(kept), lines(*range(day * 50, day * 50 + 50)))
+        kept.step()
+        between(kept)
+    assert drain(kept) == list(range(250))
+
+
+def compress(path: Path) -> None:
+    """As gzip does it: the original goes when the copy is complete."""
+    with open(path, "rb") as source, gzip.open(f"{path}.gz", "wb") as out:
+        shutil.copyfileobj(source, out)
+    path.unlink()
+
+
+def test_compressed_after_it_was_read(kept: Kept, between: Callable[[Kept], None]) -> None:
+    append(log(kept), lines(*range(100)))
+    kept.step()
+    log(kept).rename(log(kept, "app.log.1"))
+    append(log(kept), lines(*range(100, 110)))
+    kept.step()
+    compress(log(kept, "app.log.1"))
+    between(kept)
+    assert drain(kept) == list(range(110))
+    log(kept, "app.log.1.gz").rename(log(kept, "app.log.2.gz"))
+    between(kept)
+    assert drain(kept) == list(range(110))
+
+
+def test_renamed_and_compressed_before_the_rest_was_read(
+    kept: Kept, between: Callable[[Kept], None]
+) -> None:
+    append(log(kept), lines(*range(100)))
+    kept.step(size=300)
+    append(log(kept), lines(*range(100, 200)) + b'{"n": 200}')  # the last line has no end
+    log(kept).rename(log(kept, "app.log.1"))
+    compress(log(kept, "app.log.1"))
+    append(log(kept), lines(*range(201, 300)))
+    between(kept)
+    assert drain(kept) == list(range(300))
+    between(kept)
+    assert drain(kept) == list(range(300))
+
+
+def test_compressed_while_the_original_is_still_there(kept: Kept) -> None:
+    append(log(kept), lines(*range(100)))
+    kept.step()
+    log(kept).rename(log(kept, "app.log.1"))
+    whole = gzip.compress(log(kept, "app.log.1").read_bytes())
+    for part in (20, len(whole) // 2, len(whole)):
+        log(kept, "app.log.1.gz").write_bytes(whole[:part])
+        assert kept.step() == []
+    assert kept.step() == []
+    log(kept, "app.log.1").unlink()
+    assert drain(kept) == list(range(100))
+    kept.restart()
+    assert drain(kept) == list(range(100))
+
+
+@pytest.mark.parametrize("regrown", [0, 3, 500])
+def test_copied_and_truncated(kept: Kept, between: Callable[[Kept], None], regrown: int) -> None:
+    append(log(kept), lines(*range(100)))
+    kept.step()
+    append(log(kept), lines(*range(100, 150)))  # nobody has looked yet
+    shutil.copy(log(kept), log(kept, "app.log.1"))
+    os.truncate(log(kept), 0)
+    append(log(kept), lines(*range(150, 150 + regrown)))
+    between(kept)
+    assert drain(kept) == list(range(150 + regrown))
+    append(log(kept), lines(1000))
+    between(kept)
+    assert drain(kept) == [*range(150 + regrown), 1000]
+
+
+def test_a_copy_seen_before_its_original_is_truncated(kept: Kept) -> None:
+    append(log(kept), lines(*range(100)))
+    kept.step()
+    whole = log(kept).read_bytes()
+    for part in (50, 500, len(whole)):  # cp is at work
+        log(kept, "app.log.1").write_bytes(whole[:part])
+        assert kept.step() == []
+    append(log(kept), lines(100))  # lost by copytruncate itself, but seen here
+    kept.step()
+    os.truncate(log(kept), 0)
+    append(log(kept), lines(101))
+    assert drain(kept) == list(range(102))
+
+
+def test_a_copy_of_which_the_original_stays_is_a_file_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    kept = Kept(tmp_path, tmp_path / "in", follow=True)
+    append(log(kept), lines(1, 2))
+    kept.step()
+    shutil.copy(log(kept), log(kept, "other.log"))
+    assert kept.step() == []  # it may be about to be truncated
+    monkeypatch.setattr(Recogniser, "COPYING", 0.0)
+    assert kept.step() == [1, 2]
+
+
+def test_removed_and_a_longer_one_under_the_old_name(
+    kept: Kept, between: Callable[[Kept], None]
+) -> None:
+    append(log(kept), lines(*range(100)))
+    kept.step()
+    log(kept).unlink()
+    append(log(kept), lines(*range(100, 400)))  # may well have the same inode
+    between(kept)
+    assert drain(kept) == list(range(400))
+
+
+def test_removed_before_all_of_it_was_read_stops_the_run(
+    kept: Kept, between: Callable[[Kept], None]
+) -> None:
+    append(log(kept), lines(*range(100)))
+    kept.step(size=300)
+    log(kept).unlink()
+    append(log(kept), lines(*range(100, 400)))
+    between(kept)
+    with pytest.raises(RunError, match="What the rest of it was cannot be known"):
+        kept.step()
+
+
+def test_put_back_from_a_backup(kept: Kept, between: Callable[[Kept], None]) -> None:
+    """Another inode, the same name and the same bytes: it is the same file."""
+    append(log(kept), lines(*range(100)))
+    kept.step(size=300)
+    shutil.copy(log(kept), log(kept, "backup"))
+    log(kept).unlink()
+    log(kept, "backup").rename(log(kept))
+    append(log(kept), lines(*range(100, 150)))
+    between(kept)
+    assert drain(kept) == list(range(150))
+
+
+def test_files_with_the_same_beginning_are_different_files(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    kept = Kept(tmp_path, tmp_path / "in", "csv", follow=True)
+    for name in "abc":
+        append(tmp_path / "in" / f"{name}.csv", b"n\n")
+    assert kept.step() == []
+    for number, name in enumerate("abc"):
+        append(tmp_path / "in" / f"{name}.csv", b"%d\n" % number)
+    append(tmp_path / "in" / "d.csv", b"n\n3\n")
+    kept.step()
+    (tmp_path / "in" / "a.csv").rename(tmp_path / "in" / "a.csv.1")
+    append(tmp_path / "in" / "a.csv", b"n\n4\n")
+    kept.restart()
+    assert drain(kept) == [0, 1, 2, 3, 4]
+
+
+def test_a_file_that_waits_may_be_rotated(kept: Kept) -> None:
+    append(log(kept), lines(*range(100)))
+    kept.tracker.poll()  # listed, and nothing of it read
+    log(kept).rename(log(kept, "app.log.1"))
+    append(log(kept), lines(*range(100, 150)))
+    kept.tracker._next_look = 0.0
+    kept.tracker.poll()
+    compress(log(kept, "app.log.1"))
+    assert drain(kept) == list(range(150))
+
+
+def test_renamed_between_the_plan_and_the_reading(kept: Kept) -> None:
+    append(log(kept), lines(*range(100)))
+    splits = kept.take()
+    log(kept).rename(log(kept, "app.log.1"))
+    append(log(kept), lines(*range(100, 300)))
+    kept.read += kept.records(splits)
+    kept.commit()
+    assert drain(kept) == list(range(300))
+
+
+def test_bounded_input_does_not_read_renamed_files_again(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    kept = Kept(tmp_path, tmp_path / "in")
+    append(log(kept), lines(*range(10)))
+    append(log(kept, "b.log"), lines(*range(10, 20)))
+    kept.step()
+    log(kept).rename(log(kept, "app.log.1"))
+    compress(log(kept, "b.log"))
+    append(log(kept), lines(20))
+    kept.restart()
+    assert drain(kept) == list(range(21))
+
+
+@pytest.mark.parametrize("how", ["compressed", "copied"])
+def test_rotated_between_the_plan_and_the_reading(kept: Kept, how: str) -> None:
+    append(log(kept), lines(*range(100)))
+    kept.step(size=300)
+    splits = kept.take(size=300)
+    if how == "compressed":
+        log(kept).rename(log(kept, "app.log.1"))
+        compress(log(kept, "app.log.1"))
+    else:
+        shutil.copy(log(kept), log(kept, "app.log.1"))
+        os.truncate(log(kept), 0)
+    append(log(kept), lines(*range(100, 400)))
+    kept.read += kept.records(splits)
+    kept.commit()
+    assert drain(kept) == list(range(400))
