@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 
 
@@ -33,7 +34,9 @@ class Settings:
     retain: committed batches kept for going back.
     poll: seconds between looks at idle sources.
     disk_full_wait: seconds to wait for room when the disk is full.
-    stop_timeout: seconds `stop()` waits for the current batch.
+    function_timeout: how long one call of a function may take, before its worker is ended and the
+        task tried again, once; None lets it take for ever.
+    stop_timeout: seconds the current batch has to end after a stop, before it is given up.
     debug: show Spark's log, and compare what windows keep with recomputation at every slide.
     serve: serve slates and status over HTTP while the flow runs: a port, or "host:port".
     spark: further Spark properties.
@@ -58,6 +61,7 @@ class Settings:
     retain: int = 10
     poll: float = 0.05
     disk_full_wait: float = 30.0
+    function_timeout: Duration | None = "5m"
     stop_timeout: float = 60.0
     ui: bool = False
     debug: bool = False
@@ -69,6 +73,12 @@ class Settings:
     def times(self) -> tuple[int, int]:
         """`earliest` and `latest` in microseconds UTC."""
         return _moment("earliest", self.earliest), _moment("latest", self.latest)
+
+    @property
+    def function_micros(self) -> int | None:
+        """`function_timeout` in microseconds."""
+        given = self.function_timeout
+        return None if given is None else micros(given, "function_timeout")
 
     def __post_init__(self) -> None:
         for name in (
@@ -89,6 +99,14 @@ class Settings:
             raise ConfigError(f"remove is a list of names, got the text {self.remove!r}")
         if self.interval < 0:
             raise ConfigError(f"interval is a number of seconds from 0, got {self.interval!r}")
+        if (given := self.function_micros) is not None and given < 100_000:
+            raise ConfigError(
+                f"function_timeout must be at least 100ms, got {self.function_timeout!r}"
+            )
+        if self.stop_timeout < 0:
+            raise ConfigError(
+                f"stop_timeout is a number of seconds from 0, got {self.stop_timeout!r}"
+            )
         earliest, latest = self.times
         if not earliest < latest:
             raise ConfigError(f"earliest={self.earliest!r} must lie before latest={self.latest!r}")

@@ -344,6 +344,7 @@ class Engine:
             max_key=self.settings.max_key,
             written=self.manifest.written,
             times=self.settings.times,
+            function_timeout=self.settings.function_micros,
         )
 
     def _limits(self) -> dict[str, int]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import sys
 import sysconfig
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, NoneType
 from typing import Any
 
-from pyspark import RDD, SparkContext, cloudpickle
+from pyspark import RDD, SparkContext, TaskContext, cloudpickle
 from pyspark.errors import PySparkException
 
 from millstream.api.aggregates import Builtin
@@ -28,8 +28,10 @@ from millstream.ops.records import describe
 from millstream.ops.updates import DictCodec
 from millstream.plan.stages import Plan
 from millstream.run.batch import AnySplit, Batch, Item
+from millstream.run.calls import Call
 from millstream.run.executors import run_whole
 from millstream.run.tasks import Task
+from millstream.run.watching import Attempt, Notes, hung, watched
 
 _MARK = "millstream-error:"
 
@@ -59,7 +61,8 @@ class OnSpark:
             return self._collected(
                 self.context.parallelize([0], 1).mapPartitions(
                     lambda rest: _all_levels(program, batch, splits, rest)
-                )
+                ),
+                batch,
             )
         rdd = self.context.parallelize(list(enumerate(parts)), len(parts)).mapPartitions(
             lambda given: _ingest(program, batch, given)
@@ -70,7 +73,7 @@ class OnSpark:
                 .partitionBy(batch.parallelism, lambda part: part)
                 .mapPartitionsWithIndex(_level(program, batch, level))
             )
-        return self._collected(rdd)
+        return self._collected(rdd, batch)
 
     def first_times(self, fmt: Format, paths: list[str], limit: int) -> list[int | None]:
         """The first time in each file: a small job of its own."""
@@ -80,15 +83,28 @@ class OnSpark:
             )
         )
 
-    def _collected(self, rdd: RDD[Any]) -> list[Any]:
+    def _collected(self, rdd: RDD[Any], batch: Batch | None = None) -> list[Any]:
+        """What a job gives; what its tasks noted, if some failed, is read and removed."""
+        notes = None if batch is None else Notes(batch.checkpoint)
+        if notes is not None:
+            notes.remove()  # of an earlier run
         try:
             return list(rdd.collect())
         except (PySparkException, ConnectionError, EOFError) as error:
-            raise told(error, _with_functions(self.plan)) from error
+            raise self._told(error, batch, notes) from error
         except Exception as error:
             if type(error).__module__.startswith("py4j"):
-                raise told(error, _with_functions(self.plan)) from error
+                raise self._told(error, batch, notes) from error
             raise
+        finally:
+            if notes is not None:
+                notes.remove()
+
+    def _told(self, error: Exception, batch: Batch | None, notes: Notes | None) -> RunError:
+        steps = _with_functions(self.plan)
+        if batch is None or notes is None or _MARK in str(error):
+            return told(error, steps)
+        return hung(notes, "*", batch.function_timeout) or told(error, steps, notes.calls("call"))
 
     def close(self) -> None:
         """Give the program's memory back; if Spark is gone, it is given back."""
@@ -101,21 +117,25 @@ def _level(program: Any, batch: Batch, level: int) -> Any:
 
     def run(part: int, pairs: Iterable[tuple[int, Item]]) -> Iterator[Item]:
         items = (item for _, item in pairs)
-        return _marked(lambda: Task(_loaded(program), batch, level, part).keyed(items))
+        return _task(
+            batch, level, part, lambda: Task(_loaded(program), batch, level, part).keyed(items)
+        )
 
     return run
 
 
 def _ingest(program: Any, batch: Batch, given: Iterable[Any]) -> Iterator[Item]:
     ((number, splits),) = list(given)
-    yield from _marked(lambda: Task(_loaded(program), batch, 0, number).ingest(splits))
+    yield from _task(
+        batch, 0, number, lambda: Task(_loaded(program), batch, 0, number).ingest(splits)
+    )
 
 
 def _all_levels(
     program: Any, batch: Batch, splits: list[AnySplit], rest: Iterable[Any]
 ) -> Iterator[Item]:
     list(rest)  # a worker whose input was not read to its end is not used again
-    yield from _marked(lambda: run_whole(_loaded(program), batch, splits))
+    yield from _task(batch, 0, 0, lambda: run_whole(_loaded(program), batch, splits))
 
 
 _plans: dict[str, Plan] = {}
@@ -130,7 +150,20 @@ def _loaded(program: Any) -> Plan:
     return _plans[key]
 
 
-def _marked(work: Any) -> Iterator[Item]:
+def _task(batch: Batch, level: int, part: int, work: Any) -> Iterator[Item]:
+    """One attempt at a task, with the functions it calls watched."""
+    context = TaskContext.get()
+    tried = 0 if context is None else context.attemptNumber()
+    attempt = Attempt(batch.checkpoint, f"{level}-{part}", tried, batch.function_timeout)
+
+    def attentive() -> Iterator[Item]:
+        with watched(attempt):
+            yield from work()
+
+    return _marked(attentive)
+
+
+def _marked(work: Any) -> Iterator[Any]:
     """Errors meant for people keep their text on the way through Spark."""
     try:
         yield from work()
@@ -145,8 +178,11 @@ _DEAD_WORKER = ("Python worker exited unexpectedly", "EOFException")
 _NO_JVM = ("Answer from Java side is empty", "trying to connect to the Java server")
 
 
-def told(error: Exception, steps: list[str]) -> RunError:
-    """What went wrong in a Spark job in one line; `steps` are those with a user's functions."""
+def told(error: Exception, steps: list[str], calls: Sequence[Call] = ()) -> RunError:
+    """What went wrong in a Spark job in one line.
+
+    `steps` are those with a user's functions, `calls` those that workers had begun when they died.
+    """
     text = str(error)
     if _MARK in text:
         return RunError(text.split(_MARK)[1])
@@ -159,6 +195,8 @@ def told(error: Exception, steps: list[str]) -> RunError:
         )
     if any(t in text for t in _DEAD_WORKER):
         names = " or ".join(map(repr, steps)) or "the flow"
+        if calls:
+            names = f"{calls[-1].operator!r} on {calls[-1].given}"
         return RunError(
             f"a Python worker died while it ran functions of {names}, several times: one of them "
             "ended the process (os._exit), crashed in a library, or was killed for want of memory. "

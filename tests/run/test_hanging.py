@@ -1,0 +1,295 @@
+"""A function that does not return is noticed, named and ended; so is one that ends its worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.errors import RunError
+from millstream.run.calls import Call, calling, described
+from millstream.run.watching import Attempt, Notes, Same, hung, leave_note, watched
+from millstream.testing import Driver
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+class Stopped:
+    """Functions wait here, so that a test can look at the thread they are in."""
+
+    def __init__(self) -> None:
+        self.here, self.go = threading.Event(), threading.Event()
+        self.thread = 0
+
+    def wait(self) -> None:
+        if not self.go.is_set():
+            self.thread = threading.get_ident()
+            self.here.set()
+            self.go.wait(60)
+
+    def __deepcopy__(self, memo: Any) -> Stopped:
+        return self
+
+
+class Waiting(ms.Aggregate):
+    def __init__(self, stopped: Stopped, method: str) -> None:
+        super().__init__("v")
+        self.stopped, self.method = stopped, method
+
+    def zero(self) -> int:
+        return 0
+
+    def add(self, state: int, value: int) -> int:
+        if self.method == "add" and value == 1:
+            self.stopped.wait()
+        return state + value
+
+    def combine(self, left: int, right: int) -> int:
+        return left + right
+
+    def result(self, state: int) -> int:
+        if self.method == "result" and state == 1:
+            self.stopped.wait()
+        return state
+
+
+class Job(ms.MapReduce):
+    def __init__(self, stopped: Stopped) -> None:
+        self.stopped = stopped
+
+    def map(self, key: Any, value: Any, ts: Any) -> Any:
+        if value["v"] == 1:
+            self.stopped.wait()
+        yield value["v"], 1
+
+    def reduce(self, key: Any, values: list[Any], window: ms.Window) -> Any:
+        yield key, len(values)
+
+
+def steps(stopped: Stopped) -> dict[str, tuple[Any, str]]:
+    """Every place where a user's function is called, waiting at v = 1, and what is said of it."""
+
+    def mapped(row: dict[str, Any]) -> dict[str, Any]:
+        if row["v"] == 1:
+            stopped.wait()
+        return row
+
+    def generated(row: dict[str, Any]) -> Any:
+        yield row
+        if row["v"] == 1:
+            stopped.wait()
+
+    def processed(event: Any, ctx: Any) -> Any:
+        if event.value["v"] == 1:
+            stopped.wait()
+
+    def batches(table: Any) -> Any:
+        stopped.wait()
+        return table
+
+    def reduced(key: Any, rows: list[Any], window: ms.Window) -> Any:
+        if key == 1:
+            stopped.wait()
+        return {"n": len(rows)}
+
+    def updated(event: Any, slate: dict[str, Any], ctx: Any) -> Any:
+        slate["n"] = 1
+        if event.key == 1:
+            stopped.wait()
+
+    return {
+        "map": (lambda stream: stream.map(mapped), '"v":1'),
+        "flat_map": (lambda stream: stream.flat_map(generated), '"v":1'),
+        "processed": (lambda stream: stream.process(processed), '"v":1'),
+        "map_batches": (lambda stream: stream.map_batches(batches), "a table of 3 records"),
+        "reduce": (lambda stream: stream.key_by("v").reduce(reduced), "key 1"),
+        "agg": (lambda s: s.key_by("v").agg(x=Waiting(stopped, "add")), "value 1"),
+        "agg result": (
+            lambda s: s.key_by("v").agg(x=Waiting(stopped, "result")),
+            "'x' of 1",
+        ),
+        "updated": (lambda stream: stream.key_by("v").update(updated), "key 1"),
+        "Job.map": (lambda stream: stream.map_reduce(Job(stopped)), '"v":1'),
+    }
+
+
+@pytest.mark.parametrize("place", steps(Stopped()))
+def test_the_stack_says_operator_and_record_or_key(place: str) -> None:
+    stopped = Stopped()
+    flow = ms.Flow("hanging")
+    stream = flow.source(ms.Generator(tuple, time="ts"), name="in")
+    build, given = steps(stopped)[place]
+    build(stream).sink(ms.Memory(), name="out")
+
+    def run() -> None:
+        with Driver(flow, now=START.timestamp()) as driver:
+            rows = [{"ts": START + timedelta(seconds=v), "v": v} for v in range(3)]
+            driver.push("in", rows).end()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert stopped.here.wait(30)
+        same = Same()
+        frame = sys._current_frames()[stopped.thread]
+        assert not same.as_in(frame)  # nothing to compare with
+        assert same.as_in(sys._current_frames()[stopped.thread])
+        found = calling(frame)
+        assert found is not None
+        call = described(found[0])
+    finally:
+        stopped.go.set()
+        thread.join()
+    assert call.operator == place.split()[0]
+    assert given in call.given
+
+
+def test_the_next_call_is_another_one() -> None:
+    same, seen = Same(), list[bool]()
+
+    def mapped(row: dict[str, Any]) -> dict[str, Any]:
+        seen.append(same.as_in(sys._getframe()))
+        return row
+
+    flow = ms.Flow("calls")
+    flow.source(ms.Generator(tuple, time="ts"), name="in").map(mapped).sink(ms.Memory())
+    with Driver(flow, now=START.timestamp()) as driver:
+        driver.push("in", [{"ts": START, "v": v} for v in range(100)]).end()
+    assert seen == [False] * 100
+
+
+def test_notes_are_private_and_follow_no_links(tmp_path: Path) -> None:
+    attempt = Attempt(str(tmp_path), "0-3", 0, 2_000_000)
+    leave_note(attempt, Call("map", "key 1"))
+    notes = Notes(str(tmp_path))
+    (file,) = notes.path.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(notes.path.stat().st_mode) == 0o700
+    notes.remove()
+    assert not notes.path.exists()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").write_text("")
+    notes.path.symlink_to(elsewhere)
+    with pytest.raises(OSError):
+        leave_note(attempt, Call("map", "key 1"))
+    assert notes.calls("hung") == []
+    notes.remove()
+    assert [one.name for one in elsewhere.iterdir()] == ["kept"]
+
+
+def test_a_function_that_hung_twice_is_not_tried_a_third_time(tmp_path: Path) -> None:
+    notes = Notes(str(tmp_path))
+    assert hung(notes, "*", 2_000_000) is None
+    for number in range(2):
+        attempt = Attempt(str(tmp_path), "1-0", number, 2_000_000)
+        with watched(attempt):
+            pass
+        leave_note(attempt, Call("map", "record 1"))
+    with pytest.raises(RunError) as caught, watched(Attempt(str(tmp_path), "1-0", 2, 2_000_000)):
+        pass
+    text = str(caught.value)
+    assert text.startswith("'map' hangs: its function had not returned after 2s on record 1")
+    assert "function_timeout=" in text and "\n" not in text
+    with watched(Attempt(str(tmp_path), "1-1", 2, 2_000_000)):
+        pass  # another task
+
+
+HANGS = """
+import sys, threading, time, re
+from millstream.run.watching import Attempt, watched
+from millstream.ops.records import apply
+from millstream.ops.chunks import Chunk
+import numpy as np, pyarrow as pa
+
+def sleeps(row):
+    while row["v"] == 1:
+        try:
+            time.sleep(600)
+        except BaseException:
+            pass
+    return row
+
+def dies(row):
+    if row["v"] == 1:
+        import os
+        os._exit(3)
+    return row
+
+attempt = Attempt(sys.argv[1], "0-0", int(sys.argv[3]), 300_000)
+chunk = Chunk(pa.table({"v": [0, 1, 2]}), np.zeros(3, np.int64), np.arange(3), 0)
+with watched(attempt):
+    apply(chunk, globals()[sys.argv[2]], "step", None)
+"""
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_a_worker_in_a_function_that_hangs_ends_with_a_note(tmp_path: Path, attempt: int) -> None:
+    ended = subprocess.run([sys.executable, "-c", HANGS, tmp_path, "sleeps", str(attempt)])
+    assert ended.returncode == 70
+    assert Notes(str(tmp_path)).calls("hung") == [Call("step", 'record {"v":1}')]
+
+
+def test_a_worker_that_dies_when_tried_again_leaves_the_record(tmp_path: Path) -> None:
+    assert subprocess.run([sys.executable, "-c", HANGS, tmp_path, "dies", "1"]).returncode == 3
+    assert Notes(str(tmp_path)).calls("call") == [Call("step", 'record {"v":1}')]
+
+
+def test_settings_refuse_what_makes_no_sense() -> None:
+    assert ms.Settings(function_timeout=None).function_micros is None
+    assert ms.Settings(function_timeout=timedelta(seconds=3)).function_micros == 3_000_000
+    for given in ("1ms", "soon", 5):
+        with pytest.raises(ms.ConfigError, match="function_timeout"):
+            ms.Settings(function_timeout=given)  # type: ignore[arg-type]
+    with pytest.raises(ms.ConfigError, match="stop_timeout"):
+        ms.Settings(stop_timeout=-1)
+
+
+# -- Spark -----------------------------------------------------------------------------------------
+
+
+def write(path: Path, rows: int = 20) -> str:
+    lines = [
+        json.dumps({"ts": (START + timedelta(seconds=v)).isoformat(), "v": v}) for v in range(rows)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def test_on_spark_a_hanging_and_a_dying_function_are_named_with_their_record(
+    tmp_path: Path,
+) -> None:
+    def hangs(row: dict[str, Any]) -> dict[str, Any]:
+        if row["v"] == 7:
+            time.sleep(600)
+        return row
+
+    def dies(row: dict[str, Any]) -> dict[str, Any]:
+        if row["v"] == 5:
+            os._exit(1)
+        return row
+
+    for fn, expected in (
+        (hangs, "'map' hangs: its function had not returned after 1s on record {"),
+        (dies, "a Python worker died while it ran functions of 'map' on record {"),
+    ):
+        flow = ms.Flow(fn.__name__)
+        source = flow.source(ms.Files(write(tmp_path / "in.jsonl"), time="ts"))
+        source.map(fn).sink(ms.Memory())
+        checkpoint = tmp_path / fn.__name__
+        with pytest.raises(RunError) as caught:
+            flow.run(checkpoint, master="local[2]", function_timeout="1s")
+        text = str(caught.value)
+        assert text.startswith(expected)
+        assert f'"v":{7 if fn is hangs else 5}' in text and "\n" not in text
+        assert not (checkpoint / "tasks").exists()
