@@ -476,3 +476,28 @@ def test_output_directories_are_taken_and_let_go(tmp_path: Path) -> None:
         running.engine.close()
         other.engine.close()
     assert (found("a"), found("b"), found("other")) == ("12345", "235", "")
+
+
+def test_a_directory_is_let_go_if_the_new_program_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of(*sinks: str) -> ms.Flow:
+        made = ms.Flow("ours")
+        rows = made.source(ms.Files(tmp_path / "in", "text", follow=True), name="in")
+        for sink in sinks:
+            rows.sink(ms.Jsonl(tmp_path / sink), name=sink)
+        return made
+
+    def fails(program: dict[str, Any]) -> None:
+        raise PermissionError("no")
+
+    (tmp_path / "in").mkdir()
+    running = Running(of("a"), tmp_path / "ck")
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(running.engine.checkpoint, "write_program", fails)
+            with pytest.raises(PermissionError):
+                running.replace(of("a", "b"))
+        running.replace(of("a", "b"))
+    finally:
+        running.engine.close()

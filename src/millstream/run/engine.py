@@ -158,6 +158,7 @@ class Engine:
         check_owners(plan, known)
         program, notes = adopt(plan, known, self.manifest)
         mirrors = self._make_mirrors(plan, program)
+        claims: list[Claim] = []
         try:
             mirrors.check()
             prepare()
@@ -169,6 +170,7 @@ class Engine:
             self._patiently(lambda: self.checkpoint.write_program(program))
         except BaseException:
             mirrors.close()
+            _release(claim for claim in claims if claim not in self._claims)
             raise
         crash_point("after-switch", self.manifest.batch)
         if self.mirrors is not None:
