@@ -592,6 +592,12 @@ def test_tables_and_rows_mixed(tmp_path: Path) -> None:
     assert account["offered"] == 5
 
 
+def test_a_table_of_nulls_that_takes_no_bytes_is_not_lost(tmp_path: Path) -> None:
+    got, account, _ = rows_of(tmp_path, lambda: iter([pa.table({"n": pa.nulls(3)})]))
+    assert got == [{"n": None}] * 3
+    assert account["offered"] == 3
+
+
 def test_a_restart_skips_what_was_sealed_even_inside_a_table(tmp_path: Path) -> None:
     def rows() -> Iterator[Any]:
         yield {"n": 0}

@@ -63,7 +63,7 @@ class GeneratorReceiver(Receiver):
         return int(self._size)
 
     def cut(self) -> list[list[Any] | pa.Table] | None:
-        if not self._size:
+        if not self._before and not self._rows:
             return None
         content = [*self._before, self._rows]
         self._before, self._rows, self._size = [], [], 0.0
