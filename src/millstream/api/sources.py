@@ -263,8 +263,15 @@ class Rate(Timing):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rows_per_second <= 0:
-            raise ConfigError("Rate(rows_per_second): must be more than zero")
+        if not isinstance(self.rows_per_second, int | float) or not self.rows_per_second > 0:
+            raise ConfigError(
+                f"Rate(rows_per_second={self.rows_per_second!r}): expected a number above zero"
+            )
+        if self.limit is not None and (not isinstance(self.limit, int) or self.limit < 1):
+            raise ConfigError(
+                f"Rate(limit={self.limit!r}): expected how many records there are, at least 1; "
+                "leave it out if it has no end"
+            )
 
 
 SourceSpec = Files | Socket | Stdin | Http | Generator | Rate

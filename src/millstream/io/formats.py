@@ -105,6 +105,11 @@ def _check_settings(kind: str, time_unit: str, zone: str | None, delimiter: str)
         raise ConfigError(f"time_unit= is {time_unit!r}; it must be 's', 'ms', 'us' or 'ns'")
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
         raise ConfigError(f"delimiter= is {delimiter!r}; it must be one ASCII character, no quote")
+    check_zone(zone)
+
+
+def check_zone(zone: str | None) -> None:
+    """Refuse a name that is no zone."""
     if zone is not None:
         try:
             ZoneInfo(zone)

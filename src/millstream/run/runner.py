@@ -291,7 +291,7 @@ class Handle:
         for node in engine.plan.sources():
             state = engine.manifest.sources.get(node.name) or SourceState()
             tracker = engine.trackers[node.name]
-            known = progress_of(node.spec, state, tracker, engine.clock(), engine.started)
+            known = progress_of(node.spec, state, tracker, engine.wall(), engine.started)
             at, holder = known.watermark(), known.holder()
             if at is not None:
                 watermarks[node.name] = at

@@ -11,7 +11,7 @@ from millstream.api.sources import Files, Generator, Lines, Rate, SourceSpec
 from millstream.durations import micros
 from millstream.errors import ConfigError
 from millstream.graph import nodes
-from millstream.io.formats import READER, Format, infer_format, parse_schema
+from millstream.io.formats import READER, Format, check_zone, infer_format, parse_schema
 from millstream.ops.progress import BEGIN, Horizon, SourceProgress
 from millstream.run.batch import AnySplit, RateSplit
 from millstream.run.files import FilesTracker
@@ -28,25 +28,40 @@ from millstream.state.segments import safe_name
 def resolve_format(name: str, spec: SourceSpec) -> Format:
     """What a task must know to read a source; every mistake shows here."""
     try:
-        if isinstance(spec, Files):
-            return _files_format(spec)
-        if isinstance(spec, Rate):
-            schema = parse_schema("ts timestamp, value bigint")
-            return Format("text", schema, "ts")
-        if isinstance(spec, Lines):
-            return infer_format(
-                spec.format,
-                [],
-                schema=spec.schema,
-                time=spec.time,
-                time_unit=spec.time_unit,
-                zone=spec.zone,
-                header=False,
-                delimiter=spec.delimiter,
-            )
-        return _generator_format(spec)
+        fmt = _format_of(spec)
+        _check_participant(spec, fmt)
+        return fmt
     except ConfigError as error:
         raise ConfigError(f"source {name!r}: {error}") from None
+
+
+def _format_of(spec: SourceSpec) -> Format:
+    if isinstance(spec, Files):
+        return _files_format(spec)
+    if isinstance(spec, Rate):
+        return Format("text", parse_schema("ts timestamp, value bigint"), "ts")
+    if isinstance(spec, Lines):
+        return infer_format(
+            spec.format,
+            [],
+            schema=spec.schema,
+            time=spec.time,
+            time_unit=spec.time_unit,
+            zone=spec.zone,
+            header=False,
+            delimiter=spec.delimiter,
+        )
+    return _generator_format(spec)
+
+
+def _check_participant(spec: SourceSpec, fmt: Format) -> None:
+    """Without its column all would be one participant, and slow ones late."""
+    columns = fmt.schema.names
+    if spec.participant is not None and columns and spec.participant not in columns:
+        raise ConfigError(
+            f"participant={spec.participant!r}: there is no such column; there are "
+            f"{', '.join(columns)}"
+        )
 
 
 def _files_format(spec: Files) -> Format:
@@ -76,6 +91,7 @@ def _generator_format(spec: Generator) -> Format:
             time_unit=spec.time_unit,
             zone=spec.zone,
         )
+    check_zone(spec.zone)
     return Format("json", pa.schema([]), spec.time, spec.time_unit, spec.zone)
 
 

@@ -25,7 +25,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "idle_timeout": ('"1m"', "1m"),
     "max_future_skew": ('"2h"', "2h"),
     "participant": ('"node"', "node"),
-    "participants": ('["a", "b"]', ["a", "b"]),
+    "participants": ('["a", "b"]', ("a", "b")),
     "path": ('"somewhere"', "somewhere"),
     "format": ('"json"', "json"),
     "schema": ('"at timestamp, text string"', "at timestamp, text string"),
