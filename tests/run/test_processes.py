@@ -32,6 +32,7 @@ def test_all_processes_of_a_session_end_also_those_whose_parent_is_gone() -> Non
     middle.kill()
     kill_session(leader.pid)
     leader.wait(10)
+    leader.stdout.close()
     _, alive = psutil.wait_procs([grandchild, middle], timeout=10)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
 
