@@ -129,8 +129,6 @@ class Control:
     windows: int = 0
     rows_in: int = 0
     read: dict[str, tuple[int, float]] = field(default_factory=dict)  # source -> rows, seconds
-    future: int = 0
-    seconds: float = 0.0
 
 
 def held_back(*several: dict[str, int]) -> dict[str, int]:
