@@ -29,7 +29,7 @@ from millstream.ops.jobs import Family
 from millstream.ops.lateness import Place, Watch
 from millstream.ops.ordering import Sample, as_block, bounds_of, in_order, ranges
 from millstream.ops.preparing import merge_panes, null_keys, prepare
-from millstream.ops.processing import Surroundings, process
+from millstream.ops.processing import Processor, process
 from millstream.ops.progress import BEGIN, Reached, merge_reached
 from millstream.ops.records import DeadLetter, as_json, dead_row
 from millstream.plan.stages import Plan
@@ -248,7 +248,7 @@ class Task:
     def _process(self, node: nodes.Process, chunk: Chunk) -> None:
         """Events to a function; what it gives goes on, what it publishes to its streams."""
         plan = self.plan
-        around = Surroundings(
+        step = Processor(
             node.name,
             plan.number(node),
             {plan.number(one): one.name for one in plan.origins()},
@@ -256,7 +256,7 @@ class Task:
             frozenset(one.name for one in plan.nodes if isinstance(one, nodes.Published)),
             self.batch.max_key,
         )
-        made = process(node.fn, chunk, node.keys, node.null_keys, around, node.behind, node.schema)
+        made = process(node.fn, chunk, node.keys, node.null_keys, step, node.behind, node.schema)
         self.control.dead.extend(made.dead)
         self.count(node, len(chunk), len(made.dead))
         self.push(node, made.chunk)
