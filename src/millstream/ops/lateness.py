@@ -13,8 +13,10 @@ again with every participant in one task. Input in order within its lateness nev
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from heapq import heapify, heappush, heapreplace, merge
+from itertools import count, repeat
 from typing import Any
 
 import numpy as np
@@ -116,7 +118,8 @@ class Watch:
                 due[mine] = found
             self._note(place, name, ts, found, high)
         _raise(self._known, name, high)
-        _raise(self.reached.latest, name, high)
+        if high > BEGIN:
+            _raise(self.reached.latest, name, self._known[name])
 
     def _joins(
         self, rows: dict[str, Int64], seen: Int64, place: Place, due: Int64
@@ -125,40 +128,67 @@ class Watch:
 
         Somebody nobody knew of joins with the first record that does not lie before the watermark
         of all others at that place, as if records were read one at a time; until then it is late.
+        It has then come as far as that watermark, which so never goes back.
         """
         starts = dict.fromkeys(rows, 0)
         if self._lateness is None or self.progress.undeclared:
             return starts
-        new = [name for name in rows if name not in self._known and name not in self._declared]
+        new = {name for name in rows if name not in self._known and name not in self._declared}
         if not new:
             return starts
         self.extents.setdefault(place, Extent(place)).joined = True
         for name in new:
             del starts[name]
-        for name in sorted(new, key=lambda name: int(rows[name][0])):
-            for index, at in enumerate(rows[name].tolist()):
-                others = self._watermark_at(at, starts, rows, seen)
-                if seen[at] == BEGIN or seen[at] >= others:
-                    starts[name] = index
+        idle = self.progress.idle
+        going = {who: at for who, at in self._known.items() if who not in idle}
+        slowest = _Slowest(going, self.progress.awaited)
+        for at, name, index in _in_order(rows):
+            when = int(seen[at])
+            if name in new:
+                others = slowest.at() - self._lateness
+                if when == BEGIN:
+                    continue  # such a time is not trusted, so it lets nobody join either
+                if when < others:
+                    due[at] = others
+                    continue
+                starts[name] = index
+                if others > BEGIN:
+                    self._known[name] = others + self._lateness
+                new.remove(name)
+                if not new:
                     break
-                due[at] = others
+            slowest.raise_to(name, max(when, self._known.get(name, BEGIN)))
         return starts
 
-    def _watermark_at(
-        self, at: int, starts: dict[str, int], rows: dict[str, Int64], seen: Int64
-    ) -> int:
-        """The watermark of those that took part before a row of this chunk."""
-        highest = {
-            who: known for who, known in self._known.items() if who not in self.progress.idle
-        }
-        for name, start in starts.items():
-            mine = rows[name][start:]
-            mine = mine[: int(np.searchsorted(mine, at))]
-            if len(mine):
-                _raise(highest, name, int(seen[mine].max()))
-        if self.progress.awaited - highest.keys() or not highest:
+
+class _Slowest:
+    """Where the last of many participants is, as they go on."""
+
+    def __init__(self, latest: dict[Any, int], awaited: frozenset[str]) -> None:
+        self._latest, self._awaited = latest, awaited - latest.keys()
+        self._heap = [(at, who) for who, at in latest.items()]  # perhaps of earlier
+        heapify(self._heap)
+
+    def raise_to(self, who: str, at: int) -> None:
+        if at > BEGIN:
+            if who not in self._latest:
+                heappush(self._heap, (at, who))
+                self._awaited -= {who}
+            _raise(self._latest, who, at)
+
+    def at(self) -> int:
+        """The lowest of all; BEGIN if there is nobody, or somebody is waited for."""
+        if not self._heap or self._awaited:
             return BEGIN
-        return min(highest.values()) - (self._lateness or 0)
+        while (now := self._latest[self._heap[0][1]]) > self._heap[0][0]:
+            heapreplace(self._heap, (now, self._heap[0][1]))
+        return self._heap[0][0]
+
+
+def _in_order(rows: dict[str, Int64]) -> Iterator[tuple[int, str, int]]:
+    """The rows of all participants by position: the row, whose it is, and which of theirs."""
+    each = ((zip(mine.tolist(), repeat(name), count())) for name, mine in rows.items())
+    return merge(*each)
 
 
 def _due(ts: Int64, seen: Int64, before: int, lateness: int) -> Int64 | None:
