@@ -140,6 +140,20 @@ def test_copied_and_truncated(kept: Kept, between: Callable[[Kept], None], regro
     assert drain(kept) == [*range(150 + regrown), 1000]
 
 
+@pytest.mark.parametrize("copy", ["app.log.1", "aaa.log"])
+def test_a_copy_seen_in_the_first_look_at_its_original(
+    kept: Kept, between: Callable[[Kept], None], copy: str
+) -> None:
+    append(log(kept), lines(*range(10)))
+    shutil.copyfile(log(kept), log(kept, copy))
+    kept.step(size=30)  # between the copy and the truncation
+    os.truncate(log(kept), 0)
+    between(kept)
+    kept.step()
+    append(log(kept), lines(*range(10, 20)))
+    assert drain(kept) == list(range(20))
+
+
 def test_a_copy_seen_before_its_original_is_truncated(kept: Kept) -> None:
     append(log(kept), lines(*range(100)))
     kept.step()

@@ -100,6 +100,7 @@ class Recogniser:
         lost = [f for f in watched if f not in found.here and not self._found(f, found)]
         for seen in rest:
             self._judge(seen, found, ripe)
+        self._hold_new_copies(found)
         found.gone = [f for f in lost if f not in found.here and not self._elsewhere(f, found)]
         return found
 
@@ -239,10 +240,32 @@ class Recogniser:
         near = self._beginning_like(lead, seen)
         near += [f for f in here if f.lead and f.lead[: len(lead)] == lead[: len(f.lead)]]
         for file in near:
-            if file in here and not file.sealed and _is_part(seen, file):
+            if file in here and not file.sealed and _is_part(seen, file.path):
                 self._copies[seen.inode] = (seen.stamp, file)
                 return True
         return False
+
+    def _hold_new_copies(self, found: Found) -> None:
+        """Let a copy wait whose original is as new: it too may be truncated next.
+
+        Of two that are equal the copy is the one that was touched last.
+        """
+        if not self.follow or len(found.fresh) < 2:
+            return
+        since = time.time() - self.COPYING
+        order = sorted(found.fresh, key=lambda seen: (-seen.size, seen.touched))
+        originals: dict[bytes, list[Seen]] = {}
+        copies: set[Inode] = set()
+        for seen in order:
+            if self.kind == "parquet" or is_gzip(self.kind, seen.path):
+                continue
+            beginning = originals.setdefault(lead_of(seen.path), [])
+            if seen.touched > since and any(_is_part(seen, other.path) for other in beginning):
+                copies.add(seen.inode)
+            else:
+                beginning.append(seen)
+        found.fresh = [seen for seen in found.fresh if seen.inode not in copies]
+        found.copying = found.copying or bool(copies)
 
     def _was_copied(self, seen: Seen, here: dict[Known, Seen]) -> bool:
         """Whether it is a copy of a file that was truncated since, and read beyond the copy."""
@@ -260,15 +283,15 @@ class Recogniser:
             raise RunError(f"{seen.path} has changed since it was read; give new data a new name")
 
 
-def _is_part(copy: Seen, of: Known) -> bool:
+def _is_part(copy: Seen, of: str) -> bool:
     """Whether a file has just the bytes another one begins with."""
-    there = look(of.path)
+    there = look(of)
     if there is None or there.size < copy.size or there.inode == copy.inode:
         return False
     try:
         with open_known(copy.path, copy.inode[1]) as stream:
             print, _ = take_print(stream, copy.size)
-        with open_known(of.path, there.inode[1]) as stream:
+        with open_known(of, there.inode[1]) as stream:
             return fits(stream, print)
     except FileNotFoundError:
         return False
