@@ -376,11 +376,13 @@ class Engine:
             controls = [payload for _, tag, _, payload in items if tag == "control"]
             written, agree = fitting.agreed(batch.written, controls)
             jumbled = _jumbled(batch, controls) - ordered
-            if _same_attempts(controls) and agree and not jumbled:
+            counts = _same_attempts(controls) and not jumbled
+            if counts and agree:
                 return items
             self.ordered.update(dict.fromkeys(jumbled, batch.number + _ORDERED))
             self._discard(batch)
-            batch = replace(batch, written=written)
+            if counts:  # else its results are others next time, and so may be their columns
+                batch = replace(batch, written=written)
 
     def _patiently(self, work: Callable[[], T], batch: Batch | None = None) -> T:
         """Do something that can be done again; wait and do it again while the disk is full."""
