@@ -250,3 +250,68 @@ def test_a_second_ctrl_c_aborts(here: Any, terminal: Any) -> None:
     assert "aborted; the current batch was not committed and nothing is lost" in screen.text
     assert gone(family)
     assert results(here) == []
+
+
+STUBBORN = """
+import signal, subprocess, time
+from pathlib import Path
+
+def hang(row):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    child = subprocess.Popen(["sleep", "600"])
+    Path("hanging").write_text(str(child.pid))
+    while True:
+        try:
+            time.sleep(600)
+        except BaseException:
+            pass
+"""
+STUBBORN_FLOW = """
+name = "stubborn"
+functions = ["stubborn.py"]
+
+[source.numbers]
+kind = "rate"
+rows_per_second = 40
+
+[step.stuck]
+from = "numbers"
+map = "stubborn:hang"
+
+[sink.out]
+from = "stuck"
+kind = "jsonl"
+path = "out"
+
+[run]
+stop_timeout = 4
+"""
+
+
+@pytest.mark.spark
+def test_sigterm_ends_a_function_that_hangs_and_nothing_survives(here: Any) -> None:
+    here.file("stubborn.py", STUBBORN)
+    here.file("app.toml", STUBBORN_FLOW)
+    process = subprocess.Popen(
+        [COMMAND, "run", "app.toml"],
+        cwd=here.path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 90
+    marker = here.path / "hanging"
+    while not (marker.exists() and marker.read_text()):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert int(marker.read_text()) in {p.pid for p in family}
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    *_, line = err.splitlines()
+    assert line.startswith("error: flow 'stubborn' was asked to stop and its batch was not done")
+    assert "stop_timeout=4 s" in line and "Traceback" not in err
+    assert gone(family)
+    assert here.run("doctor", ".millstream/stubborn").code == 0

@@ -20,7 +20,7 @@ import pytest
 
 import millstream as ms
 from millstream.errors import ConfigError
-from millstream.run import keys, posting, spool
+from millstream.run import posting, spool, taken
 from millstream.run.posts import PostReceiver
 from millstream.run.received import SpoolTracker
 from millstream.state.manifests import SourceState
@@ -201,20 +201,20 @@ def test_a_key_with_another_body_is_refused(one: Input) -> None:
 
 
 def test_keys_are_kept_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "MOST", 10)
-    known = keys.TakenKeys(tmp_path)
+    monkeypatch.setattr(taken, "MOST", 10)
+    known = taken.TakenKeys(tmp_path)
     for n in range(95):
-        known.add([keys.Taken(str(n), "x", n)])
-        known.log([keys.Taken(str(n), "x", n)])
+        known.add([taken.Taken(str(n), "x", n)])
+        known.log([taken.Taken(str(n), "x", n)])
     with open(tmp_path / "keys.9", "ab") as log:
         log.write(b'["half')
-    again = keys.TakenKeys(tmp_path)
+    again = taken.TakenKeys(tmp_path)
     again.load()
     for one in (known, again):
         assert [n for n in range(95) if one.get(str(n))] == list(range(80, 95))
     assert len(list(tmp_path.iterdir())) == 2
-    again.log([keys.Taken("95", "x", 95)])
-    third = keys.TakenKeys(tmp_path)
+    again.log([taken.Taken("95", "x", 95)])
+    third = taken.TakenKeys(tmp_path)
     third.load()
     assert third.get("95") == ("95", "x", 95)
 
@@ -222,7 +222,7 @@ def test_keys_are_kept_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_damaged_keys_are_not_overlooked(tmp_path: Path) -> None:
     (tmp_path / "keys.0").write_bytes(b'["a","x",1]\n[nonsense\n["b","x",1]\n')
     with pytest.raises(ms.CheckpointError, match=r"keys.0 is damaged.*taken once more"):
-        keys.TakenKeys(tmp_path).load()
+        taken.TakenKeys(tmp_path).load()
 
 
 # -- what is refused ------------------------------------------------------------------------------

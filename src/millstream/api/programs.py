@@ -1,8 +1,8 @@
 """Programs written for plain MapReduce, called as they expect it: no base class, times or windows.
 
 A `Program` is a `MapReduce` job like any other to the steps after it; `api/job.py` makes it of what
-a user has. On the map side a `Split` has an instance of its own, so that a map can gather, and give
-what it gathered when its piece of the input is over.
+a user has. On the map side a `MapSplit` has an instance of its own, so that a map can gather, and
+give what it gathered when its piece of the input is over.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Program(MapReduce):
 
     def map(self, key: Any, value: Any, ts: Any) -> list[Pair]:
         """Pairs for one record, as a split of its own."""
-        split = Split(self)
+        split = MapSplit(self)
         return [*split.map(key, value, ts), *split.close()]
 
     def combine(self, key: Any, values: list[Any]) -> Any:
@@ -139,7 +139,7 @@ class Program(MapReduce):
         return self._shared.get(id(owner))
 
 
-class Split:
+class MapSplit:
     """One piece of the input in the hands of a program's map."""
 
     def __init__(self, program: Program) -> None:

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from millstream.api.config import Application
 from millstream.api.flow import Flow
+from millstream.cli import complain
 from millstream.cli.display import Display, make_display, show_summary
 from millstream.cli.reloading import Listening
 from millstream.errors import MillstreamError, RunError
@@ -106,7 +107,7 @@ def run_flow(
 def watch(handle: Handle, display: Display, stopping: Stopping, look: Callable[[], None]) -> None:
     """Show progress until the flow has ended; what is said of its program is shown once."""
     noted = 0
-    while handle.running:
+    while handle.running and not handle.overdue:
         if stopping.asked and not stopping.told:
             stopping.told = True
             if sys.stdout.isatty():
@@ -124,8 +125,12 @@ def watch(handle: Handle, display: Display, stopping: Stopping, look: Callable[[
 
 def _result(handle: Handle, stopping: Stopping) -> Progress:
     try:
-        return handle.wait()
-    except MillstreamError:
+        return handle.wait(0 if handle.overdue else None)
+    except MillstreamError as error:
+        if handle.overdue:  # a function in this process does not return: do not wait for it
+            complain(str(error))
+            end_java(kill=True)
+            os._exit(error.exit_code)
         raise
     except Exception as error:
         if not stopping.asked:

@@ -49,7 +49,6 @@ class Watch:
     def __init__(self, progress: SourceProgress, participant: str | None, future: int) -> None:
         self.progress, self.participant = progress, participant
         self.limit = future  # a time beyond it is not trusted
-        self.untrusted = 0
         self.reached = Reached()
         self.extents: dict[Place, Extent] = {}
         self._known: dict[Any, int] = dict(progress.latest)
@@ -67,10 +66,7 @@ class Watch:
         """
         if not len(chunk):
             return None
-        trusted = chunk.ts <= self.limit
-        if not trusted.all():
-            self.untrusted += int((~trusted).sum())
-        seen = np.where(trusted, chunk.ts, BEGIN)
+        seen = np.where(chunk.ts <= self.limit, chunk.ts, BEGIN)
         high = int(seen.max())
         self.reached.top = max(self.reached.top, high)
         if file is not None and file in self.progress.horizon.files:

@@ -30,8 +30,8 @@ from millstream.ops.updates import (
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What a step that processes events has to know of the flow and the batch."""
+class Processor:
+    """A step that processes events: what it has to know of the flow and the batch."""
 
     name: str
     number: int  # among the origins of records
@@ -44,10 +44,10 @@ class Surroundings:
 class ProcessContext:
     """What a function may ask for beside returning records."""
 
-    __slots__ = ("_around", "_behind", "_due", "_given", "_published", "_us")
+    __slots__ = ("_behind", "_due", "_given", "_published", "_step", "_us")
 
-    def __init__(self, around: Surroundings, behind: int) -> None:
-        self._around, self._behind = around, behind
+    def __init__(self, step: Processor, behind: int) -> None:
+        self._step, self._behind = step, behind
         self._us = self._due = 0
         self._clear()
 
@@ -75,18 +75,18 @@ class ProcessContext:
 
     def publish(self, stream: str, key: Any, value: Any, *, ts: datetime | None = None) -> None:
         """Send an event to a stream declared with `flow.stream(name)`, later than this one."""
-        around = self._around
-        if stream not in around.streams:
-            _refuse(around, stream)
+        step = self._step
+        if stream not in step.streams:
+            _refuse(step, stream)
         us = self._us + 1 if ts is None else _micros("ctx.publish", ts)
         if us <= self._us:
             raise ValueError(f"ctx.publish(ts={ts}): it must be later than the event, {self.ts}")
         us = max(us, self._due + 1)  # what a late event publishes is not late once more
         packed = pack_key(key)
-        if len(packed) > around.longest:
+        if len(packed) > step.longest:
             raise ValueError(
                 f"ctx.publish(): the key has {len(packed):,} bytes, more than max_key="
-                f"{around.longest:,}"
+                f"{step.longest:,}"
             )
         check_plain(value)
         self._published.append((stream, us, as_key(key), packed, encode(value)))
@@ -98,13 +98,13 @@ def _micros(where: str, ts: Any) -> int:
     return (ts.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
 
 
-def _refuse(around: Surroundings, stream: Any) -> None:
-    if stream in around.declared:
+def _refuse(step: Processor, stream: Any) -> None:
+    if stream in step.declared:
         raise UnforeseenStream(
-            f"{around.name!r} publishes to {stream!r}, which could not be seen in its code; say so "
+            f"{step.name!r} publishes to {stream!r}, which could not be seen in its code; say so "
             f"with process(..., publishes=[{stream!r}])"
         )
-    known = ", ".join(sorted(around.declared)) or "none"
+    known = ", ".join(sorted(step.declared)) or "none"
     raise ConfigError(
         f"ctx.publish(): there is no stream {stream!r}; declare it with flow.stream({stream!r}). "
         f"Declared: {known}"
@@ -136,14 +136,14 @@ def process(
     chunk: Chunk,
     keys: tuple[str, ...] | None,
     nulls: str,
-    around: Surroundings,
+    step: Processor,
     behind: int,
     schema: pa.Schema | None,
 ) -> Processed:
     """Call a function for every record; one that raises leaves a dead letter and nothing else."""
     made = _Gathered()
-    ctx = ProcessContext(around, behind)
-    stream = around.names.get(chunk.src, "")
+    ctx = ProcessContext(step, behind)
+    stream = step.names.get(chunk.src, "")
     names = chunk.table.column_names
     columns = [python_values(chunk.table.column(name)) for name in names]
     for index, values in enumerate(zip(*columns, strict=True)):
@@ -159,12 +159,12 @@ def process(
         except UnforeseenStream:
             raise
         except ConfigError as error:  # a mistake in the program, not in the record
-            raise RunError(f"{around.name!r}: {error}; this batch was not committed") from error
+            raise RunError(f"{step.name!r}: {error}; this batch was not committed") from error
         except BaseException as error:  # a user's function may raise anything
             made.failed[index] = describe(error)
             ctx._clear()
             continue
-        _take(made, ctx, index, results, chunk, around)
+        _take(made, ctx, index, results, chunk, step)
     table, bad = to_table(made.rows, schema)
     while bad:  # a record is either dead or processed, whatever it gave
         made.failed.update({made.origin[i]: why for i, why in bad.items()})
@@ -178,7 +178,7 @@ def process(
     return Processed(
         replace(out, ts=ts, due=due),
         [one for index, one in made.published if index not in made.failed],
-        [dead_row(around.name, chunk, index, why) for index, why in sorted(made.failed.items())],
+        [dead_row(step.name, chunk, index, why) for index, why in sorted(made.failed.items())],
     )
 
 
@@ -188,7 +188,7 @@ def _take(
     index: int,
     results: list[Row],
     chunk: Chunk,
-    around: Surroundings,
+    step: Processor,
 ) -> None:
     """Note what a call gave: what it emitted first, then what it returned."""
     for row, us in [*ctx._given, *((row, ctx._us) for row in results)]:
@@ -196,7 +196,7 @@ def _take(
         made.origin.append(index)
         made.ts.append(us)
     if ctx._published:
-        at = derived_position(int(chunk.pos[index]), chunk.src, 0, False, around.number)
+        at = derived_position(int(chunk.pos[index]), chunk.src, 0, False, step.number)
         for stream, us, key, packed, value in ctx._published:
             made.published.append((index, Publication(stream, us, at, key, packed, value)))
     if ctx._given or ctx._published:

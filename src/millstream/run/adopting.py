@@ -25,10 +25,9 @@ _SHARED = ("panes", "values", "totals", "tails")  # tables of a family; others b
 _FOREVER = -(2**61)
 
 
-Program = dict[str, Any]
-
-
-def adopt(plan: Plan, known: Program, manifest: Manifest) -> tuple[Program, list[str]]:
+def adopt(
+    plan: Plan, known: dict[str, Any], manifest: Manifest
+) -> tuple[dict[str, Any], list[str]]:
     """The program of a checkpoint from now on, and what is to be said of the change."""
     program = copy.deepcopy(known)
     described = describe_program(plan)

@@ -1,8 +1,9 @@
 """One batch as data: what the driver tells its tasks, and what they tell each other and it.
 
-Items are small tuples `(partition, tag, name, payload)`. `rows` carry an Arrow block to a keyed
-operator; `seen` goes to every partition of the next level, so that each keyed task can work out
-the watermark itself; `control` and `deliver` travel through to the driver.
+Items are small tuples `(partition, tag, name, payload)`. `panes`, `values` and `events` carry an
+Arrow block to a keyed operator, `results` and `ordered` one that is being sorted; `seen` goes to
+every partition of the next level, so that each keyed task can work out the watermark itself;
+`control` and `deliver` travel through to the driver.
 """
 
 from __future__ import annotations
@@ -129,8 +130,6 @@ class Control:
     windows: int = 0
     rows_in: int = 0
     read: dict[str, tuple[int, float]] = field(default_factory=dict)  # source -> rows, seconds
-    future: int = 0
-    seconds: float = 0.0
 
 
 def held_back(*several: dict[str, int]) -> dict[str, int]:

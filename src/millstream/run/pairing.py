@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.api.mapreduce import pack_pairs
-from millstream.api.programs import Program, Split
+from millstream.api.programs import MapSplit, Program
 from millstream.errors import RunError
 from millstream.graph import nodes
 from millstream.ops.chunks import Chunk
@@ -35,7 +35,7 @@ def pairs_of(node: nodes.Pairs, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
     rows = chunk.table.to_pylist()
     names = set(chunk.table.column_names)
     for piece in _pieces(node, chunk):
-        split = Split(node.job) if isinstance(node.job, Program) else None
+        split = MapSplit(node.job) if isinstance(node.job, Program) else None
         function = node.job.map if split is None else split.map
         for index in piece:
             try:

@@ -21,7 +21,7 @@ import uvicorn
 
 from millstream.api.sources import Http
 from millstream.errors import ConfigError
-from millstream.run.keys import AnotherBody
+from millstream.run.taken import AnotherBody
 from millstream.serve.connections import Attending, Crowd
 from millstream.serve.guard import HEADERS, Guard, Receive, Rules, Scope, Send, is_local
 from millstream.serve.server import find_token

@@ -17,9 +17,9 @@ import msgspec
 
 from millstream.api.sources import Http
 from millstream.io.lines import BOM, scan
-from millstream.run.keys import AnotherBody, Taken, TakenKeys
 from millstream.run.posting import PostServer
 from millstream.run.spool import AHEAD, Receiver, Sealed
+from millstream.run.taken import AnotherBody, Taken, TakenKeys
 
 
 @dataclass

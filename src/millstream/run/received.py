@@ -15,7 +15,7 @@ from millstream.run.batch import AnySplit, SpoolSplit
 from millstream.run.generating import GeneratorReceiver
 from millstream.run.lines import SocketReceiver, StdinReceiver
 from millstream.run.spool import SEAL_BYTES, Receiver, Sealed
-from millstream.run.spreading import rows_of
+from millstream.run.tracking import WithoutFiles
 from millstream.state.manifests import SourceState
 
 
@@ -35,7 +35,7 @@ def make_receiver(name: str, spec: SourceSpec, directory: Path) -> Receiver:
             return StdinReceiver(name, spec, directory)
 
 
-class SpoolTracker:
+class SpoolTracker(WithoutFiles):
     """Sealed pieces that a receiver (socket, stdin, HTTP, generator) left in the spool."""
 
     def __init__(self, number: int, receiver: Receiver, state: SourceState) -> None:
@@ -94,22 +94,6 @@ class SpoolTracker:
 
     def _reached(self) -> int:
         return self.waiting[0].arrival if self.waiting else self._clear
-
-    def reached(self, files: dict[int, int], now: int) -> None:
-        """Pieces are not participants."""
-
-    def weigh(self, split: AnySplit) -> float:
-        """The rows of a piece."""
-        return rows_of(split)
-
-    def together(self, split: AnySplit) -> int:
-        return 0
-
-    def learn(self, rows: int) -> None:
-        """Pieces know their rows."""
-
-    def name_of(self, file: int) -> str:
-        return f"piece {file}"
 
     def save(self, state: SourceState) -> None:
         state.extra = {

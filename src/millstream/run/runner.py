@@ -22,6 +22,8 @@ from millstream.run.replacing import Replacement, replace_program
 from millstream.run.session import (
     check_surroundings,
     close_session,
+    end_java,
+    has_session,
     open_session,
     remove_scratch,
 )
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from millstream.serve.server import Server
 
 _HISTORY = 300  # batches
+_RESERVE = 2.0  # seconds of the time for a stop that ending processes may take
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,10 @@ class Handle:
         self._settings = settings
         self._flow = flow
         self._stopping = threading.Event()
+        self._patience = settings.stop_timeout
+        self._ours = False  # whether the Spark context is
+        self._gave_up = False
+        self.overdue = False  # not even that helped: something in this process does not return
         self._wake = threading.Event()  # a stop or another flow is asked for
         self._asking = threading.Lock()
         self._requests: deque[_Request] = deque()
@@ -88,6 +95,7 @@ class Handle:
         engine.on_pause = self._report
         self._thread = threading.Thread(target=self._main, name=f"millstream-{flow}", daemon=True)
         self._thread.start()
+        threading.Thread(target=self._end_in_time, name="millstream-stop", daemon=True).start()
 
     @property
     def running(self) -> bool:
@@ -100,9 +108,14 @@ class Handle:
         return self._server.url if self._server is not None else None
 
     def stop(self, timeout: float | None = None) -> Progress:
-        """Commit the current batch and stop; raises what went wrong, if something did."""
+        """Commit the current batch and stop; raises what went wrong, if something did.
+
+        A batch that is not done in time (`stop_timeout`) is given up, whatever its functions do.
+        """
+        if timeout is not None:
+            self._patience = timeout
         self.request_stop()
-        return self.wait(timeout if timeout is not None else self._settings.stop_timeout)
+        return self.wait(self._patience)
 
     def request_stop(self) -> None:
         """Ask for a stop without waiting for it."""
@@ -133,12 +146,38 @@ class Handle:
             self._thread.join(timeout)
         except KeyboardInterrupt:
             self.request_stop()
-            self._thread.join(self._settings.stop_timeout)
+            self._thread.join(self._patience)
         if self._thread.is_alive():
-            raise RunError(f"flow {self._flow!r} did not stop within {timeout} s")
+            if self._stopping.is_set():
+                raise RunError(self._too_late())
+            raise RunError(f"flow {self._flow!r} still runs after {timeout} s")
         if self._error is not None:
             raise self._error
         return self.progress
+
+    # -- ending in time -------------------------------------------------------------------------
+
+    def _end_in_time(self) -> None:
+        """Once a stop is asked for: give the batch up early enough to be gone in time."""
+        self._stopping.wait()
+        end = time.monotonic() + self._patience
+        reserve = min(_RESERVE, self._patience / 4)
+        self._thread.join(max(0.0, self._patience - reserve))
+        if self._thread.is_alive():
+            self._gave_up = True
+            if self._ours or not has_session():
+                end_java(kill=True)
+            elif self._executor is not None:
+                self._executor.cancel()
+            self._thread.join(max(0.0, end - time.monotonic()))
+            self.overdue = self._thread.is_alive()
+
+    def _too_late(self) -> str:
+        return (
+            f"flow {self._flow!r} was asked to stop and its batch was not done in time "
+            f"(stop_timeout={self._patience:g} s): a function takes long or hangs. The batch was "
+            "given up and not committed, and nothing is lost: run the same command again"
+        )
 
     # -- the thread -----------------------------------------------------------------------------
 
@@ -148,6 +187,7 @@ class Handle:
         scratch = self._engine.checkpoint.path / SCRATCH
         try:
             session, ours = open_session(self._flow, self._settings, scratch)
+            self._ours = ours
             self._executor = OnSpark(session, self._engine.plan)
             self._engine.open(self._executor.cores)
             self._loop()
@@ -161,6 +201,9 @@ class Handle:
         except BaseException as error:
             self._error = error
         finally:
+            if self._gave_up and self._error is not None:
+                cause, self._error = self._error, RunError(self._too_late())
+                self._error.__cause__ = cause
             self._refuse_requests()
             if self._server is not None:
                 self._server.stop()
@@ -172,6 +215,7 @@ class Handle:
                     remove_scratch(scratch)
             finally:
                 self._engine.close()  # last: the next run may begin as soon as it can lock
+                self._stopping.set()  # nobody need wait for a stop any more
 
     def _loop(self) -> None:
         engine = self._engine

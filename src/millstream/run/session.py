@@ -26,6 +26,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
 from millstream.errors import ConfigError
+from millstream.run.processes import kill_session, starting_spark
 from millstream.settings import Settings
 
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1"
@@ -100,6 +101,11 @@ def open_session(
     return context, True
 
 
+def has_session() -> bool:
+    """Whether this process has a Spark context, of whomever."""
+    return SparkContext._active_spark_context is not None
+
+
 def _own_scratch(settings: Settings, scratch: Path) -> bool:
     """Make the directory for Spark's blocks, for its owner only; False if the user chose one."""
     remove_scratch(scratch)
@@ -159,18 +165,23 @@ def close_session(context: SparkContext) -> None:
 
 
 def end_java(*, kill: bool = False) -> None:
-    """End the JVM this process started, and with it all Python workers; waits until it is gone."""
+    """End the JVM this process started, and with it all Python workers; waits until it is gone.
+
+    `kill`: at once, whatever they do.
+    """
     process = getattr(SparkContext._gateway, "proc", None)
     if process is None:
+        for starting in starting_spark() if kill else []:
+            kill_session(starting)
         return
     with contextlib.suppress(OSError):
         process.stdin.close()  # what the JVM takes for the end of its driver
     if kill:
-        process.kill()
+        kill_session(process.pid)
     try:
         process.wait(timeout=10)
     except subprocess.TimeoutExpired:
-        process.kill()
+        kill_session(process.pid)
         process.wait(timeout=10)
     SparkContext._gateway = SparkContext._jvm = None  # the next run starts another
 

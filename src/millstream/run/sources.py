@@ -17,8 +17,7 @@ from millstream.run.batch import AnySplit, RateSplit
 from millstream.run.files import FilesTracker
 from millstream.run.listing import kind_of, list_files
 from millstream.run.received import SpoolTracker, make_receiver
-from millstream.run.spreading import rows_of
-from millstream.run.tracking import Tracker
+from millstream.run.tracking import Tracker, WithoutFiles
 from millstream.state.manifests import SourceState
 from millstream.state.segments import safe_name
 
@@ -95,7 +94,7 @@ def _generator_format(spec: Generator) -> Format:
     return Format("json", pa.schema([]), spec.time, spec.time_unit, spec.zone)
 
 
-class RateTracker:
+class RateTracker(WithoutFiles):
     """Records that exist because time passes."""
 
     def __init__(self, number: int, spec: Rate, state: SourceState) -> None:
@@ -131,30 +130,8 @@ class RateTracker:
     def horizon(self, now: int) -> Horizon:
         return Horizon()
 
-    def reached(self, files: dict[int, int], now: int) -> None:
-        """It has no files."""
-
-    def weigh(self, split: AnySplit) -> float:
-        """The rows of a piece."""
-        return rows_of(split)
-
-    def together(self, split: AnySplit) -> int:
-        return 0
-
-    def learn(self, rows: int) -> None:
-        """Every row is known beforehand."""
-
-    def name_of(self, file: int) -> str:
-        return ""
-
     def save(self, state: SourceState) -> None:
         state.extra = {"next": self.next, "origin": self.origin}
-
-    def committed(self) -> None:
-        """Nothing is kept."""
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
 
 def make_tracker(

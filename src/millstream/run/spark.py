@@ -51,7 +51,10 @@ class OnSpark:
                 f"flow {plan.flow!r} cannot be sent to Spark's workers: {error}; functions must "
                 "not hold open files, sockets, locks or Spark objects"
             ) from error
-        self.program = self.context.broadcast((uuid.uuid4().hex, packed))
+        identity = uuid.uuid4().hex
+        self.program = self.context.broadcast((identity, packed))
+        self._jobs = f"millstream-{identity}"
+        self.context.setJobGroup(self._jobs, f"millstream {plan.flow}", interruptOnCancel=True)
 
     def run(self, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]:
         """One Spark job; an error of a user's function or of ours arrives in one piece."""
@@ -105,6 +108,11 @@ class OnSpark:
         if batch is None or notes is None or _MARK in str(error):
             return told(error, steps)
         return hung(notes, "*", batch.function_timeout) or told(error, steps, notes.calls("call"))
+
+    def cancel(self) -> None:
+        """Give up the job under way, from another thread; Spark ends the workers it is in."""
+        with suppress(Exception):  # Spark may be gone
+            self.context.cancelJobGroup(self._jobs)
 
     def close(self) -> None:
         """Give the program's memory back; if Spark is gone, it is given back."""

@@ -29,7 +29,7 @@ from millstream.ops.jobs import Family
 from millstream.ops.lateness import Place, Watch
 from millstream.ops.ordering import Sample, as_block, bounds_of, in_order, ranges
 from millstream.ops.preparing import merge_panes, null_keys, prepare
-from millstream.ops.processing import Surroundings, process
+from millstream.ops.processing import Processor, process
 from millstream.ops.progress import BEGIN, Reached, merge_reached
 from millstream.ops.records import DeadLetter, as_json, dead_row
 from millstream.plan.stages import Plan
@@ -79,7 +79,6 @@ class Task:
 
     def ingest(self, splits: Iterable[AnySplit]) -> Iterator[Item]:
         """Level 0: read splits and push their records."""
-        started = time.perf_counter()
         sources = self.plan.sources()
         for split in splits:
             source = sources[split.source]
@@ -103,14 +102,12 @@ class Task:
             rows += self.control.rows_in - before
             self.control.read[source.name] = (rows, seconds + time.perf_counter() - begun)
         for name, watch in self.watches.items():
-            self.control.future += watch.untrusted
             self.control.reached[name] = watch.reached
             self.control.extents[name] = list(watch.extents.values())
-        yield from self._finish(started)
+        yield from self._finish()
 
     def keyed(self, items: Iterable[Item]) -> Iterator[Item]:
         """Level >= 1: take the rows of this level's operators, close windows, push results."""
-        started = time.perf_counter()
         level = self.control.level
         rows: dict[str, dict[str, list[bytes]]] = {}
         seen: list[Seen] = []
@@ -149,7 +146,7 @@ class Task:
             if self.plan.group_level(group) == level:
                 blocks = rows.get(group.name, {}).get("events", [])
                 self.emitting.run(group, blocks, time_now)
-        yield from self._finish(started)
+        yield from self._finish()
 
     def _is_here(self, tag: str, name: str) -> bool:
         """Whether rows are for an operator of this level."""
@@ -251,7 +248,7 @@ class Task:
     def _process(self, node: nodes.Process, chunk: Chunk) -> None:
         """Events to a function; what it gives goes on, what it publishes to its streams."""
         plan = self.plan
-        around = Surroundings(
+        step = Processor(
             node.name,
             plan.number(node),
             {plan.number(one): one.name for one in plan.origins()},
@@ -259,7 +256,7 @@ class Task:
             frozenset(one.name for one in plan.nodes if isinstance(one, nodes.Published)),
             self.batch.max_key,
         )
-        made = process(node.fn, chunk, node.keys, node.null_keys, around, node.behind, node.schema)
+        made = process(node.fn, chunk, node.keys, node.null_keys, step, node.behind, node.schema)
         self.control.dead.extend(made.dead)
         self.count(node, len(chunk), len(made.dead))
         self.push(node, made.chunk)
@@ -341,7 +338,7 @@ class Task:
 
     # -- leaving --------------------------------------------------------------------------------
 
-    def _finish(self, started: float) -> Iterator[Item]:
+    def _finish(self) -> Iterator[Item]:
         self.emitting.finish()
         yield from self._blocks(self.panes, "panes")
         yield from self._blocks(self.events, "events")
@@ -366,7 +363,6 @@ class Task:
         if control.level < self.plan.depth:
             for part in range(self.batch.parallelism):
                 yield (part, "seen", "", seen)
-        control.seconds = time.perf_counter() - started
         yield (DRIVER, "control", "", control)
         yield from self.forwarded
 

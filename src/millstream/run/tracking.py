@@ -12,6 +12,7 @@ from typing import Protocol
 from millstream.io.formats import Format
 from millstream.ops.progress import Horizon
 from millstream.run.batch import AnySplit
+from millstream.run.spreading import rows_of
 from millstream.state.manifests import SourceState
 
 Probe = Callable[[Format, list[str], int], list[int | None]]  # the first times of files
@@ -57,3 +58,31 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Let go of everything."""
+
+
+class WithoutFiles:
+    """The same for every source that is no files: pieces know their rows, and nothing is left."""
+
+    def reached(self, files: dict[int, int], now: int) -> None:
+        """Pieces are not participants."""
+
+    def weigh(self, split: AnySplit) -> float:
+        """The rows of a piece."""
+        return rows_of(split)
+
+    def together(self, split: AnySplit) -> int:
+        """All pieces are of one participant, or share them."""
+        return 0
+
+    def learn(self, rows: int) -> None:
+        """Nothing to learn."""
+
+    def name_of(self, file: int) -> str:
+        """Pieces have numbers only."""
+        return f"piece {file}"
+
+    def committed(self) -> None:
+        """Nothing to forget."""
+
+    def close(self) -> None:
+        """Nothing is held open."""

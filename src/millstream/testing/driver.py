@@ -34,7 +34,7 @@ from millstream.run.executors import InProcess
 from millstream.run.program import known_panes
 from millstream.run.replacing import Replacement, replace_program
 from millstream.run.runner import plan_flow
-from millstream.run.spreading import rows_of
+from millstream.run.tracking import WithoutFiles
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import SourceState
@@ -42,7 +42,7 @@ from millstream.state.segments import read_segments, write_durably
 from millstream.state.tables import KeyedTable
 
 
-class Pushed:
+class Pushed(WithoutFiles):
     """A source that has what was pushed; it stands in for the real one."""
 
     def __init__(
@@ -82,33 +82,9 @@ class Pushed:
         """By arrival, all that was pushed has been taken."""
         return Horizon(clock=now if self.by_arrival else None)
 
-    def reached(self, files: dict[int, int], now: int) -> None:
-        """Pieces are not participants."""
-
-    def weigh(self, split: AnySplit) -> float:
-        """The rows of a piece."""
-        return rows_of(split)
-
-    def together(self, split: AnySplit) -> int:
-        """All that was pushed to a source is one participant, or shares them."""
-        return 0
-
-    def learn(self, rows: int) -> None:
-        """Nothing to learn."""
-
-    def name_of(self, file: int) -> str:
-        """What was pushed has no name."""
-        return f"piece {file}"
-
     def save(self, state: SourceState) -> None:
         """Keep the number of the next piece."""
         state.extra = {"next": self.next}
-
-    def committed(self) -> None:
-        """Nothing to forget."""
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
 
 def _as_file(records: list[Any]) -> pa.Buffer:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from millstream.api.programs import Split
+from millstream.api.programs import MapSplit
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.ops.expressions import Expression, ExpressionError
@@ -60,7 +60,7 @@ def _selected(items: tuple[Expression, ...], row: Row) -> Row:
 
 
 def _pairs(
-    node: nodes.Pairs, record: Record, names: set[str], split: Split | None = None
+    node: nodes.Pairs, record: Record, names: set[str], split: MapSplit | None = None
 ) -> list[Row]:
     row = record.row
     key: Any = None
@@ -88,7 +88,7 @@ def paired(node: nodes.Pairs, records: list[Record], names: set[str]) -> list[Re
     for one in records:
         pieces.setdefault((one.ts // width if width else 0, one.late), []).append(one)
     for mine in pieces.values():
-        split = Split(node.job)
+        split = MapSplit(node.job)
         for record in mine:
             try:
                 made = _pairs(node, record, names, split)
