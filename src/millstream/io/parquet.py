@@ -1,30 +1,38 @@
 """Rows of parquet files: how many there are, and a range of them as `Parsed`.
 
 The parquet side of `readers.py`. Only the row groups and columns that are needed are read; a
-record's position is its row number in the file.
+record's position is its row number in the file. A few bytes of parquet can stand for gigabytes, so
+rows are read and decoded in pieces of bounded size; until then repeated texts stay a dictionary.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millstream.errors import ConfigError, RunError
 from millstream.io.columns import build
 from millstream.io.formats import Format
-from millstream.io.records import MAX_RAW, Parsed, Split
+from millstream.io.records import MAX_LINE, MAX_RAW, Dead, Parsed, Split, raw_text
+from millstream.io.timestamps import Bools, Ints
+
+Values = TypeVar("Values", Ints, Bools)
+
+PIECE = 32 * 1024 * 1024  # bytes of texts decoded at a time
 
 
 @contextmanager
-def opened(path: str) -> Iterator[pq.ParquetFile]:
-    """The file, with every failure to read it named after it."""
+def opened(path: str, packed: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+    """The file, with every failure to read it named after it; `packed`: read as dictionaries."""
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, read_dictionary=list(packed)) as file:
             yield file
     except (pa.ArrowException, OSError) as error:
         raise RunError(f"cannot read parquet file {path}: {error}") from error
@@ -57,16 +65,56 @@ def row_ranges(path: str, start: int, end: int, max_bytes: int) -> list[tuple[in
 
 def read_rows(fmt: Format, split: Split, max_rows: int) -> Iterator[Parsed]:
     with opened(split.path) as file:
-        names = fmt.delivered.names
         _check_columns(fmt, file.schema_arrow, split.path)
         groups, at = _groups(file, split)
-        for batch in file.iter_batches(max_rows, groups, columns=names, use_threads=False):
+        rows = min(max_rows, _affordable(fmt, file, groups, split.path))
+        packed = _packed(fmt, file, groups)
+    with opened(split.path, packed) as file:
+        names = fmt.delivered.names
+        for batch in file.iter_batches(rows, groups, columns=names, use_threads=False):
             low, high = max(split.start - at, 0), min(split.end - at, batch.num_rows)
             if low < high:
-                yield _parsed(fmt, batch.slice(low, high - low), at + low)
+                yield from _pieces(fmt, batch.slice(low, high - low), at + low)
             at += batch.num_rows
         if at < split.end:
             raise RunError(f"parquet file {split.path} has {at} rows, expected {split.end}")
+
+
+def _affordable(fmt: Format, file: pq.ParquetFile, groups: list[int], path: str) -> int:
+    """How many rows are read at a time; refuses values that cannot but exceed the limit."""
+    rows = MAX_LINE
+    for number in groups:
+        group, wanted = file.metadata.row_group(number), 0
+        for column in map(group.column, range(group.num_columns)):
+            name = column.path_in_schema.partition(".")[0]
+            if name not in fmt.delivered.names:
+                continue
+            wanted += column.total_uncompressed_size
+            if column.total_uncompressed_size > (MAX_LINE + MAX_RAW) * group.num_rows:
+                raise RunError(
+                    f"parquet file {path}: column {name!r} takes {column.total_uncompressed_size} "
+                    f"bytes for {group.num_rows} rows in row group {number}; the limit for one "
+                    f"value is {MAX_LINE} bytes. Take the file out of the source or write it "
+                    f"without such values, or leave the column out of schema="
+                )
+        rows = min(rows, max(1, PIECE * group.num_rows // max(wanted, 1)))
+    return rows
+
+
+def _packed(fmt: Format, file: pq.ParquetFile, groups: list[int]) -> list[str]:
+    """Columns of texts that are stored with a dictionary: they are read as they are stored."""
+    kinds = {field.name: field.type for field in file.schema_arrow}
+    found = set()
+    for group in map(file.metadata.row_group, groups):
+        for column in map(group.column, range(group.num_columns)):
+            kind = kinds.get(column.path_in_schema)
+            if kind is not None and _is_text(kind) and column.has_dictionary_page:
+                found.add(column.path_in_schema)
+    return sorted(found & set(fmt.delivered.names))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
 def _groups(file: pq.ParquetFile, split: Split) -> tuple[list[int], int]:
@@ -89,6 +137,9 @@ def _check_columns(fmt: Format, stored: pa.Schema, path: str) -> None:
             f"{path}: the parquet file has no column {', '.join(map(repr, missing))}; "
             f"it has {', '.join(stored.names)}. Correct schema="
         )
+    twice = [name for name in fmt.delivered.names if stored.names.count(name) > 1]
+    if twice:
+        raise ConfigError(repeated(path, twice))
     for field in fmt.delivered:
         kind = stored.field(field.name).type
         naive = pa.types.is_timestamp(kind) and not kind.tz
@@ -120,21 +171,100 @@ def _castable(kind: pa.DataType, target: pa.DataType) -> bool:
     return True
 
 
+def repeated(path: str, names: Sequence[str]) -> str:
+    """What to say of a file in which several columns have the same name."""
+    return (
+        f"{path}: the parquet file has more than one column {', '.join(map(repr, names))}. "
+        f"Write it with different names, or leave the column out of schema="
+    )
+
+
+def _pieces(fmt: Format, batch: pa.RecordBatch, first: int) -> Iterator[Parsed]:
+    """A batch in pieces whose texts are of bounded size once they are decoded."""
+    after = np.cumsum(sum((_sizes(c) for c in batch.columns), np.zeros(batch.num_rows, np.int64)))
+    low = 0
+    while low < batch.num_rows:
+        before = int(after[low - 1]) if low else 0
+        high = max(low + 1, int(np.searchsorted(after, before + PIECE, side="right")))
+        yield _parsed(fmt, batch.slice(low, high - low), first + low)
+        low = high
+
+
 def _parsed(fmt: Format, batch: pa.RecordBatch, first: int) -> Parsed:
-    columns = [batch.column(batch.schema.get_field_index(n)) for n in fmt.delivered.names]
     positions = np.arange(first, first + batch.num_rows, dtype=np.int64)
+    refused = _refused(batch)
+    dead = [Dead(first + i, _show(batch, i), why) for i, why in refused.items()]
+    if refused:
+        good = np.setdiff1d(np.arange(batch.num_rows), list(refused))
+        batch, positions = batch.take(pa.array(good)), positions[good]
+    columns = [batch.column(batch.schema.get_field_index(n)) for n in fmt.delivered.names]
+    return build(fmt, columns, positions, dead, lambda i: _show(batch, i))
 
-    def show(i: int) -> str:
-        return json.dumps(_row(batch.slice(i, 1)), default=str)[:MAX_RAW]
 
-    return build(fmt, columns, positions, [], show)
+def _refused(batch: pa.RecordBatch) -> dict[int, str]:
+    """Rows with a value that is too long or not UTF-8, with the reason."""
+    refused: dict[int, str] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        sizes = _sizes(column)
+        for i in np.flatnonzero(sizes > MAX_LINE).tolist():
+            why = f"column {name!r}: value of {sizes[i]} bytes; the limit is {MAX_LINE}"
+            refused.setdefault(i, why)
+        for i in np.flatnonzero(_undecodable(column)).tolist():
+            refused.setdefault(i, f"column {name!r}: not UTF-8")
+    return refused
 
 
-def _row(one: pa.RecordBatch) -> dict[str, object]:
-    row: dict[str, object] = {}
-    for name, column in zip(one.schema.names, one.columns, strict=True):
-        try:
-            row[name] = column[0].as_py()
-        except (ValueError, OverflowError):  # a moment beyond Python's calendar
-            row[name] = str(column[0].cast(pa.int64()))
-    return row
+def _sizes(column: pa.Array) -> Ints:
+    """The bytes of each text; 0 for other types, whose values are small or lists of values."""
+    if pa.types.is_dictionary(column.type):
+        return _of_dictionary(column, _sizes(column.dictionary))
+    if not _is_text(column.type):
+        return np.zeros(len(column), np.int64)
+    lengths = pc.fill_null(pc.binary_length(column), 0)
+    return np.asarray(lengths.to_numpy(zero_copy_only=False)).astype(np.int64)
+
+
+def _undecodable(column: pa.Array) -> Bools:
+    """Which values hold text that is not UTF-8: nothing else looks before somebody uses it."""
+    if pa.types.is_dictionary(column.type):
+        return _of_dictionary(column, _undecodable(column.dictionary))
+    if _is_valid(column):
+        return np.zeros(len(column), bool)
+    return np.array([not _is_valid(column.take(pa.array([i]))) for i in range(len(column))], bool)
+
+
+def _is_valid(column: pa.Array) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _of_dictionary(column: pa.DictionaryArray, values: Values) -> Values:
+    """What is known of the entries of a dictionary, for each row; nothing (0) for null."""
+    indices = pc.fill_null(column.indices, len(values)).to_numpy(zero_copy_only=False)
+    padded = np.append(values, np.zeros(1, values.dtype))
+    return cast(Values, padded[indices.astype(np.int64)])
+
+
+def _show(batch: pa.RecordBatch, i: int) -> str:
+    names = batch.schema.names
+    row = {n: _value(c[i]) for n, c in zip(names, batch.columns, strict=True)}
+    return json.dumps(row, default=str)[:MAX_RAW]
+
+
+def _value(scalar: pa.Scalar) -> object:
+    """A value as a dead letter shows it; a text as far as it is shown at all."""
+    if isinstance(scalar, pa.DictionaryScalar):
+        scalar = scalar.value
+    if scalar.is_valid and (
+        pa.types.is_string(scalar.type) or pa.types.is_large_string(scalar.type)
+    ):
+        return raw_text(scalar.as_buffer()[:MAX_RAW].to_pybytes())
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        return "not UTF-8"
+    except (ValueError, OverflowError):  # a moment beyond Python's calendar
+        return str(scalar.cast(pa.int64()))

@@ -20,6 +20,7 @@ from millstream.io.columns import convert, empty_to_null
 from millstream.io.csvlines import csv_header, split_csv
 from millstream.io.formats import Format
 from millstream.io.lines import scan
+from millstream.io.parquet import repeated
 from millstream.io.records import raw_text
 from millstream.io.schemas import TIMESTAMP, normal_type
 from millstream.io.timestamps import is_naive_text
@@ -37,6 +38,9 @@ def parquet_schema(paths: Sequence[str], required: bool) -> pa.Schema | None:
         except (pa.ArrowException, OSError) as error:
             problem = f"{path} cannot be read ({error})"
             continue
+        twice = sorted({name for name in stored.names if stored.names.count(name) > 1})
+        if twice:
+            raise ConfigError(repeated(path, twice))
         return pa.schema([pa.field(f.name, normal_type(f.type)) for f in stored])
     if required:
         raise ConfigError(_no_sample("parquet", problem))

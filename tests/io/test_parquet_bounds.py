@@ -1,0 +1,135 @@
+"""Parquet files that are hostile or broken in one value: refused, or one dead letter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millstream.errors import ConfigError, RunError
+from millstream.io import parquet
+from millstream.io.formats import Format
+from millstream.io.readers import Split, read_split
+from millstream.io.records import MAX_LINE, Parsed
+from millstream.io.sampling import parquet_schema
+from millstream.io.schemas import parse_schema
+
+TEXT = Format("parquet", parse_schema("n bigint, word string"))
+
+
+def written(directory: Path, table: pa.Table, **how: object) -> tuple[str, Split]:
+    path = str(directory / "a.parquet")
+    pq.write_table(table, path, **how)
+    return path, Split(0, 0, path, 0, len(table))
+
+
+def text(values: list[bytes]) -> pa.Array:
+    """Texts of any bytes, as careless writers store them."""
+    packed = pa.array(values, pa.binary())
+    return pa.StringArray.from_buffers(len(packed), *packed.buffers()[1:])
+
+
+def read(split: Split) -> list[Parsed]:
+    return list(read_split(TEXT, split))
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_a_value_that_is_not_utf8_is_a_dead_letter_beside_its_neighbours(
+    tmp_path: Path, dictionary: bool
+) -> None:
+    words = text([b"good", b"b\xffd", b"fine", b"b\xffd"])
+    table = pa.table({"n": [1, 2, 3, 4], "word": words})
+    (parsed,) = read(written(tmp_path, table, use_dictionary=dictionary)[1])
+    assert parsed.table.to_pylist() == [{"n": 1, "word": "good"}, {"n": 3, "word": "fine"}]
+    assert parsed.positions.tolist() == [0, 2]
+    assert [(d.position, d.error) for d in parsed.dead] == [
+        (1, "column 'word': not UTF-8"),
+        (3, "column 'word': not UTF-8"),
+    ]
+    assert parsed.dead[0].raw == '{"n": 2, "word": "b\\\\xffd"}'
+
+
+def test_text_that_is_not_utf8_inside_a_list_is_a_dead_letter(tmp_path: Path) -> None:
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2]), text([b"good", b"\xff"]))
+    split = written(tmp_path, pa.table({"words": lists}))[1]
+    fmt = Format("parquet", parse_schema("words array<string>"))
+    (parsed,) = read_split(fmt, split)
+    assert parsed.table.to_pylist() == [{"words": ["good"]}]
+    assert [d.position for d in parsed.dead] == [1]
+
+
+def test_a_repeated_column_name_is_refused_with_column_and_file(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays(
+        [pa.array([1]), pa.array(["a"]), pa.array(["b"])], ["n", "word", "word"]
+    )
+    path, split = written(tmp_path, table)
+    with pytest.raises(ConfigError, match=r"a\.parquet.* more than one column 'word'"):
+        read(split)
+    with pytest.raises(ConfigError, match=r"a\.parquet.* more than one column 'word'"):
+        parquet_schema([path], True)
+    (parsed,) = read_split(Format("parquet", parse_schema("n bigint")), split)
+    assert parsed.table.to_pylist() == [{"n": 1}]
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_a_value_beyond_the_limit_is_a_dead_letter(tmp_path: Path, dictionary: bool) -> None:
+    table = pa.table({"n": [1, 2, 3], "word": ["a", "x" * (MAX_LINE + 1), "c"]})
+    parts = read(written(tmp_path, table, use_dictionary=dictionary)[1])
+    assert [r["n"] for p in parts for r in p.table.to_pylist()] == [1, 3]
+    (dead,) = [d for p in parts for d in p.dead]
+    assert dead.position == 1 and len(dead.raw) <= 64 * 1024
+    assert f"value of {MAX_LINE + 1} bytes; the limit is {MAX_LINE}" in dead.error
+
+
+def test_repeated_texts_are_decoded_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "PIECE", 10_000)
+    words = pa.array(["x" * 4_000, None, "y"]).take(pa.array([0] * 20 + [1, 2]))
+    parts = read(written(tmp_path, pa.table({"n": range(22), "word": words}))[1])
+    assert max(p.table.nbytes for p in parts) < 12_000
+    rows = [row for p in parts for row in p.table.to_pylist()]
+    assert [row["n"] for row in rows] == list(range(22))
+    assert [row["word"] for row in rows] == words.to_pylist()
+
+
+_MEASURE = """
+import resource, sys
+from millstream.io.formats import Format
+from millstream.io.readers import Split, read_split
+from millstream.io.schemas import parse_schema
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+fmt = Format("parquet", parse_schema("n bigint, word string"))
+try:
+    print(sum(p.offered for p in read_split(fmt, Split(0, 0, sys.argv[1], 0, int(sys.argv[2])))))
+except Exception as error:
+    print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def measured(path: str, rows: int) -> tuple[str, int]:
+    """What reading says, and how many MiB it took at most."""
+    command = [sys.executable, "-c", _MEASURE, path, str(rows)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    said, taken = done.stdout.strip().rsplit("\n", 1)
+    return said, int(taken)
+
+
+def test_a_parquet_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    path, split = written(tmp_path, pa.table({"n": [1], "word": ["x" * 50_000_000]}))
+    with pytest.raises(RunError, match=r"a\.parquet: column 'word' takes 500\d+ bytes for 1 rows"):
+        read(split)
+    assert measured(path, 1)[1] < 40
+
+
+def test_a_long_text_repeated_many_times_takes_bounded_memory(tmp_path: Path) -> None:
+    words = pa.DictionaryArray.from_arrays(pa.array([0] * 500, pa.int32()), ["x" * 1_000_000])
+    table = pa.table({"n": range(500), "word": words})
+    path, _ = written(tmp_path, table, store_schema=False)
+    said, taken = measured(path, 500)  # 500 MB of text
+    assert said == "500" and taken < 300
