@@ -154,6 +154,16 @@ def test_a_copy_seen_in_the_first_look_at_its_original(
     assert drain(kept) == list(range(20))
 
 
+def test_copied_and_truncated_under_two_names(kept: Kept) -> None:
+    append(log(kept), lines(*range(10)))
+    os.link(log(kept), log(kept, "again.log"))
+    kept.step(size=30)
+    shutil.copyfile(log(kept), log(kept, "app.log.1"))
+    os.truncate(log(kept), 0)
+    kept.step()
+    assert drain(kept) == list(range(10))
+
+
 def test_a_copy_seen_before_its_original_is_truncated(kept: Kept) -> None:
     append(log(kept), lines(*range(100)))
     kept.step()

@@ -156,8 +156,9 @@ class FilesTracker:
 
     def _welcome(self, fresh: list[Seen], again: list[Known], probe: Probe) -> None:
         """Let new files wait for their turn, in the order of their first records."""
-        new = {seen.inode: self._new(seen) for seen in reversed(fresh)}
-        unknown = sorted([*new.values(), *again], key=lambda file: file.path)
+        once = {seen.inode: seen for seen in reversed(fresh)}  # one file may have several names
+        new = [self._new(seen) for seen in once.values()]
+        unknown = sorted([*new, *again], key=lambda file: file.path)
         if not unknown:
             return
         if self._timed:
@@ -165,7 +166,7 @@ class FilesTracker:
             times = probe(self.fmt, [file.path for file in unknown], limit)
             for file, first in zip(unknown, times, strict=True):
                 file.first = first
-        self.unread = sorted([*self.unread, *new.values()], key=self._turn)
+        self.unread = sorted([*self.unread, *new], key=self._turn)
 
     def _new(self, seen: Seen) -> Known:
         file = Known(seen.path, seen.inode, is_sealed(self.fmt.kind, seen.path), seen.size)
