@@ -207,6 +207,7 @@ def test_a_function_that_hung_twice_is_not_tried_a_third_time(tmp_path: Path) ->
 
 HANGS = """
 import sys, threading, time, re
+from millstream.run import watching
 from millstream.run.watching import Attempt, watched
 from millstream.ops.records import apply
 from millstream.ops.chunks import Chunk
@@ -220,12 +221,16 @@ def sleeps(row):
             pass
     return row
 
+def matches(row):  # does not let any other thread run
+    return re.match("(a+)+$", "a" * (60 * row["v"]) + "b")
+
 def dies(row):
     if row["v"] == 1:
         import os
         os._exit(3)
     return row
 
+watching._HELD = 0.5
 attempt = Attempt(sys.argv[1], "0-0", int(sys.argv[3]), 300_000)
 chunk = Chunk(pa.table({"v": [0, 1, 2]}), np.zeros(3, np.int64), np.arange(3), 0)
 with watched(attempt):
@@ -238,6 +243,18 @@ def test_a_worker_in_a_function_that_hangs_ends_with_a_note(tmp_path: Path, atte
     ended = subprocess.run([sys.executable, "-c", HANGS, tmp_path, "sleeps", str(attempt)])
     assert ended.returncode == 70
     assert Notes(str(tmp_path)).calls("hung") == [Call("step", 'record {"v":1}')]
+
+
+def test_a_function_that_lets_no_thread_run_is_ended_and_named_when_tried_again(
+    tmp_path: Path,
+) -> None:
+    for attempt in ("0", "1"):
+        command = [sys.executable, "-c", HANGS, tmp_path, "matches", attempt]
+        assert subprocess.run(command, timeout=60).returncode == 1
+    with pytest.raises(RunError) as caught, watched(Attempt(str(tmp_path), "0-0", 2, 300_000)):
+        pass
+    assert str(caught.value).startswith("'step' hangs")
+    assert 'after 300ms on record {"v":1}' in str(caught.value)
 
 
 def test_a_worker_that_dies_when_tried_again_leaves_the_record(tmp_path: Path) -> None:

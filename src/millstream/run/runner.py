@@ -175,8 +175,8 @@ class Handle:
     def _too_late(self) -> str:
         return (
             f"flow {self._flow!r} was asked to stop and its batch was not done in time "
-            f"(stop_timeout={self._patience:g} s): a function takes long or hangs. The batch was "
-            "given up and not committed, and nothing is lost: run the same command again"
+            f"(stop_timeout={self._patience:g} s): a function takes long or hangs. It was given "
+            "up, and nothing is lost: run the same command again to go on after the last commit"
         )
 
     # -- the thread -----------------------------------------------------------------------------

@@ -169,6 +169,7 @@ def end_java(*, kill: bool = False) -> None:
 
     `kill`: at once, whatever they do.
     """
+    _said.shown = _said.shown and not kill  # workers complain when their JVM is gone
     process = getattr(SparkContext._gateway, "proc", None)
     if process is None:
         for starting in starting_spark() if kill else []:

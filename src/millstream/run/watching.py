@@ -158,6 +158,7 @@ class Watchdog:
         with self._news:
             self._attempt, self._thread = attempt, threading.get_ident()
             self._stuck = stuck
+            self._arm((attempt.timeout or 0) / 1e6)  # the first call may let no thread run
             self._news.notify()
 
     def end(self) -> None:
@@ -165,6 +166,11 @@ class Watchdog:
         with self._news:
             self._attempt = None
             faulthandler.cancel_dump_traceback_later()
+
+    def _arm(self, seconds: float) -> None:
+        """Let the other thread end the worker, unless it is told again before."""
+        given = self._stuck or self._nowhere
+        faulthandler.dump_traceback_later(seconds + _HELD, exit=True, file=given)
 
     def _run(self) -> None:
         try:
@@ -183,9 +189,7 @@ class Watchdog:
                 seconds = (attempt.timeout or 0) / 1e6
                 step = min(max(seconds / _LOOKS, 0.02), 15.0)
                 # Should this thread not come to run again, another that needs no lock ends it all.
-                faulthandler.dump_traceback_later(
-                    seconds + _HELD, exit=True, file=self._stuck or self._nowhere
-                )
+                self._arm(seconds)
             if not same.as_in(sys._current_frames().get(thread)):
                 since = time.monotonic()
             elif time.monotonic() - since >= seconds and same.caller is not None:
