@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import socket
 import subprocess
 import sys
@@ -11,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-EARLY = 2.0  # CPU seconds; a mistake that needs no Spark is found before Spark is started
 
 
 def told(result: Any, code: int, *parts: str) -> str:
@@ -90,12 +87,7 @@ MISTAKES = {
 def test_a_mistake_in_the_flow(here: Any, no_java: dict[str, str], name: str) -> None:
     steps, parts = MISTAKES[name]
     app = here.app(steps)
-    before = os.times()
-    result = here.run("run", app, env=no_java)
-    after = os.times()
-    told(result, 2, *parts)
-    spent = after.children_user + after.children_system
-    assert spent - before.children_user - before.children_system < EARLY
+    told(here.run("run", app, env=no_java), 2, *parts)  # Spark would have failed to start
     assert not (here.path / "jvm-was-started").exists()
     assert not (here.path / "out").exists()
 

@@ -105,7 +105,7 @@ def test_many_tiny_batches_into_one_long_window(
 def test_expired_segments_leave_the_disk(tmp_path: Path) -> None:
     flow = ms.Flow("short windows")
     rows = flow.source(
-        ms.Files("x", schema="ts bigint, k bigint", time="ts", lateness="0s"), name="in"
+        ms.Files("x", schema="ts bigint, k bigint", time="ts", lateness="7s"), name="in"
     )
     rows.key_by("k").window(ms.tumbling("10s")).agg(n=ms.count()).named("agg").sink(ms.Memory())
     with Driver(flow, shards=4, retain=3, checkpoint=tmp_path / "ck") as driver:

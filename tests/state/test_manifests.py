@@ -28,7 +28,18 @@ def full(batch: int = 3) -> Manifest:
     return Manifest(
         batch,
         at=1.5,
-        sources={"in": SourceState(10, 20, 2, {"1": 7}, {"": 5}, {"": 1.0}, True, {"next": 4})},
+        sources={
+            "in": SourceState(
+                *(10, 20, 2),
+                open={"1": 7},
+                reached={"1": 6},
+                prints={"1": [7, 3, 4]},
+                latest={"": 5},
+                seen_at={"": 1.0},
+                ended=True,
+                extra={"next": 4},
+            )
+        },
         closed={"agg": -5},
         segments={"agg": {"panes": {"0": [Segment("f", 0, 1, -1, 1)]}}},
         files={"f": SegmentFile("f", 100, 2**32 - 1)},
