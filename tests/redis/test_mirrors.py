@@ -247,7 +247,6 @@ def test_redis_away_is_waited_for_as_long_as_was_said(server: Any) -> None:
     mirror = make(server, patience=0.6)
     mirror.waiting = said.append
     server.kill()
-    began = time.monotonic()
     with pytest.raises(Away, match=r"has been away for 0\.6 s .*refused"):
         mirror.where()
     assert said and all(text and f"127.0.0.1:{server.port}" in text for text in said)
