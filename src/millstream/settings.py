@@ -27,6 +27,7 @@ class Settings:
     cycle_events: published events a cycle of updaters handles in one batch; the rest is carried.
     cycle_hops: how often what one event sets off may go round a cycle, before the run stops.
     max_key: the most bytes the key of a slate or a window may have.
+    max_participants: the most values a column named with participant= may have.
     remove: operators, and aggregates as "operator.aggregate", that the program no longer has:
         what the checkpoint stores for them is dropped.
     earliest, latest: a record whose time lies outside is a dead letter; the zero and the last
@@ -55,6 +56,7 @@ class Settings:
     cycle_events: int = 200_000
     cycle_hops: int = 100_000
     max_key: int = 1024
+    max_participants: int = 10_000
     remove: tuple[str, ...] = ()
     earliest: str = "1800-01-01"
     latest: str = "2200-01-01"
@@ -88,6 +90,7 @@ class Settings:
             "cycle_events",
             "cycle_hops",
             "max_key",
+            "max_participants",
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)!r}")

@@ -126,6 +126,31 @@ def test_a_silent_participant_does_not_hold_back_the_others() -> None:
         assert numbers(driver) == [(10, 2)]
 
 
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_too_many_participants_are_refused(parallelism: int) -> None:
+    flow = counting(participant="who")
+    with Driver(flow, now=NOW, max_participants=3, parallelism=parallelism) as driver:
+        driver.push("in", [at(1, who=who) for who in "abc"]).step()
+        driver.push("in", [at(2, who="a")])
+        driver.push("in", [at(2, who="d")])
+        with pytest.raises(ms.RunError) as caught:
+            driver.step()
+        assert (
+            "source 'in': participant='who' has 4 different values by now, more than "
+            "max_participants=3. Name a column"
+        ) in str(caught.value)
+        assert driver.engine.manifest.sources["in"].latest.keys() == set("abc")
+
+
+def test_two_tasks_together_see_too_many_participants() -> None:
+    with Driver(counting(participant="who"), now=NOW, max_participants=3, parallelism=2) as driver:
+        driver.push("in", [at(1, who="a"), at(1, who="b")])
+        driver.push("in", [at(1, who="c"), at(1, who="d")])
+        with pytest.raises(ms.RunError, match="has 4 different values"):
+            driver.step()
+        assert not driver.engine.manifest.sources
+
+
 def test_a_time_far_ahead_of_the_clock_does_not_move_the_watermark() -> None:
     with Driver(counting(max_future_skew="1h"), now=NOW) as driver:
         driver.push("in", [at(1), at(7 * 86_400)]).step()

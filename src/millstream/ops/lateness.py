@@ -13,7 +13,7 @@ again with every participant in one task. Input in order within its lateness nev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, field
 from heapq import heapify, heappush, heapreplace, merge
 from itertools import count, repeat
@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.errors import RunError
 from millstream.ops.chunks import Chunk, Int64
 from millstream.ops.progress import BEGIN, Reached, SourceProgress
 
@@ -46,8 +47,16 @@ class Extent:
 class Watch:
     """The records of one source in one task: how far they come, and which of them are late."""
 
-    def __init__(self, progress: SourceProgress, participant: str | None, future: int) -> None:
+    def __init__(
+        self,
+        progress: SourceProgress,
+        participant: str | None,
+        future: int,
+        source: str = "",
+        most: int = 10_000,
+    ) -> None:
         self.progress, self.participant = progress, participant
+        self.source, self.most = source, most
         self.limit = future  # a time beyond it is not trusted
         self.reached = Reached()
         self.extents: dict[Place, Extent] = {}
@@ -98,6 +107,7 @@ class Watch:
         names = column.dictionary_encode()
         codes = names.indices.to_numpy(zero_copy_only=False)
         values = names.dictionary.to_pylist()
+        check_participants(self.source, self.participant, self._known.keys() | values, self.most)
         order = np.argsort(codes, kind="stable")
         bounds = np.searchsorted(codes[order], np.arange(len(values) + 1))
         rows = {name: order[bounds[i] : bounds[i + 1]] for i, name in enumerate(values)}
@@ -189,6 +199,16 @@ def _in_order(rows: dict[str, Int64]) -> Iterator[tuple[int, str, int]]:
     """The rows of all participants by position: the row, whose it is, and which of theirs."""
     each = ((zip(mine.tolist(), repeat(name), count())) for name, mine in rows.items())
     return merge(*each)
+
+
+def check_participants(source: str, column: str | None, known: Sized, most: int) -> None:
+    """Refuse more participants than a manifest should hold: each is in every one of them."""
+    if column is not None and len(known) > most:
+        raise RunError(
+            f"source {source!r}: participant={column!r} has {len(known):,} different values by "
+            f"now, more than max_participants={most:,}. Name a column of the few that send (a "
+            f"node, a gateway), leave participant= out, or set max_participants higher"
+        )
 
 
 def _due(ts: Int64, seen: Int64, before: int, lateness: int) -> Int64 | None:

@@ -79,6 +79,7 @@ class Batch:
     cycle_events: int = 200_000  # published events a cycle handles in one batch
     cycle_hops: int = 100_000
     max_key: int = 1024
+    max_participants: int = 10_000
     written: dict[str, str] = field(default_factory=dict)  # Parquet sink -> its columns so far
     function_timeout: int | None = None  # microseconds
     times: tuple[int, int] = (-(2**62), 2**62)  # between which the times of records lie

@@ -25,7 +25,7 @@ from millstream.io.claims import Claim, Lease
 from millstream.io.writers import discard_staged
 from millstream.ops.chunks import OFFSET_BITS, concat, decode_block, in_place
 from millstream.ops.firing import Firing, fires, passes
-from millstream.ops.lateness import Extent, out_of_order
+from millstream.ops.lateness import Extent, check_participants, out_of_order
 from millstream.ops.progress import BEGIN, END, Reached, merge_reached
 from millstream.ops.records import DeadLetter
 from millstream.ops.spans import NOTHING_CLOSED
@@ -344,6 +344,7 @@ class Engine:
             cycle_events=self.settings.cycle_events,
             cycle_hops=self.settings.cycle_hops,
             max_key=self.settings.max_key,
+            max_participants=self.settings.max_participants,
             written=self.manifest.written,
             times=self.settings.times,
             function_timeout=self.settings.function_micros,
@@ -520,6 +521,8 @@ class Engine:
             before = self.manifest.sources.get(node.name) or SourceState()
             report = reports.get(node.name, Reached())
             seen = batch.progress[node.name].seen(report)
+            most = self.settings.max_participants
+            check_participants(node.name, node.spec.participant, seen.latest, most)
             tracker = self.trackers[node.name]
             tracker.reached(report.files, batch.now)
             state = SourceState(seen_at=dict(before.seen_at), heard=before.heard)

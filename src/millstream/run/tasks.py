@@ -333,7 +333,9 @@ class Task:
             spec = source.spec
             future = self.batch.trusted + micros(spec.max_future_skew, "skew", zero=True)
             progress = self.batch.progress[source.name]
-            self.watches[source.name] = Watch(progress, spec.participant, future)
+            self.watches[source.name] = Watch(
+                progress, spec.participant, future, source.name, self.batch.max_participants
+            )
         return self.watches[source.name]
 
     # -- leaving --------------------------------------------------------------------------------
