@@ -7,6 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from millstream.errors import ConfigError
+from millstream.io.formats import Format
+from millstream.io.readers import Split, read_split
+from millstream.io.schemas import parse_schema
+
 _MEASURE = """
 import os, resource, sys
 from millstream.io.formats import Format
@@ -38,3 +45,13 @@ def test_a_gzip_bomb_in_one_line_is_one_dead_letter(tmp_path: Path) -> None:
         "[{'line': 'after'}] []",
     ]
     assert int(taken) < 250
+
+
+def test_a_header_without_end_is_refused_in_few_words(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.csv.gz")
+    with gzip.open(path, "wb", 1) as stream:
+        stream.write(b"0" * 1_000_000)
+    fmt = Format("csv", parse_schema("a int"))
+    with pytest.raises(ConfigError, match="has no column 'a'") as caught:
+        list(read_split(fmt, Split(0, 0, path, 0, -1)))
+    assert len(str(caught.value)) < 2_000 and "(1,000,000 bytes)" in str(caught.value)

@@ -20,6 +20,8 @@ from millstream.io.lines import BOM, Lines, Raw
 from millstream.io.records import raw_text
 from millstream.io.timestamps import Bools
 
+_SHOWN = 1_000  # characters of a header in a message
+
 
 def csv_header(line: bytes, fmt: Format, where: str) -> tuple[str, ...]:
     """The field names of a header line, checked against the schema."""
@@ -30,9 +32,11 @@ def csv_header(line: bytes, fmt: Format, where: str) -> tuple[str, ...]:
     wanted = fmt.delivered.names
     missing = [name for name in wanted if name not in names]
     if missing:
+        has = ", ".join(names)
+        has = has if len(has) <= _SHOWN else f"{has[:_SHOWN]}... ({len(line):,} bytes)"
         raise ConfigError(
             f"{where}: the csv header has no column {', '.join(map(repr, missing))}; "
-            f"it has {', '.join(names)}. Correct schema=, or header=False if it has no header"
+            f"it has {has}. Correct schema=, or header=False if it has no header"
         )
     twice = [name for name in wanted if names.count(name) > 1]
     if twice:
