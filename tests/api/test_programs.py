@@ -337,3 +337,21 @@ def test_setup_cannot_give_pairs() -> None:
     source.select("value").map_reduce(Eager).sink(ms.Memory())
     with Driver(flow) as driver, pytest.raises(ms.RunError, match="give them in close"):
         driver.push("in", RECORDS[:3]).end()
+
+
+def test_a_program_counts_the_lines_that_wc_counts(tmp_path: Path) -> None:
+    class Wc:
+        def map(self, key: Any, line: str) -> Iterator[Any]:
+            yield "lines", 1
+            yield "chars", len(line) + 1
+
+        def reduce(self, key: Any, values: Any) -> Iterator[Any]:
+            yield key, sum(values)
+
+    text = "one\n\ntwo three\n   \n\t\n\n"  # wc -l: 6, wc -m: 22
+    (tmp_path / "in.txt").write_text(text)
+    flow = ms.Flow("wc")
+    rows = ms.Memory()
+    flow.source(ms.Files(tmp_path / "in.txt")).map_reduce(Wc).sink(rows)
+    run_in_process(flow, tmp_path / "ck")
+    assert {row["key"]: row["value"] for row in rows.rows} == {"lines": 6, "chars": 22}

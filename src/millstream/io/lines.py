@@ -1,7 +1,7 @@
 """Blocks of text lines: where each line starts, which are blank, which need a careful look.
 
 First step of reading csv, json and text. The scan is vectorised over the whole block; the result
-names every non-blank line by its byte position in the file, which is the record's identity.
+names every line that counts by its byte position in the file, which is the record's identity.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BRACKETS = re.compile(rb"[\[\]{}]")
 
 @dataclass(frozen=True)
 class Lines:
-    """The non-blank lines of a block: content is data[starts[i]:ends[i]], without CR and LF."""
+    """The lines of a block that count: content is data[starts[i]:ends[i]], without CR and LF."""
 
     data: bytes
     starts: Ints
@@ -70,8 +70,11 @@ class Raw:
     refused: dict[int, str]
 
 
-def scan(data: bytes, base: int) -> Lines:
-    """Find the lines of a block that begins at byte `base` of its file."""
+def scan(data: bytes, base: int, *, blanks: bool = False) -> Lines:
+    """Find the lines of a block that begins at byte `base` of its file.
+
+    Blank ones count with `blanks`: in a text they are lines like any other, in csv and json not.
+    """
     marked = base == 0 and data.startswith(BOM)
     data = data[len(BOM) :] if marked else data
     array = np.frombuffer(data, np.uint8)
@@ -86,6 +89,8 @@ def scan(data: bytes, base: int) -> Lines:
     carriage = np.zeros(len(ends), bool)
     carriage[filled] = array[ends[filled] - 1] == 13
     ends = ends - carriage
+    if blanks:
+        return Lines(data, starts, ends, positions, True)
     blank = ends == starts
     suspects = np.flatnonzero(~blank)
     for i in suspects[array[starts[suspects]] <= 32]:

@@ -165,7 +165,7 @@ def parse_lines(fmt: Format, data: bytes, base: int, *, first_line_is_header: bo
 
     Without a header line, csv fields are the schema's columns in order.
     """
-    lines = scan(data, base)
+    lines = scan(data, base, blanks=fmt.kind == "text")
     layout = tuple(fmt.schema.names)
     if fmt.kind == "csv" and first_line_is_header and len(lines):
         layout = csv_header(lines.line(0), fmt, "first line")
@@ -188,7 +188,8 @@ def read_split(fmt: Format, split: Split, max_rows: int = 262_144) -> Iterator[P
         for base, data in _blocks(fmt.kind, split):
             cut = max(0, min(skip_to - base, len(data)))
             for at, piece in _by_lines(data[cut:] if cut else data, base + cut, max_rows):
-                parsed = parse_scanned(fmt, scan(piece, at), layout)
+                lines = scan(piece, at, blanks=fmt.kind == "text")
+                parsed = parse_scanned(fmt, lines, layout)
                 if parsed.offered:
                     yield parsed
     except (OSError, EOFError, zlib.error) as error:

@@ -45,6 +45,7 @@ class PostReceiver(Receiver):
         self._waiting: list[Post] = []
         self._size = 0
         self._named: dict[str, Post] = {}  # by key: not durable yet
+        self._blanks = spec.format == "text"
         self._server = PostServer(self, spec)
 
     # -- requests ----------------------------------------------------------------------------------
@@ -55,7 +56,7 @@ class PostReceiver(Receiver):
         if body and not body.endswith(b"\n"):
             body += b"\n"
         digest = hashlib.blake2b(body, digest_size=8).hexdigest() if key is not None else ""
-        post = Post(body, len(scan(body, 0)), key, digest)
+        post = Post(body, len(scan(body, 0, blanks=self._blanks)), key, digest)
         with self._lock:
             if key is not None:
                 known = self.keys.get(key)
