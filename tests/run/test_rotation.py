@@ -5,13 +5,19 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from millstream.api.sources import Files
 from millstream.errors import RunError
+from millstream.run.files import FilesTracker
 from millstream.run.recognising import Recogniser
+from millstream.run.sources import resolve_format
+from millstream.state.manifests import SourceState
 from tests.run.test_files_tracker import Kept, lines
 
 Where = Callable[[Path], str]
@@ -224,6 +230,41 @@ def test_put_back_from_a_backup(kept: Kept, between: Callable[[Kept], None]) -> 
     append(log(kept), lines(*range(100, 150)))
     between(kept)
     assert drain(kept) == list(range(150))
+
+
+def test_what_comes_after_a_file_was_removed_is_another_one(tmp_path: Path) -> None:
+    """A directory things are dropped into: equal files, each removed once it was read."""
+    (tmp_path / "in").mkdir()
+    kept = Kept(tmp_path, tmp_path / "in", follow=True)
+    for name in ("a", "b", "c"):
+        append(log(kept, name), lines(1))
+        kept.step()
+        log(kept, name).unlink()
+        kept.step()
+    append(log(kept, "d"), lines(1, 2))
+    assert drain(kept) == [1, 1, 1, 1, 2]
+
+
+def test_a_slow_look_for_first_times_does_not_delay_the_next_look(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    options = {"time": "ts", "schema": "ts bigint", "format": "json", "lateness": "0s"}
+    spec = Files(tmp_path / "in", follow=True, **options)
+    state = SourceState()
+    fmt = resolve_format("in", spec)
+    tracker = FilesTracker(0, spec, fmt, tmp_path / "registry", state)
+    (tmp_path / "in" / "a.json").write_text('{"ts": 1}\n')
+
+    def slow(fmt: Any, paths: Any, limit: int) -> list[int | None]:
+        time.sleep(0.5)
+        return [1_000_000 for _ in paths]
+
+    tracker.poll(slow)
+    tracker.take(100, 1000, 1)
+    with open(tmp_path / "in" / "a.json", "a") as out:
+        out.write('{"ts": 2}\n')
+    time.sleep(0.3)
+    tracker.poll(slow)
+    assert tracker.pending() > 0
 
 
 def test_files_with_the_same_beginning_are_different_files(tmp_path: Path) -> None:

@@ -88,13 +88,14 @@ class FilesTracker:
         for file in found.gone:
             self._give_up(file)
         again = [file for file, seen in found.here.items() if self._measure(file, seen)]
+        looked = time.monotonic() - began  # without the first times, which a cold Spark may take
         self._welcome(found.fresh, again, probe)
         self._waiting = sum(file.end for file in self.unread)
         self._listed = True
         if not self.spec.follow:
             self.ended = self.pending() == 0
         # Looking at very many files takes a while: spend at most a fifth of the time on it.
-        self._next_look = began + 5 * (time.monotonic() - began)
+        self._next_look = time.monotonic() + 4 * looked
 
     def _is_ripe(self, seen: Seen) -> bool:
         """Whether a new file has anything to read yet."""

@@ -43,6 +43,7 @@ class Recogniser:
         self.by_path: dict[str, Known] = {}  # of parquet files, and of those without an inode
         self._heads: dict[tuple[int, int], list[Known]] = {}
         self._lengths: Counter[int] = Counter()
+        self._last: set[Known] | None = None  # what the last look found; None before the first
         self._twins: dict[Inode, tuple[int, int]] = {}  # copies that have nothing of their own
         self._copies: dict[Inode, tuple[tuple[int, int], Known]] = {}  # of what is still there
         for file in files:
@@ -52,6 +53,8 @@ class Recogniser:
         """Know a file from now on."""
         self._place(file)
         self._index(file)
+        if self._last is not None:
+            self._last.add(file)
 
     def _place(self, file: Known) -> None:
         if file.inode is None or self.kind == "parquet":
@@ -90,7 +93,8 @@ class Recogniser:
             file = self.by_inode.get(seen.inode)
             if file is None and (named := self.by_path.get(seen.path)) and named.inode is None:
                 file = named
-            if file is None or not self._is(file, seen):
+            back = file is not None and self._was_gone(file)  # an inode may be given out again
+            if file is None or (back and file.stamp != seen.stamp) or not self._is(file, seen):
                 rest.append(seen)
                 continue
             found.here[file] = seen
@@ -102,7 +106,12 @@ class Recogniser:
             self._judge(seen, found, ripe)
         self._hold_new_copies(found)
         found.gone = [f for f in lost if f not in found.here and not self._elsewhere(f, found)]
+        self._last = set(found.here)
         return found
+
+    def _was_gone(self, file: Known) -> bool:
+        """Whether the last look did not find it: what comes after it is not the same."""
+        return self._last is not None and file not in self._last
 
     def _judge(self, seen: Seen, found: Found, ripe: _Ripe) -> None:
         """Whether a file nobody knows by its inode is a known one nevertheless."""
@@ -180,9 +189,16 @@ class Recogniser:
         return False
 
     def _same_bytes(self, seen: Seen, here: dict[Known, Seen]) -> Known | None:
-        """The known file that is nowhere else and that this one goes on."""
+        """The known file that is nowhere else and that this one goes on.
+
+        It must have gone since the last look: one that was removed before is not what comes after.
+        """
         lead = lead_of(seen.path)
-        absent = [file for file in self._beginning_like(lead, seen) if file not in here]
+        absent = [
+            file
+            for file in self._beginning_like(lead, seen)
+            if file not in here and not self._was_gone(file)
+        ]
         for file in sorted(absent, key=lambda file: file.path != seen.path):
             if self._take_over(file, seen):
                 return file
