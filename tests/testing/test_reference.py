@@ -241,3 +241,34 @@ def test_what_it_cannot_tell_is_refused() -> None:
         reference(flow_of(build), {"other": []})
     with pytest.raises(ms.ConfigError, match="needs a source with a time column"):
         reference(flow_of(build, time=None), {"in": [{"v": 1}]})
+
+
+# -- participants --------------------------------------------------------------------------------
+
+
+def late_and_counted(inputs: Any, **options: Any) -> tuple[list[int], dict[str, int]]:
+    flow = ms.Flow("oracle")
+    source = ms.Files("in/", "json", schema="ts timestamp, k string, v int", time="ts", **options)
+    windows = flow.source(source, name="in").key_by("k").window(ms.tumbling("1m"))
+    counted = windows.agg(n=ms.count())
+    counted.sink(ms.Memory(), name="out")
+    counted.late().sink(ms.Memory(), name="late")
+    found = reference(flow, {"in": inputs})
+    return [row["v"] for row in found["late"]], {row["k"]: row["n"] for row in found["out"]}
+
+
+def test_a_file_is_late_by_what_precedes_in_it_only() -> None:
+    ahead = [at(50, k="a", v=1), at(39, k="a", v=2), at(40, k="a", v=3)]
+    behind = [at(5, k="b", v=4), at(16, k="b", v=5), at(5, k="b", v=6)]
+    files = {"a.json": ahead, "b.json": behind}
+    assert late_and_counted(files, lateness="10s") == ([6, 2], {"a": 2, "b": 2})
+    assert late_and_counted(behind + ahead, lateness="10s") == ([6, 2], {"a": 2, "b": 2})
+    assert late_and_counted(ahead + behind, lateness="10s") == ([4, 6, 5, 2], {"a": 2})
+    assert late_and_counted(files) == ([], {"a": 3, "b": 3})
+
+
+def test_a_participant_by_a_column_goes_through_files_in_the_order_of_their_first_times() -> None:
+    one = [at(20, k="a", v=1), at(30, k="b", v=2)]
+    other = [at(10, k="b", v=3), at(50, k="a", v=4), at(5, k="b", v=5), at(0, k="b", v=6)]
+    found = late_and_counted({"1": one, "2": other}, lateness="5s", participant="k")
+    assert found == ([6, 1], {"a": 1, "b": 3})  # "2" begins first, so "a" is at 50 before its 20

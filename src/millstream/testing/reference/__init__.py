@@ -14,13 +14,13 @@ from millstream.api.flow import Flow
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.testing.reference.aggregates import aggregate
-from millstream.testing.reference.graph import Run, check
+from millstream.testing.reference.graph import Given, Run, check
 from millstream.testing.reference.records import Row, place
 from millstream.testing.reference.updates import Discovered
 
 __all__ = ["Answer", "aggregate", "reference"]
 
-Batches = list[dict[str, list[Row]]]
+Batches = list[dict[str, Given]]
 
 
 class Answer(dict[str, list[Row]]):
@@ -37,14 +37,16 @@ class Answer(dict[str, list[Row]]):
 
 def reference(
     flow: Flow,
-    inputs: Mapping[str, list[Row]] | None = None,
+    inputs: Mapping[str, Given] | None = None,
     *,
     batches: Batches | None = None,
 ) -> Answer:
     """The complete answer of a flow: per sink its rows, once all input was read.
 
-    `inputs` gives the records of every source, in the order of their positions. A record is late if
-    its time is more than the lateness of its source before the latest time that precedes it. With
+    `inputs` gives the records of every source, in the order of their positions, or a dict of its
+    files with the records of each. A record is late if its time is more than the lateness of its
+    source before the latest time that precedes it in its own participant: its file, or with
+    `participant=` all records with the same value, in files in the order of their first times. With
     `batches` instead (a list of such dicts) time moves after every batch; that makes a difference
     to updaters that go by arrival, and to nothing else.
 
@@ -60,8 +62,8 @@ def reference(
     what a call emits follows from it. Which streams an updater publishes to is what `publishes=`
     says, or what it does; to find that out the flow may be run several times.
 
-    Not modelled: idle sources, participants, times of arrival, times far ahead of the clock, and
-    updaters that go by the wall clock.
+    Not modelled: idle sources, times of arrival, times far ahead of the clock, updaters that go by
+    the wall clock, and between batches participants that nobody has declared and that come later.
     Results at the same time of different keys of one job have no order of their own; here they are
     in the order of keys. The same holds for results of one key over rows or bytes that end at the
     same time; here they are in the order of their windows. Nor have rows that one record becomes on

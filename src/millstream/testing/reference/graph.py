@@ -18,6 +18,8 @@ from millstream.testing.reference.steps import mapped_batch, paired, processed, 
 from millstream.testing.reference.updates import Discovered, Times, Updaters, check_update
 from millstream.testing.reference.windows import KINDS, PLAIN, results, windows_of
 
+Given = list[Row] | Mapping[str, list[Row]]  # the records of a source, or of each of its files
+
 
 @dataclass
 class Run:
@@ -29,6 +31,7 @@ class Run:
     arrived: dict[nodes.Node, list[Record]] = field(default_factory=dict)
     watermark: dict[nodes.Node, float] = field(default_factory=dict)  # at the start of the batch
     latest: dict[nodes.Node, int] = field(default_factory=dict)
+    came: dict[nodes.Node, dict[Any, int]] = field(default_factory=dict)  # each participant to when
     pieces: dict[nodes.Node, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -41,7 +44,7 @@ class Run:
         self.updaters = Updaters(self.origins, streams, self.targets, self.push, self._push_late)
         self.order = _in_order(self.graph, self._feeding)
 
-    def batch(self, given: Mapping[str, list[Row]]) -> None:
+    def batch(self, given: Mapping[str, Given]) -> None:
         """Take in some records of some sources, then move the watermarks."""
         sources = {n.name: n for n in self.graph if isinstance(n, nodes.Source)}
         for name in given:
@@ -85,28 +88,43 @@ class Run:
 
     # -- sources and watermarks -------------------------------------------------------------------
 
-    def _records(self, node: nodes.Source, rows: list[Row]) -> list[Record]:
+    def _records(self, node: nodes.Source, given: Given) -> list[Record]:
+        """The records of a source, file by file, each with what its own participant tells of it."""
         spec, out = node.spec, []
-        piece = self.pieces.get(node, 0)
-        self.pieces[node] = piece + bool(rows)
-        for index, row in enumerate(filled(rows)):
-            position = (piece << OFFSET_BITS) + index
-            ts = event_time(row.get(spec.time), spec.time_unit, spec.zone) if spec.time else 0
-            if ts is not None:
-                due = self._due(node, ts)
-                self.latest[node] = max(ts, self.latest.get(node, ts))
-                out.append(Record(ts, self.origins.index(node), position, row, due))
+        for name, rows in _files(node, given):
+            piece = self.pieces.get(node, 0)
+            self.pieces[node] = piece + bool(rows)
+            for index, row in enumerate(rows):
+                position = (piece << OFFSET_BITS) + index
+                ts = _time(spec, row)
+                if ts is not None:
+                    who = name if spec.participant is None else row.get(spec.participant)
+                    due = self._due(node, who, ts)
+                    self.latest[node] = max(ts, self.latest.get(node, ts))
+                    out.append(Record(ts, self.origins.index(node), position, row, due))
         return out
 
-    def _due(self, node: nodes.Source, ts: int) -> int:
+    def _due(self, node: nodes.Source, who: Any, ts: int) -> int:
         """When a record counts: at its time, unless it is late.
 
-        It is late if its time is more than the lateness before the latest time that precedes it.
+        It is late if its time is more than the lateness before the latest time that precedes it, by
+        position, in its own participant.
         """
+        came = self.came.setdefault(node, {})
+        before = came.get(who)
+        came[who] = ts if before is None else max(ts, before)
         lateness: int | None = node.spec.lateness_micros()
-        if lateness is None or node not in self.latest:
-            return ts
-        return max(ts, self.latest[node] - lateness)
+        return ts if lateness is None or before is None else max(ts, before - lateness)
+
+    def _passed(self, node: nodes.Source) -> float:
+        """The time that every participant of a source has passed by the lateness."""
+        spec, came = node.spec, self.came.get(node, {})
+        lateness: int | None = spec.lateness_micros()
+        expected = set(spec.participants) - set(came)
+        unknown = spec.bounded and spec.participant is not None and not spec.participants
+        if lateness is None or not came or expected or unknown:
+            return -math.inf
+        return min(came.values()) - lateness
 
     def _feeding(self, node: nodes.Node) -> list[nodes.Node]:
         """The steps whose records a step gets."""
@@ -123,9 +141,7 @@ class Run:
             for node in together:
                 out[node] = lowest
                 if isinstance(node, nodes.Source):
-                    lateness: int | None = node.spec.lateness_micros()
-                    known = lateness is not None and node in self.latest
-                    out[node] = self.latest[node] - (lateness or 0) if known else -math.inf
+                    out[node] = self._passed(node)
                 elif isinstance(node, nodes.Windowed):
                     out[node] = self._next_result(node.window, lowest)
                 elif isinstance(node, nodes.Process):
@@ -221,6 +237,28 @@ class Run:
         for other in self.graph:
             if isinstance(other, nodes.Late) and other.of is node and late:
                 self.push(other, late)
+
+
+def _time(spec: Any, row: Row) -> int | None:
+    return event_time(row.get(spec.time), spec.time_unit, spec.zone) if spec.time else 0
+
+
+def _files(node: nodes.Source, given: Given) -> list[tuple[str, list[Row]]]:
+    """Files in the order in which they are read: by their first times, then by their names."""
+    if not isinstance(given, Mapping):
+        return [("", filled(given))]
+    rows = filled([row for several in given.values() for row in several])
+    files, begin = {}, 0
+    for name, several in given.items():
+        files[name] = rows[begin : begin + len(several)]
+        begin += len(several)
+
+    def turn(name: str) -> tuple[float, str]:
+        times = [ts for row in files[name] if (ts := _time(node.spec, row)) is not None]
+        timed = bool(times) and node.spec.lateness_micros() is not None
+        return (times[0] if timed else math.inf), name
+
+    return [(name, files[name]) for name in sorted(files, key=turn)]
 
 
 def _in_order(
