@@ -94,36 +94,45 @@ def in_files(case: Case, place: Path, files: Participants, **options: Any) -> ms
     return ms.Files(place, **case.timing, **options)
 
 
+def as_read(case: Case, files: Participants) -> Participants:
+    """Files in the order in which they are begun: of their first times, then of their names."""
+    if case.lateness is None:
+        return {name: files[name] for name in sorted(files)}
+    seen = inputs.GROUP if case.kind == "parquet" else 1  # its statistics tell of so many rows
+    first = {name: min(r.ts for r in records[:seen]) for name, records in files.items()}
+    return {name: files[name] for name in sorted(files, key=lambda name: (first[name], name))}
+
+
 def one_file(case: Case, place: Path) -> tuple[Any, Input]:
     """Everything in one file."""
     files = {"all": case.records}
-    return in_files(case, place, files), Input(files, case.lateness)
+    return in_files(case, place, files), Input(as_read(case, files), case.lateness)
 
 
 def no_lateness(case: Case, place: Path) -> tuple[Any, Input]:
     """A directory of files, and nothing said about order."""
     case = replace(case, lateness=None)
     files = inputs.scattered(case.records, 3, case.random())
-    return in_files(case, place, files), Input(files, None)
+    return in_files(case, place, files), Input(as_read(case, files), None)
 
 
 def per_host(case: Case, place: Path) -> tuple[Any, Input]:
     """A file for every host."""
     files = inputs.by_host(case.records)
-    return in_files(case, place, files), Input(files, case.lateness)
+    return in_files(case, place, files), Input(as_read(case, files), case.lateness)
 
 
 def time_slices(case: Case, place: Path) -> tuple[Any, Input]:
     """A file for every so many seconds."""
     files = inputs.by_time(case.records, case.random().choice((3_000, 10_000, 60_000)))
-    return in_files(case, place, files), Input(files, case.lateness)
+    return in_files(case, place, files), Input(as_read(case, files), case.lateness)
 
 
 def scattered(case: Case, place: Path) -> tuple[Any, Input]:
     """Every record in any of several files."""
     random = case.random()
     files = inputs.scattered(case.records, random.randint(2, 6), random)
-    return in_files(case, place, files), Input(files, case.lateness)
+    return in_files(case, place, files), Input(as_read(case, files), case.lateness)
 
 
 def shuffled(case: Case, place: Path) -> tuple[Any, Input]:
@@ -139,12 +148,14 @@ def hosts_in_one_file(case: Case, place: Path) -> tuple[Any, Input]:
     """One file in which every host reports its own progress."""
     hosts = inputs.by_host(case.records)
     options = {"participant": "host", "participants": sorted(hosts)}
-    return in_files(case, place, {"all": case.records}, **options), Input(hosts, case.lateness)
+    files = {"all": case.records}
+    return in_files(case, place, files, **options), Input(hosts, case.lateness, files)
 
 
 def hosts_in_files(case: Case, place: Path) -> tuple[Any, Input]:
     """A file for every host, and the host says who it is; nobody is declared."""
     hosts = inputs.by_host(case.records)
+    hosts = as_read(case, hosts)
     return in_files(case, place, hosts, participant="host"), Input(hosts, case.lateness)
 
 
@@ -152,13 +163,11 @@ def hosts_across_files(case: Case, place: Path) -> tuple[Any, Input]:
     """Hosts that write into several files, which are read in the order of their first records."""
     random = case.random()
     files = inputs.scattered(case.records, random.randint(2, 4), random)
-    seen = inputs.GROUP if case.kind == "parquet" else 1  # its statistics tell of so many rows
-    first = {name: min(r.ts for r in records[:seen]) for name, records in files.items()}
-    files = {name: files[name] for name in sorted(files, key=lambda name: (first[name], name))}
+    files = as_read(case, files)
     hosts = inputs.by_host([record for records in files.values() for record in records])
     declared = {"participants": sorted(hosts)} if random.random() < 0.5 else {}
     source = in_files(case, place, files, participant="host", **declared)
-    return source, Input(hosts, case.lateness, files=files)
+    return source, Input(hosts, case.lateness, files)
 
 
 def generated(case: Case, place: Path) -> tuple[Any, Input]:

@@ -107,7 +107,8 @@ def rotate(case: Case, place: Path) -> tuple[Input, Ledger]:
             log.rotate(way)
             assert case.lateness is not None
             each = [Input({n: f}, case.lateness).passed() for n, f in files.items()]
-            held = min(each) if way == "rename" else max(each)  # what is complete holds nothing
+            # What is complete holds nothing; what has been passed stays so.
+            held = max(held, min(each) if way == "rename" else max(each))
             files[str(len(files))] = []
     return flushed(case, running, files, log, str(len(files) - 1))
 

@@ -11,7 +11,6 @@ Times are whole milliseconds. A participant is a list of records in the order of
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +47,6 @@ class Input:
 
     participants: Participants
     lateness: int | None
-    cannot_move: int | None = None  # times after this do not move the watermark (future skew)
     files: Participants | None = None  # where the records stand, if not each participant in one
 
     def records(self) -> list[Record]:
@@ -62,37 +60,27 @@ class Input:
             return late
         for records in self.participants.values():
             for position, record in enumerate(records):
-                before = [r.ts for r in records[:position] if self._moves(r)]
+                before = [r.ts for r in records[:position]]
                 if before and record.ts < max(before) - self.lateness:
                     late.append(record)
         return late
 
     def in_time(self) -> list[Record]:
-        """All others, in the order in which functions see them; see `ties`."""
+        """All others, in the order in which functions see them: of time, then of their places."""
         late = {record.id for record in self.late()}
-        return sorted((r for r in self.records() if r.id not in late), key=lambda r: r.ts)
+        places = self.files or self.participants
+        records = [record for found in places.values() for record in found]
+        return sorted((r for r in records if r.id not in late), key=lambda r: r.ts)
 
-    def ties(self) -> bool:
-        """Whether records of different files have the same time: their order is open."""
-        where = defaultdict(set)
-        for name, records in (self.files or self.participants).items():
-            for record in records:
-                where[record.ts].add(name)
-        return any(len(names) > 1 for names in where.values())
-
-    def passed(self) -> float:
-        """The time that every participant has passed by the lateness, if no more is to come."""
-        assert self.lateness is not None, "with an end only"
-        times = [[r.ts for r in found if self._moves(r)] for found in self.participants.values()]
-        return min((max(found) - self.lateness if found else float("-inf")) for found in times)
-
-    def _moves(self, record: Record) -> bool:
-        return self.cannot_move is None or record.ts <= self.cannot_move
+    def passed(self) -> int:
+        """The time that every participant has passed by the lateness."""
+        assert self.lateness is not None
+        return min(max(r.ts for r in found) for found in self.participants.values()) - self.lateness
 
 
 def windows(window: Window, records: Iterable[Record]) -> list[Row]:
     """(key, start, end, n, total, low, last) of every window that has records, sorted."""
-    inside: dict[tuple[str, int, int], list[Record]] = defaultdict(list)
+    inside: dict[tuple[str, int, int], list[Record]] = {}
     ordered = list(records)
     for key in {record.key for record in ordered}:
         mine = [record for record in ordered if record.key == key]
@@ -135,12 +123,3 @@ def updates(records: Iterable[Record]) -> list[Row]:
         slates[record.key] = (n + 1, total + record.v)
         rows.append((record.key, *slates[record.key], record.id))
     return sorted(rows)
-
-
-def slates(records: Iterable[Record]) -> dict[str, tuple[int, int]]:
-    """Key -> (n, total) after all events."""
-    found: dict[str, tuple[int, int]] = {}
-    for record in records:
-        n, total = found.get(record.key, (0, 0))
-        found[record.key] = (n + 1, total + record.v)
-    return found
