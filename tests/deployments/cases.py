@@ -26,6 +26,7 @@ WINDOWS = (
     None,
 )
 TEXT = ("csv", "json")
+TRUSTED = inputs.T0 + 1_000_000_000  # what is later is too far ahead of the clock
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,10 @@ def as_read(case: Case, files: Participants) -> Participants:
     if case.lateness is None:
         return {name: files[name] for name in sorted(files)}
     seen = inputs.GROUP if case.kind == "parquet" else 1  # its statistics tell of so many rows
-    first = {name: min(r.ts for r in records[:seen]) for name, records in files.items()}
+    first = {}
+    for name, records in files.items():
+        times = [r.ts for r in records if seen > 1 or r.ts <= TRUSTED]
+        first[name] = min(times[:seen], default=TRUSTED)
     return {name: files[name] for name in sorted(files, key=lambda name: (first[name], name))}
 
 
@@ -144,10 +148,22 @@ def shuffled(case: Case, place: Path) -> tuple[Any, Input]:
     return in_files(case, place, files), given
 
 
+def broken_clocks(case: Case, place: Path) -> tuple[Any, Input]:
+    """Now and then somebody is in another century; this makes nobody late."""
+    random, records = case.random(), []
+    for record in case.records:
+        ahead = replace(record, id=record.id + 1000, ts=record.ts + 3_000_000_000_000)
+        records += [record, ahead] if random.random() < 0.1 else [record]
+    files = as_read(case, inputs.scattered(records, random.randint(1, 3), random))
+    given = Input(files, case.lateness, trusted=TRUSTED)
+    return in_files(case, place, files), given
+
+
 def hosts_in_one_file(case: Case, place: Path) -> tuple[Any, Input]:
     """One file in which every host reports its own progress."""
     hosts = inputs.by_host(case.records)
-    options = {"participant": "host", "participants": sorted(hosts)}
+    declared = {"participants": sorted(hosts)} if case.seed % 2 else {}
+    options = {"participant": "host", **declared}
     files = {"all": case.records}
     return in_files(case, place, files, **options), Input(hosts, case.lateness, files)
 
@@ -192,6 +208,7 @@ BOUNDED = {
         time_slices,
         scattered,
         shuffled,
+        broken_clocks,
         hosts_in_one_file,
         hosts_in_files,
         hosts_across_files,
