@@ -149,6 +149,7 @@ def test_undisturbed_it_gives_what_the_reference_gives(
     assert int(max(p.stem for p in (tmp_path / "ck" / "manifests").iterdir())) >= len(POINTS)
 
 
+@pytest.mark.long
 def test_killed_at_every_named_point(data: tuple[Path, Answer], tmp_path: Path) -> None:
     for batch, point in enumerate(POINTS):
         crash_at = f"{point}:{batch}"

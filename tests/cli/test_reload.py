@@ -150,9 +150,8 @@ def test_a_run_is_reloaded_and_goes_on_whatever_is_refused(live: Live) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "point", [pytest.param("before-switch", marks=pytest.mark.long), "after-switch"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["before-switch", "after-switch"])
 def test_killed_while_it_is_reloaded_it_is_one_program_or_the_other(live: Live, point: str) -> None:
     live.app(KEPT, 1)
     live.write(range(45))

@@ -17,6 +17,7 @@ def rows_of(sink: ms.Memory) -> Counter[tuple[Any, ...]]:
     return Counter((row["k"], row["window_start"].timestamp(), row["n"]) for row in sink.rows)
 
 
+@pytest.mark.long
 def test_a_running_flow_gets_windows_and_sinks_and_loses_them(tmp_path: Path) -> None:
     kept, added, raw = ms.Memory(), ms.Memory(), ms.Memory()
 

@@ -16,10 +16,11 @@ from millstream.api.config.trust import untrusted
 from millstream.cli import complain
 from millstream.cli.loading import load_application
 from millstream.io.mirrors import Address
+from millstream.io.records import MAX_LINE
+from millstream.run.lines import LineReceiver
+from millstream.run.listing import list_files
 from millstream.run.publishing import publish, stage_delivery
 from millstream.run.runner import plan_flow
-from millstream.run.sources import list_files
-from millstream.run.spool import _SEAL_BYTES, MAX_LINE, LineReceiver
 from millstream.showing import visible, visible_lines
 from millstream.state.manifests import Manifest
 
@@ -163,10 +164,11 @@ def test_a_path_that_was_given_may_be_a_link(tmp_path: Path) -> None:
     plan_flow(flow)
 
 
+@pytest.mark.long
 def test_the_rest_of_an_endless_line_is_no_record(tmp_path: Path) -> None:
     receiver = LineReceiver("in", ms.Socket("localhost", 1), tmp_path)
     receiver._seal_patiently = receiver.seal  # type: ignore[method-assign]
-    sent = MAX_LINE + 2 * _SEAL_BYTES
+    sent = MAX_LINE + 2 * 1024 * 1024
     for _ in range(0, sent, 1 << 16):
         receiver.feed(b"x" * (1 << 16))
     receiver.feed(b'{"forged": 1}')

@@ -44,7 +44,7 @@ MISTAKES: dict[str, tuple[str, int, list[str]]] = {
     "no source kind": (
         '[source.b]\npath = "x"\n',
         1,
-        ["kind is missing; use files, socket, stdin, generator, rate"],
+        ["kind is missing; use files, socket, stdin, http, generator, rate"],
     ),
     "sink in memory": (
         '[sink.m]\nfrom = "tweets"\nkind = "memory"\n',
