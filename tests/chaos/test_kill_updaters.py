@@ -149,10 +149,9 @@ def test_undisturbed_it_gives_what_the_reference_gives(
     assert int(max(p.stem for p in (tmp_path / "ck" / "manifests").iterdir())) >= len(POINTS)
 
 
-@pytest.mark.long
 def test_killed_at_every_named_point(data: tuple[Path, Answer], tmp_path: Path) -> None:
     for batch, point in enumerate(POINTS):
-        crash_at = f"{point}:{batch}"
+        crash_at = f"{point}:{batch}+"  # not every batch publishes something
         code = finish(spawn(data[0], tmp_path, crash_at=crash_at, app=UPDATERS))
         assert code == -signal.SIGKILL, f"{point}: {code} {failed(tmp_path)}"
         check_readable(tmp_path / "out")

@@ -187,7 +187,6 @@ def test_java_that_ends_at_once(here: Any, no_java: dict[str, str]) -> None:
 def test_unreachable_master(here: Any, no_java: dict[str, str]) -> None:
     result = here.run("run", here.app(), "--master", "spark://127.0.0.1:1", env=no_java)
     told(result, 2, "spark://127.0.0.1:1 cannot be reached", "refused", "--master")
-    assert result.seconds < 20
     told(here.run("run", "app.py", "--master", "sprak://x", env=no_java), 2, "local[*]")
 
 

@@ -16,8 +16,6 @@ from millstream.api.config.trust import untrusted
 from millstream.cli import complain
 from millstream.cli.loading import load_application
 from millstream.io.mirrors import Address
-from millstream.io.records import MAX_LINE
-from millstream.run.lines import LineReceiver
 from millstream.run.listing import list_files
 from millstream.run.publishing import publish, stage_delivery
 from millstream.run.runner import plan_flow
@@ -162,23 +160,6 @@ def test_a_path_that_was_given_may_be_a_link(tmp_path: Path) -> None:
     flow = ms.Flow("linked")
     flow.source(ms.Files(tmp_path / "in", time="ts")).sink(ms.Memory())
     plan_flow(flow)
-
-
-@pytest.mark.long
-def test_the_rest_of_an_endless_line_is_no_record(tmp_path: Path) -> None:
-    receiver = LineReceiver("in", ms.Socket("localhost", 1), tmp_path)
-    receiver._seal_patiently = receiver.seal  # type: ignore[method-assign]
-    sent = MAX_LINE + 2 * 1024 * 1024
-    for _ in range(0, sent, 1 << 16):
-        receiver.feed(b"x" * (1 << 16))
-    receiver.feed(b'{"forged": 1}')
-    receiver.feed(b'{"forged": 2}\n{"good": 1}\n')
-    receiver.seal()
-    pieces = sorted(tmp_path.glob("*.lines"))
-    lines = [line for piece in pieces for line in piece.read_bytes().splitlines()]
-    assert [line for line in lines if not line.startswith(b"x")] == [b'{"good": 1}']
-    assert sum(map(len, lines)) > MAX_LINE
-    assert len(lines) == 2
 
 
 # -- Spark's own files ----------------------------------------------------------------------------

@@ -22,6 +22,7 @@ SWITCHING = ("before-switch", "after-switch")  # while a program is replaced
 
 
 def crash_point(point: str, batch: int) -> None:
-    """Die here if a test asked for it."""
-    if os.environ.get("MILLSTREAM_CRASH_AT") == f"{point}:{batch}":
+    """Die here if a test asked for it: in this batch (`point:7`), or from one on (`point:7+`)."""
+    asked, _, at = os.environ.get("MILLSTREAM_CRASH_AT", "").partition(":")
+    if asked == point and (at == str(batch) or (at.endswith("+") and batch >= int(at[:-1]))):
         os.kill(os.getpid(), signal.SIGKILL)
