@@ -7,6 +7,7 @@ import io
 from rich.console import Console
 
 from millstream.cli.display import show_summary
+from millstream.run.ledger import summary
 from millstream.run.runner import Progress
 
 
@@ -21,6 +22,18 @@ def said(late: int, diverted: int = 0) -> str:
 def test_many_late_records_are_worth_a_word() -> None:
     assert "250 of 1,000 records (25%) came too late for 'users'" in said(200, 50)
     assert "lateness" in said(11)
+
+
+def test_a_single_record_of_the_future_is_worth_a_word() -> None:
+    account = {"offered": 1000, "aggregated": 1000, "future": 1}
+    progress = Progress(batch=3, rows=1000, ledger={"users": account})
+    out = io.StringIO()
+    show_summary(Console(file=out, width=200), progress, ["users"], "dead", "complete")
+    assert "1 record of 'users' is further ahead of the clock than max_future_skew" in (
+        out.getvalue()
+    )
+    assert "1 future" in summary(progress.ledger, ["users"])
+    assert "future" not in said(0)
 
 
 def test_a_few_are_not() -> None:

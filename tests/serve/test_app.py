@@ -274,6 +274,13 @@ def test_status(writer: Writer, serve: Serve) -> None:
     assert status["rates"]["rows_per_second"] == pytest.approx(10 / seconds)
 
 
+def test_records_of_the_future_are_counted(writer: Writer, serve: Serve) -> None:
+    writer.commit(ledger={"in": {"offered": 9, "aggregated": 9, "future": 2}})
+    client = serve(writer.path)
+    assert client.get("/status").json()["future"] == 2
+    assert 'millstream_records_total{step="in",way="future"} 2.0' in client.get("/metrics").text
+
+
 def test_status_says_whether_a_driver_holds_the_checkpoint(writer: Writer, serve: Serve) -> None:
     writer.commit(Put("a", {}))
     client = serve(writer.path)

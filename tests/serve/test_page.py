@@ -368,6 +368,14 @@ def test_hot_keys_lead_to_their_slates(site: Site, window: Window) -> None:
     window.shows("n", "9")
 
 
+def test_records_of_the_future_are_counted_beside_late_ones(site: Site, window: Window) -> None:
+    site.writer.commit(ledger={"in": account(9, aggregated=9, future=2)})
+    window.page.goto(site.url())
+    window.says("[data-tile='Late'] .note", "2 in the future")
+    assert window.text("[data-tile='Late'] .value") == "0"
+    window.says("#ledger-note", "✓ all 1 step balance")
+
+
 def test_a_flow_without_anything_is_shown(site: Site, window: Window) -> None:
     window.page.goto(site.url())
     window.says("#flow", "shops")

@@ -161,6 +161,16 @@ def test_a_time_far_ahead_of_the_clock_does_not_move_the_watermark() -> None:
         assert driver.output("late") == []
 
 
+def test_times_far_ahead_of_the_clock_are_counted() -> None:
+    with Driver(counting(max_future_skew="1h"), now=NOW) as driver:
+        driver.push("in", [at(1), at(3_600), at(3_601), at(7 * 86_400)]).step()
+        assert driver.ledger["in"]["future"] == 2
+        driver.push("in", [at(2), at(86_400)]).step()
+        assert driver.ledger["in"]["future"] == 3
+        account = driver.ledger["in"]
+        assert (account["offered"], account["aggregated"]) == (6, 6)  # kept, and not set aside
+
+
 def test_the_clock_closes_windows_of_arrival_time() -> None:
     flow = ms.Flow("arrival")
     stream = flow.source(ms.Generator(tuple), name="in")

@@ -167,6 +167,14 @@ def show_summary(
         console.print(told, markup=False, highlight=False, soft_wrap=True, style="yellow")
     for step in (name for name in steps if name in progress.ledger):
         account = progress.ledger[step]
+        if ahead := account.get("future", 0):
+            told = (
+                f"{ahead:,} record{'s' * (ahead != 1)} of {step!r} {'are' if ahead != 1 else 'is'} "
+                "further ahead of the clock than max_future_skew: kept in their windows, but they "
+                "move no watermark; look at the clock of whoever sent them, and at that of this "
+                "machine"
+            )
+            console.print(told, markup=False, highlight=False, soft_wrap=True, style="yellow")
         late, offered = account.get("late", 0) + account.get("diverted", 0), account["offered"]
         if late > _MANY_LATE * offered:
             told = (

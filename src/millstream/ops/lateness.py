@@ -58,12 +58,13 @@ class Watch:
         self.progress, self.participant = progress, participant
         self.source, self.most = source, most
         self.limit = future  # a time beyond it is not trusted
+        self.ahead = 0  # records beyond it
         self.reached = Reached()
         self.extents: dict[Place, Extent] = {}
         self._known: dict[Any, int] = dict(progress.latest)
         # By arrival nothing is late, and without a lateness nothing leaves before the end.
-        by_arrival = progress.horizon.clock is not None
-        self._lateness = None if by_arrival else progress.lateness
+        self._by_arrival = progress.horizon.clock is not None
+        self._lateness = None if self._by_arrival else progress.lateness
         self._declared = progress.awaited
 
     def mark(self, chunk: Chunk, place: Place, file: int | None, after: int | None) -> Int64 | None:
@@ -75,7 +76,10 @@ class Watch:
         """
         if not len(chunk):
             return None
-        seen = np.where(chunk.ts <= self.limit, chunk.ts, BEGIN)
+        trusted = chunk.ts <= self.limit
+        seen = np.where(trusted, chunk.ts, BEGIN)
+        if not self._by_arrival:
+            self.ahead += len(chunk) - int(np.count_nonzero(trusted))
         high = int(seen.max())
         self.reached.top = max(self.reached.top, high)
         if file is not None and file in self.progress.horizon.files:

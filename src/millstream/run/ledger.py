@@ -1,7 +1,8 @@
 """The ledger: where every record went, exact at every commit.
 
 Per step: offered = aggregated + dead + late + diverted + dropped. Steps that give results of their
-own, as windows and updaters do, also count these: `results`, and `failed` beside them.
+own, as windows and updaters do, also count these: `results`, and `failed` beside them. Sources
+count `future`: records so far ahead of the clock that they move no watermark; they go on like all.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def summary(ledger: dict[str, dict[str, int]], sources: list[str]) -> str:
     """The books in one line."""
     offered = sum(ledger.get(s, {}).get("offered", 0) for s in sources)
     parts = [f"{offered:,} read"]
-    for way in ("dead", "failed", "late", "dropped"):
+    for way in ("dead", "failed", "late", "dropped", "future"):
         number = sum(account.get(way, 0) for account in ledger.values())
         if number:
             parts.append(f"{number:,} {way}")

@@ -58,6 +58,7 @@ class Progress:
     windows: int = 0  # rows of results
     dead: int = 0
     late: int = 0
+    future: int = 0  # too far ahead of the clock to move the watermark
     ledger: dict[str, dict[str, int]] = field(default_factory=dict)
     done: bool = False
     paused: str | None = None
@@ -306,6 +307,7 @@ class Handle:
             windows=manifest.windows,
             dead=manifest.dead,
             late=sum(account.get("late", 0) for account in manifest.ledger.values()),
+            future=sum(account.get("future", 0) for account in manifest.ledger.values()),
             ledger=manifest.ledger,
             done=engine.done,
             paused=engine.paused,

@@ -104,6 +104,8 @@ class Task:
         for name, watch in self.watches.items():
             self.control.reached[name] = watch.reached
             self.control.extents[name] = list(watch.extents.values())
+            if watch.ahead:
+                self.ledger(name)["future"] += watch.ahead
         yield from self._finish()
 
     def keyed(self, items: Iterable[Item]) -> Iterator[Item]:

@@ -189,6 +189,7 @@ _STATUS = {
         "ledger": {"type": "object"},
         "dead": {"type": "integer"},
         "late": {"type": "integer"},
+        "future": {"type": "integer"},
         "hot": {"type": "object"},
         "graph": {"type": "object"},
         "history": {"type": "array"},

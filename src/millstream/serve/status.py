@@ -90,6 +90,7 @@ class View:
             "ledger": ledger,
             "dead": manifest.dead,
             "late": sum(account.get("late", 0) for account in ledger.values()),
+            "future": sum(account.get("future", 0) for account in ledger.values()),
             "hot": {name: _hot(about) for name, about in manifest.hot.items()},
             "graph": program.get("graph") or {"nodes": [], "edges": []},
             "history": live.history if live is not None else [],

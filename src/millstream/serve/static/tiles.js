@@ -19,7 +19,7 @@ export class Tiles {
       ["Watermark", watermark(status)],
       ["Lag", lag(status)],
       ["Dead letters", dead(status)],
-      ["Late", { value: few(numberOf(status.late)) }],
+      ["Late", late(status)],
     ]);
   }
 }
@@ -59,6 +59,16 @@ function lag(status) {
 function dead(status) {
   const number = numberOf(status.dead);
   return { value: few(number), note: number ? "kept with reasons" : "", warn: number > 0 };
+}
+
+// Records of the future are no less a matter of time, and of somebody's clock.
+function late(status) {
+  const ahead = numberOf(status.future ?? 0);
+  return {
+    value: few(numberOf(status.late)),
+    note: ahead ? `${few(ahead)} in the future` : "",
+    warn: ahead > 0,
+  };
 }
 
 // The same in one line, for where there are no tiles.
