@@ -35,8 +35,8 @@ class Settings:
     retain: committed batches kept for going back.
     poll: seconds between looks at idle sources.
     disk_full_wait: seconds to wait for room when the disk is full.
-    function_timeout: how long one call of a function may take, before its worker is ended and the
-        task tried again, once; None lets it take for ever.
+    function_timeout: how long one call of a function may take, before it is given up with its
+        worker and tried again, once; None lets it take for ever.
     stop_timeout: seconds the current batch has to end after a stop, before it is given up.
     debug: show Spark's log, and compare what windows keep with recomputation at every slide.
     serve: serve slates and status over HTTP while the flow runs: a port, or "host:port".

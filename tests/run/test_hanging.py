@@ -18,8 +18,13 @@ import pytest
 import millstream as ms
 from millstream.errors import RunError
 from millstream.run.calls import Call, calling, described
+from millstream.run.engine import Engine
+from millstream.run.executors import InProcess
+from millstream.run.runner import plan_flow
 from millstream.run.watching import Attempt, Notes, Same, hung, leave_note, watched
-from millstream.testing import Driver
+from millstream.settings import Settings
+from millstream.state.checkpoint import Checkpoint
+from millstream.testing import Driver, run_in_process
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -47,6 +52,8 @@ class Waiting(ms.Aggregate):
         self.stopped, self.method = stopped, method
 
     def zero(self) -> int:
+        if self.method == "zero":
+            self.stopped.wait()
         return 0
 
     def add(self, state: int, value: int) -> int:
@@ -55,6 +62,8 @@ class Waiting(ms.Aggregate):
         return state + value
 
     def combine(self, left: int, right: int) -> int:
+        if self.method == "combine":
+            self.stopped.wait()
         return left + right
 
     def result(self, state: int) -> int:
@@ -74,6 +83,26 @@ class Job(ms.MapReduce):
 
     def reduce(self, key: Any, values: list[Any], window: ms.Window) -> Any:
         yield key, len(values)
+
+
+class Gathering:
+    """A program in the form with `close`."""
+
+    def __init__(self, stopped: Stopped) -> None:
+        self.stopped = stopped
+
+    def map(self, key: Any, value: Any) -> Any:
+        yield value["v"], 1
+
+    def setup(self) -> None:
+        """Nothing is gathered."""
+
+    def close(self) -> Any:
+        self.stopped.wait()
+        return ()
+
+    def reduce(self, key: Any, values: Any) -> Any:
+        yield key, len(list(values))
 
 
 def steps(stopped: Stopped) -> dict[str, tuple[Any, str]]:
@@ -107,7 +136,26 @@ def steps(stopped: Stopped) -> dict[str, tuple[Any, str]]:
         if event.key == 1:
             stopped.wait()
 
+    def parted(key: Any) -> int:
+        if key == 1:
+            stopped.wait()
+        return 0
+
     return {
+        "agg zero": (lambda s: s.key_by("v").agg(x=Waiting(stopped, "zero")), "value 0"),
+        "agg combine": (
+            lambda s: s.key_by().window(ms.sliding("2s", "1s")).agg(x=Waiting(stopped, "combine")),
+            "combine of ",
+        ),
+        "agg partition": (
+            lambda s: s.key_by("v", partition=parted).agg(n=ms.count()),
+            "partition of key 1",
+        ),
+        "updated partition": (
+            lambda s: s.key_by("v", partition=parted).update(updated, name="updated"),
+            "partition of key 1",
+        ),
+        "Gathering.map": (lambda s: s.map_reduce(Gathering(stopped)), "close()"),
         "map": (lambda stream: stream.map(mapped), '"v":1'),
         "flat_map": (lambda stream: stream.flat_map(generated), '"v":1'),
         "processed": (lambda stream: stream.process(processed), '"v":1'),
@@ -152,6 +200,35 @@ def test_the_stack_says_operator_and_record_or_key(place: str) -> None:
         thread.join()
     assert call.operator == place.split()[0]
     assert given in call.given
+
+
+def test_the_stack_says_source_and_place_of_a_reader(tmp_path: Path) -> None:
+    stopped = Stopped()
+
+    def reader(file: Any) -> Any:
+        for position, v in enumerate(range(3)):
+            if v == 2:
+                stopped.wait()
+            yield position, {"v": v}
+
+    (tmp_path / "one.bin").write_text("x")
+    flow = ms.Flow("hanging")
+    files = ms.Files(tmp_path / "one.bin", reader=reader, schema="v bigint")
+    flow.source(files, name="odd").sink(ms.Memory())
+    seen: list[Any] = []
+
+    def look() -> None:
+        assert stopped.here.wait(30)
+        found = calling(sys._current_frames()[stopped.thread])
+        seen.append(None if found is None else described(found[0]))
+        stopped.go.set()
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    run_in_process(flow, tmp_path / "ck")
+    looking.join()
+    (call,) = seen
+    assert call == Call("odd", f"file {tmp_path / 'one.bin'} after position 1")
 
 
 def test_the_next_call_is_another_one() -> None:
@@ -272,6 +349,99 @@ def test_settings_refuse_what_makes_no_sense() -> None:
         ms.Settings(stop_timeout=-1)
 
 
+# -- in the driver ---------------------------------------------------------------------------------
+
+
+def handing(fn: Any, rows: int = 3) -> ms.Flow:
+    flow = ms.Flow("handing")
+    made = [{"ts": START + timedelta(seconds=v), "v": v} for v in range(rows)]
+    flow.source(ms.Generator(lambda: iter(made), time="ts"), name="in").sink(ms.Call(fn), name="to")
+    return flow
+
+
+def test_a_call_that_hangs_is_made_again_once_and_then_named(tmp_path: Path) -> None:
+    got: list[int] = []
+    hang = threading.Event()
+
+    def fn(row: dict[str, Any]) -> None:
+        got.append(row["v"])
+        if row["v"] == 1 and not hang.is_set():
+            hang.wait(60)
+
+    flow = handing(fn)
+    with pytest.raises(RunError) as caught:
+        run_in_process(flow, tmp_path / "ck", function_timeout="100ms")
+    text = str(caught.value)
+    assert text.startswith("sink 'to' hangs: its function had not returned after 100ms on {")
+    assert "'v': 1}, 2 times" in text and "handed over again at the next start" in text
+    assert got == [0, 1, 1]
+    hang.set()
+    run_in_process(flow, tmp_path / "ck")
+    assert got == [0, 1, 1, 0, 1, 2]  # neither of the two that were given up goes on
+
+
+def test_a_call_that_returns_the_second_time_is_no_error(tmp_path: Path) -> None:
+    got, threads = list[int](), set[int]()
+    never = threading.Event()
+
+    def fn(row: dict[str, Any]) -> None:
+        got.append(row["v"])
+        threads.add(threading.get_ident())
+        if got == [0, 1]:
+            never.wait(60)
+
+    run_in_process(handing(fn), tmp_path / "ck", function_timeout="100ms")
+    never.set()
+    assert got == [0, 1, 1, 2]
+    assert len(threads) == 2
+
+
+def test_all_calls_are_made_on_one_thread(tmp_path: Path) -> None:
+    threads = set[int]()
+
+    def fn(row: dict[str, Any]) -> None:
+        threads.add(threading.get_ident())  # a connection to a database may belong to one
+
+    flow = ms.Flow("handing")
+    path = tmp_path / "in.jsonl"
+    source = flow.source(ms.Files(write(path, 40), time="ts"))
+    source.sink(ms.Call(fn), name="to")
+    source.sink(ms.Call(fn), name="too")
+    run_in_process(flow, tmp_path / "ck", batch_rows=10, batch_bytes=200)
+    assert len(threads) == 1
+
+
+def test_a_generator_that_gives_nothing_for_long_is_noticed_and_waited_for(tmp_path: Path) -> None:
+    go = threading.Event()
+
+    def rows() -> Any:
+        yield {"v": 1}
+        go.wait(30)
+        yield {"v": 2}
+
+    flow, got = ms.Flow("quiet"), ms.Memory()
+    flow.source(ms.Generator(rows), name="in").sink(got, name="to")
+    plan, place = plan_flow(flow), Checkpoint(tmp_path / "ck")
+    place.lock()
+    engine = Engine(plan, place, Settings(parallelism=1, function_timeout="100ms"))
+    told: list[str] = []
+
+    def notice() -> None:
+        told.extend(engine.notes)
+        assert list(engine.silent) == ["in"]
+        go.set()
+
+    engine.on_pause = notice
+    engine.open(1)
+    while not engine.done:
+        engine.step(InProcess(plan, 1))
+        time.sleep(0.01)
+    engine.close()
+    (note,) = told
+    assert note.startswith("source 'in': its generator has given nothing for 100ms")
+    assert [row["v"] for table in got.tables for row in table.to_pylist()] == [1, 2]
+
+
 # -- Spark -----------------------------------------------------------------------------------------
 
 
@@ -310,3 +480,20 @@ def test_on_spark_a_hanging_and_a_dying_function_are_named_with_their_record(
         assert text.startswith(expected)
         assert f'"v":{7 if fn is hangs else 5}' in text and "\n" not in text
         assert not (checkpoint / "tasks").exists()
+
+
+def test_on_spark_a_reader_that_hangs_is_named_with_its_place(tmp_path: Path) -> None:
+    def reader(file: Any) -> Any:
+        yield 3, {"ts": START, "v": 1}
+        time.sleep(600)
+
+    (tmp_path / "one.bin").write_text("x")
+    flow = ms.Flow("reading")
+    files = ms.Files(tmp_path / "one.bin", reader=reader, schema="ts timestamp, v int", time="ts")
+    flow.source(files, name="odd").sink(ms.Memory())
+    with pytest.raises(RunError) as caught:
+        flow.run(tmp_path / "ck", master="local[2]", function_timeout="1s")
+    assert str(caught.value).startswith(
+        "'odd' hangs: its function had not returned after 1s on file "
+        f"{tmp_path / 'one.bin'} after position 3, and its worker was ended"
+    )

@@ -24,12 +24,16 @@ from millstream.errors import CheckpointError, RunError
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.run import lines, spool
 from millstream.run.batch import RateSplit, SpoolSplit
+from millstream.run.engine import Engine
 from millstream.run.generating import GeneratorReceiver
 from millstream.run.lines import LineReceiver, SocketReceiver
 from millstream.run.reading import read
 from millstream.run.received import SpoolTracker
+from millstream.run.runner import plan_flow
 from millstream.run.sources import RateTracker, resolve_format
 from millstream.run.spool import Receiver
+from millstream.settings import Settings
+from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import SourceState
 from millstream.testing import run_in_process
 from tests.run.pieces import pieces
@@ -221,6 +225,80 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     waiting.join(5)
     source.poll()
     assert texts(source.take(MUCH, MUCH, 1)) == [b"1\n", b"2\n"]
+
+
+def no_room(path: Path, data: bytes) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_a_full_disk_takes_at_the_stop_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver = Lines(tmp_path)
+    source = tracker(receiver)
+    monkeypatch.setattr(spool, "write_durably", no_room)
+    receiver.feed(b"1\n2\n")
+    with pytest.raises(OSError, match="No space left"):
+        source.poll()
+    receiver.feed(b"3\n4")
+    with pytest.raises(RunError) as caught:
+        source.close()
+    assert str(caught.value).startswith(
+        "source 'lines': 3 records that were received are lost: they cannot be written to"
+    )
+    assert "No space left on device" in str(caught.value)
+
+
+@pytest.mark.parametrize("replayable", [True, False])
+def test_a_full_disk_at_the_end_of_a_run_is_never_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replayable: bool
+) -> None:
+    drawn = threading.Event()
+
+    def rows() -> Iterator[dict[str, int]]:
+        yield {"n": 1}
+        yield {"n": 2}
+        drawn.set()
+        time.sleep(0.3)
+
+    flow = ms.Flow("full")
+    flow.source(ms.Generator(rows, replayable=replayable), name="in").sink(ms.Memory())
+    plan = plan_flow(flow)
+    place = Checkpoint(tmp_path / "ck")
+    place.lock()
+    engine = Engine(plan, place, Settings(parallelism=1))
+    monkeypatch.setattr(spool, "write_durably", no_room)
+    engine.open(1)
+    drawn.wait(10)
+    if replayable:  # it is called again, and gives them again
+        engine.close()
+    else:
+        with pytest.raises(RunError, match="source 'in': 2 records that were received are lost"):
+            engine.close()
+    again = Checkpoint(tmp_path / "ck")
+    again.lock()  # it was given back
+    again.close()
+
+
+def test_many_hanging_generators_are_left_together(tmp_path: Path) -> None:
+    never = threading.Event()
+    flow = ms.Flow("hanging")
+    streams = [
+        flow.source(ms.Generator(lambda: iter(never.wait, True)), name=f"in{i}") for i in range(6)
+    ]
+    for stream in streams:
+        stream.sink(ms.Memory())
+    place = Checkpoint(tmp_path / "ck")
+    place.lock()
+    engine = Engine(plan_flow(flow), place, Settings(parallelism=1, stop_timeout=1))
+    engine.open(1)
+    waited: list[float] = []
+    for one in engine.trackers.values():
+        receiver = one.receiver  # type: ignore[attr-defined]
+        receiver.join = lambda timeout: waited.append(timeout)
+    engine.close()
+    never.set()
+    assert len(waited) == 6 and max(waited) <= 0.25
 
 
 def test_a_receiver_far_ahead_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,7 +507,8 @@ def test_a_disk_that_cannot_be_written_ends_the_run(
         connection.sendall(b"one\n")
         until(lambda: receiver.finished)
     assert "what was received cannot be written" in str(receiver.error)
-    receiver.stop()
+    with pytest.raises(RunError, match="1 record that was received is lost"):
+        receiver.stop()
 
 
 # -- sockets --------------------------------------------------------------------------------------

@@ -12,7 +12,18 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-from millstream.ops import closing, holding, partitioning, processing, records, updates
+from millstream.api import programs
+from millstream.io import programmed
+from millstream.ops import (
+    closing,
+    holding,
+    partitioning,
+    preparing,
+    processing,
+    records,
+    running,
+    updates,
+)
 from millstream.ops.codec import decode_row
 from millstream.ops.records import as_json, shown
 from millstream.run import pairing, steps
@@ -39,6 +50,10 @@ def _event(here: Locals) -> str:
     return f"key {shown(here['cell'].key)}{value}"
 
 
+def _empty(here: Locals) -> str:
+    return "zero(), for an empty state"
+
+
 # What each loop was about when it called a function, by its local variables.
 _LOOPS: dict[CodeType, Callable[[Locals], str]] = {
     records.apply.__code__: _record,
@@ -57,10 +72,16 @@ _LOOPS: dict[CodeType, Callable[[Locals], str]] = {
     holding.ObjectKernel._combine.__code__: lambda here: (
         f"combine of {shown(here['left'])} and {shown(here['right'])}"
     ),
+    running._Total.start.__code__: _empty,
+    running._Total.forget.__code__: _empty,
+    preparing._filled.__code__: _empty,
+    programs.MapSplit.close.__code__: lambda here: "close(), at the end of a piece of input",
+    programs._begun.__code__: lambda here: "setup()",
+    programmed._placed.__code__: lambda here: f"file {here['path']} {here['after']}",
     partitioning.shards_of.__code__: lambda here: f"partition of key {shown(here['key'])}",
 }
 # What tells one turn of a loop from the next; other functions of the table are called per call.
-_TURNS = ("index", "at", "us", "src", "pos")
+_TURNS = ("index", "at", "us", "src", "pos", "last")
 
 
 def calls_functions(code: CodeType) -> bool:
@@ -99,11 +120,12 @@ def _operator(frame: FrameType | None) -> str:
     while frame is not None:
         here = frame.f_locals
         owner = getattr(here.get("self"), "job", None)
-        for one in (here.get("node"), here.get("job"), here.get("around"), owner):
+        known = [here.get(name) for name in ("node", "job", "around", "source", "program")]
+        for one in (*known, owner):
             name = getattr(one, "name", None)
             if isinstance(name, str):
                 return name
-        if frame.f_code is records.apply.__code__:
-            return str(here.get("operator"))
+        if isinstance(here.get("operator"), str):
+            return str(here["operator"])
         frame = frame.f_back
     return "the flow"

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from millstream.api.sinks import FileSink
+from millstream.durations import text
 from millstream.errors import RunError
 from millstream.io.claims import Claim, Lease
 from millstream.io.writers import discard_staged
@@ -38,10 +39,12 @@ from millstream.run.batch import AnySplit, Batch, Control, Item, held_back
 from millstream.run.choosing import measure, single_values
 from millstream.run.executors import Executor
 from millstream.run.faults import crash_point
+from millstream.run.handing import Hands
 from millstream.run.mirroring import Mirrors
 from millstream.run.program import check_owners, check_program, owner_of, renew_lease
 from millstream.run.publishing import publish, recover, stage_delivery
 from millstream.run.sources import make_tracker, progress_of
+from millstream.run.spool import PATIENCE
 from millstream.run.spreading import Spreading, readers
 from millstream.run.tracking import Tracker
 from millstream.settings import Settings
@@ -79,6 +82,7 @@ class Engine:
         self.done = False
         self.paused: str | None = None
         self.on_pause: Callable[[], None] = lambda: None
+        self.silent: dict[str, float] = {}  # sources whose generator hangs, by the clock since when
         self.watermarks: dict[str, int] = {}
         self.rows_target = min(settings.batch_rows, _FIRST_ROWS)
         self.last_seconds = 0.0
@@ -90,6 +94,7 @@ class Engine:
         self.ordered: dict[str, int] = {}  # sources read in order, up to which batch
         self.readers: dict[str, int] = {}  # tasks that read each source in the last batch
         self.mirrors: Mirrors | None = None
+        self.hands = Hands(settings.function_micros)
         self._claims: list[Claim] = []
         self._dropped = False  # state was dropped, and no manifest says so yet
         self._to_deliver: dict[str, Any] = {sink.name: sink.spec for sink in plan.sinks()}
@@ -114,7 +119,7 @@ class Engine:
             published = self.checkpoint.published()
             if published is None or published.batch != latest.batch:
                 known = published is not None or latest.batch == 0
-                recover(latest, self._to_deliver, self.checkpoint.staged, known=known)
+                recover(latest, self._to_deliver, self.checkpoint.staged, self.hands, known=known)
                 self.checkpoint.mark_published(latest.batch)
         self._follow(program)
         program, self.notes = adopt(self.plan, program, self.manifest)
@@ -191,13 +196,27 @@ class Engine:
         return known
 
     def close(self) -> None:
-        """Stop receivers and give the checkpoint back."""
-        for tracker in self.trackers.values():
-            tracker.close()
+        """Stop receivers and give the checkpoint back; raises if something received is lost."""
+        lost = self._stop_receiving()
         if self.mirrors is not None:
             self.mirrors.close()
+        self.hands.close()
         _release(self._claims)
         self.checkpoint.close()
+        if lost:
+            raise RunError("; ".join(lost))
+
+    def _stop_receiving(self) -> list[str]:
+        """Stop all receivers together, and say what was received and could not be kept."""
+        lost = []
+        for tracker in self.trackers.values():
+            tracker.ask_to_stop(min(PATIENCE, self.settings.stop_timeout / 4))
+        for tracker in self.trackers.values():
+            try:
+                tracker.close()
+            except RunError as error:
+                lost.append(str(error))
+        return lost
 
     def _claim(
         self, plan: Plan, program: dict[str, Any], before: Lease, newest: int
@@ -253,6 +272,26 @@ class Engine:
     def _poll(self, executor: Executor) -> None:
         for tracker in self.trackers.values():
             tracker.poll(executor.first_times)
+        self._notice_silence()
+
+    def _notice_silence(self) -> None:
+        """Say once of a generator that it has given nothing for long; it may have nothing to give.
+
+        So it is no error, as a quiet socket is none.
+        """
+        limit = self.settings.function_micros
+        for name, tracker in self.trackers.items():
+            seconds = tracker.silent()
+            if limit is None or seconds * 1e6 < limit:
+                self.silent.pop(name, None)
+            elif name not in self.silent:
+                self.silent[name] = self.clock() - seconds
+                self.notes = [
+                    *self.notes,
+                    f"source {name!r}: its generator has given nothing for {text(limit)} "
+                    "(function_timeout); it is waited for: look there if it should have something",
+                ]
+                self.on_pause()
 
     def _parallelism(self, pending: int, parts: int) -> int:
         if self.settings.parallelism is not None:
@@ -429,7 +468,9 @@ class Engine:
         before, self.manifest, self._dropped = self.manifest, manifest, False
         crash_point("after-manifest", batch.number)
         self._check_claims()
-        self._patiently(lambda: publish(manifest, self._to_deliver, self.checkpoint.staged))
+        self._patiently(
+            lambda: publish(manifest, self._to_deliver, self.checkpoint.staged, self.hands)
+        )
         if self.mirrors is not None:
             self.mirrors.publish(manifest, before)
         crash_point("published", batch.number)

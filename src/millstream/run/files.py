@@ -400,6 +400,13 @@ class FilesTracker:
         """Files belong to the user: nothing is removed."""
         self._taken = {}
 
+    def silent(self) -> float:
+        """Readers are asked in tasks."""
+        return 0.0
+
+    def ask_to_stop(self, patience: float) -> None:
+        """Nothing is received."""
+
     def close(self) -> None:
         """Nothing is held open."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,22 @@ class GeneratorReceiver(Receiver):
         self._size = 0.0
         self._row = SEAL_BYTES / _FEW  # about the bytes of a row
         self._schema = None if spec.schema is None else parse_schema(spec.schema)
+        self.sent_again = bool(spec.replayable)
+        self._asked = time.monotonic()  # when it was asked for the next record
+
+    def silent(self) -> float:
+        """For how many seconds the generator has not given what it was asked for."""
+        return 0.0 if self.finished or not self.is_alive() else time.monotonic() - self._asked
 
     def receive(self) -> None:
         skip = self.already if self.spec.replayable else 0
+        self._asked = time.monotonic()
         for item in self.spec.fn():
             table = _as_table(item)
             size = 1 if table is None else len(table)
             if skip >= size:
                 skip -= size
+                self._asked = time.monotonic()
                 continue
             if table is not None:
                 self._put_table(table.slice(skip), table.nbytes * (size - skip) / size)
@@ -43,6 +52,7 @@ class GeneratorReceiver(Receiver):
             skip = 0
             if self._stopping.is_set():  # not before: what was drawn cannot be put back
                 return
+            self._asked = time.monotonic()
 
     def _put_row(self, row: Any) -> None:
         with self._lock:

@@ -18,7 +18,7 @@ import msgspec
 from millstream.api.sources import Http
 from millstream.io.lines import BOM, scan
 from millstream.run.posting import PostServer
-from millstream.run.spool import AHEAD, Receiver, Sealed
+from millstream.run.spool import AHEAD, PATIENCE, Receiver, Sealed
 from millstream.run.taken import AnotherBody, Taken, TakenKeys
 
 
@@ -38,6 +38,7 @@ class PostReceiver(Receiver):
 
     suffix = "posts"
     worth = 1  # somebody waits for the answer
+    sent_again = True  # who got no answer asks again
 
     def __init__(self, name: str, spec: Http, directory: Path) -> None:
         super().__init__(name, spec, directory)
@@ -131,10 +132,9 @@ class PostReceiver(Receiver):
     def receive(self) -> None:
         self._server.serve()
 
-    def stop(self) -> None:
-        self._stopping.set()
+    def ask_to_stop(self, patience: float = PATIENCE) -> None:
+        super().ask_to_stop(patience)
         self._server.stop()
-        super().stop()
 
 
 def _taken(posts: Iterable[Post]) -> Iterable[Taken]:

@@ -16,8 +16,8 @@ import pyarrow as pa
 from millstream.api.sinks import Call, Console, FileSink, Memory
 from millstream.errors import RunError
 from millstream.io.writers import check_staged, publish_file
-from millstream.ops.records import describe, shown
 from millstream.run.faults import crash_point
+from millstream.run.handing import Hands
 from millstream.run.mirroring import RowMirror
 from millstream.showing import visible
 from millstream.state.manifests import Manifest, Output, staged_at
@@ -37,7 +37,14 @@ def stage_delivery(directory: Path, batch: int, sink: str, table: pa.Table) -> O
     return Output(sink, path.name, None, len(table), len(data), zlib.crc32(data))
 
 
-def recover(manifest: Manifest, sinks: dict[str, Any], deliveries: Path, *, known: bool) -> None:
+def recover(
+    manifest: Manifest,
+    sinks: dict[str, Any],
+    deliveries: Path,
+    hands: Hands | None = None,
+    *,
+    known: bool,
+) -> None:
     """Publish a batch after a crash: what was staged must still be what was written.
 
     `known`: the batch is certain not to be published; otherwise rows that are no longer staged
@@ -58,10 +65,12 @@ def recover(manifest: Manifest, sinks: dict[str, Any], deliveries: Path, *, know
                 f"known whether sink {output.sink!r} got its {output.rows} rows; to go on without "
                 "them remove the file 'published' in the checkpoint"
             )
-    publish(manifest, sinks, deliveries)
+    publish(manifest, sinks, deliveries, hands)
 
 
-def publish(manifest: Manifest, sinks: dict[str, Any], deliveries: Path) -> None:
+def publish(
+    manifest: Manifest, sinks: dict[str, Any], deliveries: Path, hands: Hands | None = None
+) -> None:
     """Give files their final names, then hand rows to the sinks in this process."""
     outputs = located(manifest, sinks, deliveries)
     for number, (output, staged, final) in enumerate(outputs):
@@ -72,7 +81,7 @@ def publish(manifest: Manifest, sinks: dict[str, Any], deliveries: Path) -> None
     for output, staged, final in outputs:
         if final is None and staged.exists():
             table = pa.ipc.open_file(pa.py_buffer(staged.read_bytes())).read_all()
-            _deliver(output.sink, sinks.get(output.sink), table, manifest.batch)
+            _deliver(output.sink, sinks.get(output.sink), table, manifest.batch, hands or Hands())
             os.replace(staged, _done(staged))
 
 
@@ -92,7 +101,7 @@ def _done(staged: Path) -> Path:
     return staged.with_name(staged.name + _DONE)
 
 
-def _deliver(name: str, sink: Any, table: pa.Table, batch: int) -> None:
+def _deliver(name: str, sink: Any, table: pa.Table, batch: int, hands: Hands) -> None:
     match sink:
         case Memory():
             sink.tables.append(table)
@@ -101,14 +110,7 @@ def _deliver(name: str, sink: Any, table: pa.Table, batch: int) -> None:
         case RowMirror():
             sink.deliver(table, batch)
         case Call():
-            for row in table.to_pylist():
-                try:
-                    sink.fn(row)
-                except BaseException as error:  # a user's function may raise anything
-                    raise RunError(
-                        f"sink {name!r}: {visible(describe(error))} on {shown(row)}; the batch is "
-                        "committed, and its rows are handed over again at the next start"
-                    ) from error
+            hands.hand(name, sink.fn, table.to_pylist())
 
 
 def _print(name: str, sink: Console, table: pa.Table, batch: int) -> None:

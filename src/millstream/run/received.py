@@ -108,6 +108,12 @@ class SpoolTracker(WithoutFiles):
         taken, self._taken = self._taken, []
         self.receiver.forget(taken)
 
+    def silent(self) -> float:
+        return self.receiver.silent()
+
+    def ask_to_stop(self, patience: float) -> None:
+        self.receiver.ask_to_stop(patience)
+
     def close(self) -> None:
         self.receiver.stop()
 

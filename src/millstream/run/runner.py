@@ -37,6 +37,8 @@ from millstream.state.checkpoint import SCRATCH, Checkpoint
 from millstream.state.manifests import SourceState
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
+
     from millstream.api.flow import Flow
     from millstream.serve.server import Server
 
@@ -63,7 +65,7 @@ class Progress:
     done: bool = False
     paused: str | None = None
     elapsed: float = 0.0
-    notes: tuple[str, ...] = ()  # what was said at the start: windows added, what is not filled
+    notes: tuple[str, ...] = ()  # what was said: windows added, what is not filled, who hangs
 
 
 class Handle:
@@ -189,7 +191,7 @@ class Handle:
         try:
             session, ours = open_session(self._flow, self._settings, scratch)
             self._ours = ours
-            self._executor = OnSpark(session, self._engine.plan)
+            self._executor = self._on_spark(session, self._engine.plan)
             self._engine.open(self._executor.cores)
             self._loop()
         except MillstreamError as error:
@@ -215,8 +217,21 @@ class Handle:
                     close_session(session)
                     remove_scratch(scratch)
             finally:
-                self._engine.close()  # last: the next run may begin as soon as it can lock
+                self._close()  # last: the next run may begin as soon as it can lock
                 self._stopping.set()  # nobody need wait for a stop any more
+
+    def _close(self) -> None:
+        """Let go of the checkpoint; what is lost by that is said first."""
+        try:
+            self._engine.close()
+        except RunError as error:
+            before = self._error
+            self._error = error if before is None else RunError(f"{error}. Before that: {before}")
+            self._error.__cause__ = before
+
+    def _on_spark(self, context: SparkContext, plan: Plan) -> OnSpark:
+        checkpoint, timeout = self._engine.checkpoint.path, self._settings.function_micros
+        return OnSpark(context, plan, checkpoint, timeout)
 
     def _loop(self) -> None:
         engine = self._engine
@@ -258,7 +273,7 @@ class Handle:
         def prepare(plan: Plan) -> None:
             if any(isinstance(sink.spec, Redis) for sink in plan.sinks()):
                 require_redis()
-            ready.append(OnSpark(before.context, plan))
+            ready.append(self._on_spark(before.context, plan))
 
         try:
             found = replace_program(
@@ -352,6 +367,7 @@ class Handle:
             held_by=held_by,
             paused=progress.paused,
             history=list(self._history),
+            silent=dict(engine.silent),
         )
 
 

@@ -11,6 +11,7 @@ import sysconfig
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, NoneType
 from typing import Any
@@ -39,8 +40,11 @@ _MARK = "millstream-error:"
 class OnSpark:
     """Runs the tasks of a flow's batches in one Spark session."""
 
-    def __init__(self, context: SparkContext, plan: Plan) -> None:
+    def __init__(
+        self, context: SparkContext, plan: Plan, checkpoint: Path, timeout: int | None
+    ) -> None:
         self.context = context
+        self.watch = Attempt(str(checkpoint), "", 0, timeout)
         self.cores = max(1, self.context.defaultParallelism)
         self.plan = plan
         _send_by_value(plan)
@@ -64,8 +68,7 @@ class OnSpark:
             return self._collected(
                 self.context.parallelize([0], 1).mapPartitions(
                     lambda rest: _all_levels(program, batch, splits, rest)
-                ),
-                batch,
+                )
             )
         rdd = self.context.parallelize(list(enumerate(parts)), len(parts)).mapPartitions(
             lambda given: _ingest(program, batch, given)
@@ -76,38 +79,41 @@ class OnSpark:
                 .partitionBy(batch.parallelism, lambda part: part)
                 .mapPartitionsWithIndex(_level(program, batch, level))
             )
-        return self._collected(rdd, batch)
+        return self._collected(rdd)
 
     def first_times(self, fmt: Format, paths: list[str], limit: int) -> list[int | None]:
         """The first time in each file: a small job of its own."""
+        name = next((name for name, one in self.plan.formats.items() if one is fmt), "a source")
+        parts = min(len(paths), self.cores)
+        watch = self.watch
         return self._collected(
-            self.context.parallelize(paths, min(len(paths), self.cores)).mapPartitions(
-                lambda mine: _marked(lambda: first_times(fmt, mine, limit))
+            self.context.parallelize(paths, parts).mapPartitionsWithIndex(
+                lambda part, mine: _watched(
+                    watch, f"first-{part}", lambda: _first_times(name, fmt, mine, limit)
+                )
             )
         )
 
-    def _collected(self, rdd: RDD[Any], batch: Batch | None = None) -> list[Any]:
+    def _collected(self, rdd: RDD[Any]) -> list[Any]:
         """What a job gives; what its tasks noted, if some failed, is read and removed."""
-        notes = None if batch is None else Notes(batch.checkpoint)
-        if notes is not None:
-            notes.remove()  # of an earlier run
+        notes = Notes(self.watch.checkpoint)
+        notes.remove()  # of an earlier run
         try:
             return list(rdd.collect())
         except (PySparkException, ConnectionError, EOFError) as error:
-            raise self._told(error, batch, notes) from error
+            raise self._told(error, notes) from error
         except Exception as error:
             if type(error).__module__.startswith("py4j"):
-                raise self._told(error, batch, notes) from error
+                raise self._told(error, notes) from error
             raise
         finally:
-            if notes is not None:
-                notes.remove()
+            notes.remove()
 
-    def _told(self, error: Exception, batch: Batch | None, notes: Notes | None) -> RunError:
+    def _told(self, error: Exception, notes: Notes) -> RunError:
         steps = _with_functions(self.plan)
-        if batch is None or notes is None or _MARK in str(error):
+        if _MARK in str(error):
             return told(error, steps)
-        return hung(notes, "*", batch.function_timeout) or told(error, steps, notes.calls("call"))
+        return hung(notes, "*", self.watch.timeout) or told(error, steps, notes.calls("call"))
 
     def cancel(self) -> None:
         """Give up the job under way, from another thread; Spark ends the workers it is in."""
@@ -159,16 +165,25 @@ def _loaded(program: Any) -> Plan:
 
 
 def _task(batch: Batch, level: int, part: int, work: Any) -> Iterator[Item]:
-    """One attempt at a task, with the functions it calls watched."""
+    """One attempt at a task of a batch, with the functions it calls watched."""
+    watch = Attempt(batch.checkpoint, "", 0, batch.function_timeout)
+    return _watched(watch, f"{level}-{part}", work)
+
+
+def _watched(watch: Attempt, task: str, work: Any) -> Iterator[Any]:
     context = TaskContext.get()
     tried = 0 if context is None else context.attemptNumber()
-    attempt = Attempt(batch.checkpoint, f"{level}-{part}", tried, batch.function_timeout)
 
-    def attentive() -> Iterator[Item]:
-        with watched(attempt):
+    def attentive() -> Iterator[Any]:
+        with watched(replace(watch, task=task, number=tried)):
             yield from work()
 
     return _marked(attentive)
+
+
+def _first_times(operator: str, fmt: Format, paths: Iterable[str], limit: int) -> list[int | None]:
+    """The first time in each file; `operator` is what `run/calls.py` names."""
+    return first_times(fmt, paths, limit)
 
 
 def _marked(work: Any) -> Iterator[Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ AHEAD = 64 * 1024 * 1024  # bytes sealed but not yet committed, before the recei
 
 _COUNT = "sealed"
 _PAUSE = 0.2  # seconds between looks at a full disk
+PATIENCE = 5.0  # seconds for what receives to come to an end
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Receiver(threading.Thread):
 
     suffix = "lines"
     worth = SEAL_BYTES  # bytes that are sealed without waiting for more
+    sent_again = False  # whether what is not sealed comes once more after the next start
 
     def __init__(self, name: str, spec: Any, directory: Path) -> None:
         super().__init__(name=f"millstream-{name}", daemon=True)
@@ -66,6 +69,7 @@ class Receiver(threading.Thread):
         self.already = 0  # records sealed before this start
         self.clock = ArrivalClock()
         self._stopping = threading.Event()
+        self._patience: float | None = None  # when it is no longer waited for, once it shall stop
         self._over = False  # nothing more is received: the sealing thread can end
         self._closed = False  # the spool belongs to somebody else
         self._number = 0
@@ -105,6 +109,10 @@ class Receiver(threading.Thread):
 
     def forgetting(self, paths: list[Path]) -> None:
         """These files are about to be deleted."""
+
+    def silent(self) -> float:
+        """For how many seconds a user's function has not given the record it was asked for."""
+        return 0.0
 
     # -- what the engine asks ----------------------------------------------------------------------
 
@@ -154,21 +162,53 @@ class Receiver(threading.Thread):
             self._held = max(0, self._held - sum(piece.size for piece in pieces))
             self._freed.notify_all()
 
-    def stop(self) -> None:
-        """Stop receiving; what was received and not sealed is sealed."""
+    def ask_to_stop(self, patience: float = PATIENCE) -> None:
+        """Have it stop, without waiting: `stop` waits so many seconds from now on."""
+        if self._patience is None:
+            self._patience = time.monotonic() + patience
         self._stopping.set()
         with self._lock:
             self._freed.notify_all()
+
+    def stop(self) -> None:
+        """Stop receiving; what was received and not sealed is sealed.
+
+        If it cannot be, and nobody sends it again, that is raised: it is lost.
+        """
+        self.ask_to_stop()
+        assert self._patience is not None
         if self.is_alive():
-            self.join(timeout=5)
-        if self.is_alive():  # a generator that does not come back
-            try:
-                self.seal()
-            except OSError as error:
-                self._failed_to_seal(error)
+            self.join(max(0.0, self._patience - time.monotonic()))
+        problem: Exception | None = None
+        try:
+            self.seal()  # a generator may not have come back, or the disk may have room by now
+        except Exception as error:
+            problem = error
         with self._sealing:
             self._closed = True
         self._end_sealing()
+        if problem is not None and not self.sent_again:
+            raise RunError(self._lost(problem)) from problem
+
+    def _lost(self, problem: Exception) -> str:
+        """What to say of records that were received and could not be kept."""
+        with self._lock:
+            rest = [self._cut.content] if self._cut is not None else []
+            more = self.cut()
+            rest += [] if more is None else [more]
+        try:
+            number = sum(self.encode(content)[1] for content in rest)
+            lost = (
+                "1 record that was received is"
+                if number == 1
+                else f"{number:,} records that were received are"
+            )
+        except Exception:  # perhaps that is the problem
+            lost = "records that were received are"
+        return (
+            f"source {self.source!r}: {lost} lost: they cannot be written to {self.directory} "
+            f"({type(problem).__name__}: {problem}); have them sent again once that is corrected"
+        )
 
     # -- receiving ---------------------------------------------------------------------------------
 

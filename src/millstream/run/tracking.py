@@ -56,8 +56,14 @@ class Tracker(Protocol):
     def committed(self) -> None:
         """The pieces taken are committed: what they came from can be forgotten."""
 
+    def silent(self) -> float:
+        """For how many seconds a user's function has not given the record it was asked for."""
+
+    def ask_to_stop(self, patience: float) -> None:
+        """Have what receives come to an end within so many seconds; does not wait."""
+
     def close(self) -> None:
-        """Let go of everything."""
+        """Let go of everything; raises if something that was received is lost."""
 
 
 class WithoutFiles:
@@ -83,6 +89,13 @@ class WithoutFiles:
 
     def committed(self) -> None:
         """Nothing to forget."""
+
+    def silent(self) -> float:
+        """No function is asked."""
+        return 0.0
+
+    def ask_to_stop(self, patience: float) -> None:
+        """Nothing is received."""
 
     def close(self) -> None:
         """Nothing is held open."""

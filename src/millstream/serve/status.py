@@ -35,6 +35,7 @@ class Live:
     held_by: dict[str, str] = field(default_factory=dict)  # source -> participant
     paused: str | None = None
     history: list[dict[str, float]] = field(default_factory=list)
+    silent: dict[str, float] = field(default_factory=dict)  # source -> since when it hangs, seconds
 
 
 class View:
@@ -83,6 +84,7 @@ class View:
                     "pending_bytes": live.pending.get(name) if live is not None else None,
                     "watermark": _moment(marks.get(name)),
                     "held_by": live.held_by.get(name) if live is not None else None,
+                    "silent_since": live.silent.get(name) if live is not None else None,
                 }
                 for name in program.get("sources", {})
             ],
