@@ -16,7 +16,7 @@ class MapReduce:
     `map` gets key, value and time of a record: for text its offset and the line; for the output of
     another job its key and value; after `key_by` the key and the record; otherwise None and the
     record as a dict. Keys and values are numbers, strings, booleans, None, dates, times, bytes, and
-    tuples, lists or dicts of them; they may differ from pair to pair.
+    sets, tuples, lists or dicts of them; they may differ from pair to pair.
     """
 
     def map(self, key: Any, value: Any, ts: Any) -> Iterable[tuple[Any, Any]]:

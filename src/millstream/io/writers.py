@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millstream.errors import CheckpointError, RunError
+from millstream.ops.mixed import holds_mixed, in_order
 from millstream.state.manifests import STAGING
 from millstream.state.places import create_new, link_new, read_regular
 from millstream.state.segments import sync_directory
@@ -47,27 +48,32 @@ _json = msgspec.json.Encoder(enc_hook=str)
 
 def json_lines(table: pa.Table) -> bytes:
     """A table as JSON lines; times in ISO form, NaN and infinities as null."""
-    return b"".join(_encoded(row) + b"\n" for row in table.to_pylist())
+    rows = table.to_pylist()
+    if any(holds_mixed(kind) for kind in table.schema.types):
+        rows = map(_in_json, rows)
+    return b"".join(_encoded(row) + b"\n" for row in rows)
 
 
 def json_text(value: Any) -> str:
     """One value as JSON."""
-    return _encoded(value).decode()
+    return _encoded(_in_json(value)).decode()
 
 
 def _encoded(value: Any) -> bytes:
     try:
         return _json.encode(value)
     except TypeError:  # a dict whose keys JSON does not have
-        return _json.encode(_named(value))
+        return _json.encode(_in_json(value))
 
 
-def _named(value: Any) -> Any:
-    """The same with text for every key of a dict."""
+def _in_json(value: Any) -> Any:
+    """The same with text for every key of a dict, and sets as lists in one order."""
     if isinstance(value, dict):
-        return {k if isinstance(k, str) else str(k): _named(v) for k, v in value.items()}
+        return {k if isinstance(k, str) else str(k): _in_json(v) for k, v in value.items()}
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=in_order)
     if isinstance(value, list | tuple):
-        return [_named(one) for one in value]
+        return [_in_json(one) for one in value]
     return value
 
 

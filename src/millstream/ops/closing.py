@@ -21,7 +21,7 @@ from millstream.ops.holding import gather_lists
 from millstream.ops.jobs import Measure, Window, WindowJob
 from millstream.ops.kernels import Kernel, State
 from millstream.ops.keys import hash_keys
-from millstream.ops.mixed import column_of
+from millstream.ops.mixed import column_of, exactly
 from millstream.ops.preparing import codes_of, state_of
 from millstream.ops.records import DeadLetter, as_json, describe, several, to_table
 
@@ -73,6 +73,7 @@ class Answers:
     columns: dict[str, Any] = field(default_factory=dict)  # of aggregates, by name
     values: list[list[Any]] = field(default_factory=list)  # what a reduce function gets
     failed: dict[int, str] = field(default_factory=dict)  # windows without an answer, and why
+    exact: set[str] = field(default_factory=set)  # columns of what users' functions gave
 
     def add(self, measure: str, values: list[Any]) -> None:
         """Answers of a user's function as a column; what cannot be stored has failed."""
@@ -81,6 +82,7 @@ class Answers:
         if column is None:
             column = column_of([None if at in bad else v for at, v in enumerate(values)], {})
         self.columns[measure] = column
+        self.exact.add(measure)
         self.failed.update({at: f"{measure!r}: {why}" for at, why in bad.items()})
 
     def where(self, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Answers:
@@ -89,7 +91,7 @@ class Answers:
         rows = np.flatnonzero(mask).tolist()
         values = [self.values[at] for at in rows] if self.values else []
         failed = {new: self.failed[at] for new, at in enumerate(rows) if at in self.failed}
-        return Answers(columns, values, failed)
+        return Answers(columns, values, failed, self.exact)
 
 
 def joined(parts: list[tuple[Answers, int]], names: Iterable[str]) -> Answers:
@@ -98,9 +100,13 @@ def joined(parts: list[tuple[Answers, int]], names: Iterable[str]) -> Answers:
     for one, count in parts:
         whole.values.extend(one.values)
         whole.failed.update({before + at: why for at, why in one.failed.items()})
+        whole.exact |= one.exact
         before += count
     for name in names:
-        columns = [pa.table({"answer": one.columns[name]}) for one, _ in parts]
+        columns = [
+            exactly({"answer": one.columns[name]}, ["answer"] if name in one.exact else [])
+            for one, _ in parts
+        ]
         whole.columns[name] = flat(concat(columns).column(0)) if columns else pa.nulls(0)
     return whole
 
@@ -141,7 +147,7 @@ def results(
         return _call_reducer(job, heads, answers.values, order, dead), dead
     for measure in job.measures:
         columns[measure.name] = answers.columns[measure.name].take(pa.array(order))
-    chunk = heads.with_table(pa.table(columns))
+    chunk = heads.with_table(exactly(columns, answers.exact))
     if not answers.failed:
         return chunk, dead
     good = np.array([at not in answers.failed for at in order.tolist()], np.bool_)

@@ -1,7 +1,8 @@
 """Python values at rest: MessagePack, never pickle.
 
 States of users' aggregates and keys and values of MapReduce jobs pass through here on their way to
-a block or a segment. Tuples come back as lists, except in keys, where they must be hashable.
+a block or a segment. Tuples come back as lists, except in keys and sets, where they must be
+hashable.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ def portable(value: Any, large: bool = False) -> Any:
         return {_portable_name(n, large): portable(one, large) for n, one in value.items()}
     if kind in _EXTENDED:
         return _extended(_EXTENDED[kind], value)
+    if kind in _SETS:  # in one order, as that of a set is another one in every process
+        return msgspec.msgpack.Ext(_SETS[kind], pack(sorted(map(encode, value))))
     if kind is datetime and value.tzinfo is None:
         return _extended(3, value)
     if kind.__module__ == "numpy":
@@ -141,8 +144,8 @@ def fresh(value: Any) -> Any:
 
 
 # -- extensions and whole records -----------------------------------------------------------------
-# MessagePack has no dates, times of day, durations, decimals, times without a zone or whole numbers
-# of more than 64 bits: these travel as extensions, so that a function gets what another gave.
+# MessagePack has no dates, times of day, durations, decimals, sets, times without a zone or whole
+# numbers of more than 64 bits: these travel as extensions, so that one gets what another gave.
 
 _EXACT = 4 * 10**15  # microseconds that as float seconds round to themselves: until 2096
 
@@ -158,6 +161,7 @@ _KINDS: dict[int, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     6: (hex, lambda text: int(text, 16)),  # decimal digits of a number would be limited
 }
 _EXTENDED: dict[type, int] = {date: 1, time: 2, Decimal: 4, timedelta: 5}
+_SETS: dict[type, int] = {set: 7, frozenset: 8}
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 
 
@@ -215,6 +219,9 @@ def _extended(code: int, value: Any) -> msgspec.msgpack.Ext:
 
 
 def _restored(code: int, data: memoryview) -> Any:
+    if code in _SETS.values():
+        elements = map(decode_key, unpack(data))
+        return set(elements) if code == _SETS[set] else frozenset(elements)
     return _KINDS[code][1](bytes(data).decode())
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from millstream.ops.chunks import Chunk, Int64, concat, flat
 from millstream.ops.firing import Emission
+from millstream.ops.mixed import exact_columns, exactly
 
 Name = tuple[int, int]  # key, and which of its windows: by time, a session by its start, or number
 REMOVED, REPLACED = -1, -2  # signs of rows that take away: without, or with a new row instead
@@ -151,7 +152,7 @@ class _Fresh:
             "revision": pa.array(self.revisions, pa.int64()),
         }
         rows = {f"row.{name}": taken.column(name) for name in taken.table.column_names}
-        return pa.table(bookkeeping | rows)
+        return exactly(bookkeeping | rows, (f"row.{name}" for name in exact_columns(taken.table)))
 
 
 def _windows(chunk: Chunk) -> Int64:

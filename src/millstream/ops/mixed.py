@@ -1,13 +1,17 @@
 """Columns of values of many types: what MapReduce jobs and reduce functions may give.
 
-Arrow's columns have one type. Where values have one, or numbers are whole here and not there, their
-column is a plain one. Where they do not, it is a column of packed values (`ops/codec.py`) under a
-type of its own, which Arrow hands around like any other and which gives back Python values.
+Arrow's columns have one type. Where values have one, their column is a plain one. Where they do
+not, it is a column of packed values (`ops/codec.py`) under a type of its own, which Arrow hands
+around like any other and which gives back Python values.
+
+Which values share a column depends on batches and tasks, so a column of what functions gave is
+marked as exact: put below another, no value of it changes, neither 1 to 1.0 nor {"a": 1} to
+{"a": 1, "b": None}. Columns without the mark follow the rules of SQL, where 1 and 2.5 are doubles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -18,7 +22,9 @@ from millstream.errors import RunError
 from millstream.ops.codec import decode, encode, python_values
 
 _NUMBERS = {int, float}
-_SCALARS = {bool, int, float, str, bytes, date, time, timedelta, Decimal}
+_SCALARS = {bool, int, float, str, bytes, date, timedelta}
+_ENDS = set(range(-38, 1))  # of decimals that Arrow gives back with all their digits
+_EXACT = {b"millstream.exact": b"1"}
 REFUSED = (
     pa.ArrowInvalid,
     pa.ArrowTypeError,
@@ -54,6 +60,9 @@ class MixedType(pa.ExtensionType):  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MixedType, ()
+
+    def __hash__(self) -> int:  # Arrow's own extension types have none
+        return hash(self.extension_name)
 
 
 MIXED = MixedType()
@@ -109,22 +118,59 @@ def column_of(values: list[Any], bad: dict[int, str]) -> pa.Array | None:
     return None if bad else wrapped(pa.array(packed, pa.binary()))
 
 
-def _alike(values: list[Any]) -> bool:
-    """Whether values can be told apart in a plain column as they can be in Python."""
+def widened(values: list[Any]) -> pa.Array | None:
+    """Values as a plain column in which numbers may all be doubles, if that loses no digit."""
+    if not _alike([v for v in values if v is not None], widen=True):
+        return None
+    try:
+        return pa.array(values)
+    except REFUSED:
+        return None
+
+
+def _alike(values: list[Any], widen: bool = False) -> bool:
+    """Whether a plain column gives values back as they were; `widen`: or as equal numbers."""
     kinds = set(map(type, values))
-    if (len(kinds) <= 1 and kinds <= _SCALARS) or kinds == _NUMBERS:
+    if (len(kinds) <= 1 and kinds <= _SCALARS) or (widen and kinds == _NUMBERS):
         return True
     if kinds == {datetime}:
         return len({value.tzinfo is None for value in values}) == 1
+    if kinds == {time}:
+        return all(value.tzinfo is None for value in values)  # Arrow has no zone for these
+    if kinds == {Decimal}:
+        ends = {value.as_tuple().exponent for value in values}  # 1.10 is not to become 1.1
+        return widen or (len(ends) == 1 and ends <= _ENDS)
     if kinds <= {list, tuple}:
-        return _alike([one for value in values for one in value if one is not None])
+        return _alike([one for value in values for one in value if one is not None], widen)
     if kinds == {dict}:
         names = values[0].keys()
         if any(value.keys() != names for value in values):
             return False
         columns = ([value[name] for value in values] for name in names)
-        return all(_alike([one for one in column if one is not None]) for column in columns)
+        return all(_alike([one for one in column if one is not None], widen) for column in columns)
     return False
+
+
+# -- one below the other ---------------------------------------------------------------------------
+
+
+def exactly(
+    columns: Mapping[str, pa.Array | pa.ChunkedArray], names: Iterable[str] | None = None
+) -> pa.Table:
+    """A table with these columns, of which some (or all) are marked as exact."""
+    table = pa.table(dict(columns))
+    chosen = set(table.column_names if names is None else names)
+    fields = [f.with_metadata(_EXACT) if f.name in chosen else f for f in table.schema]
+    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields)) if chosen else table
+
+
+def exact_columns(table: pa.Table) -> list[str]:
+    """The columns that are marked as exact."""
+    return [field.name for field in table.schema if _is_exact(field)]
+
+
+def _is_exact(field: pa.Field) -> bool:
+    return bool(field.metadata) and _EXACT.items() <= field.metadata.items()
 
 
 def together(tables: list[pa.Table]) -> pa.Table:
@@ -133,15 +179,34 @@ def together(tables: list[pa.Table]) -> pa.Table:
     Arrow alone would refuse them, and take text for bytes.
     """
     kinds: dict[str, set[pa.DataType]] = {}
+    exact: set[str] = set()
     for table in tables:
+        exact.update(exact_columns(table))
         for field in table.schema:
             kinds.setdefault(field.name, set()).add(field.type)
     several = {name for name, found in kinds.items() if len(found) > 1}
-    apart = {name for name in several if differ(kinds[name])}
+    apart = {n for n in several if differ(kinds[n]) or (n in exact and not _kept(kinds[n]))}
     try:
-        return pa.concat_tables(_mixed(tables, apart), promote_options="permissive")
+        whole = pa.concat_tables(_mixed(tables, apart), promote_options="permissive")
     except pa.ArrowInvalid:  # a number of one of them does not fit the wider type
-        return pa.concat_tables(_mixed(tables, several), promote_options="permissive")
+        whole = pa.concat_tables(_mixed(tables, several), promote_options="permissive")
+    return exactly(dict(zip(whole.column_names, whole.columns, strict=True)), exact)
+
+
+def _kept(kinds: set[pa.DataType]) -> bool:
+    """Whether values of all these types are the same values in the type that holds them all."""
+    schemas = [pa.schema([("", kind)]) for kind in kinds]
+    whole = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    return all(_fits(kind, whole) for kind in kinds)
+
+
+def _fits(kind: pa.DataType, whole: pa.DataType) -> bool:
+    if kind == whole or pa.types.is_null(kind):
+        return True
+    if kind.num_fields != whole.num_fields or not pa.types.is_nested(kind):
+        return False
+    fields = ((kind.field(at), whole.field(at)) for at in range(kind.num_fields))
+    return all(one.name == other.name and _fits(one.type, other.type) for one, other in fields)
 
 
 def _mixed(tables: list[pa.Table], names: set[str]) -> list[pa.Table]:

@@ -20,7 +20,7 @@ from millstream.ops.emission import without_mark
 from millstream.ops.jobs import Family, Measure, WindowJob
 from millstream.ops.kernels import Rows
 from millstream.ops.keys import canonical, factorize, group_by, hash_keys
-from millstream.ops.mixed import REFUSED, is_mixed, kind_of
+from millstream.ops.mixed import REFUSED, exact_columns, exactly, is_mixed, kind_of
 from millstream.ops.partitioning import Shards, shards_of_columns
 from millstream.ops.records import DeadLetter, dead_row
 from millstream.ops.sessions import find_sessions
@@ -217,7 +217,7 @@ def _reduce(
         held = held_columns(family)
         for name in chunk.table.column_names if held is None else held:
             columns[f"value.{name}"] = chunk.column(name)
-        values = pa.table(columns)
+        values = exactly(columns, (f"value.{name}" for name in exact_columns(chunk.table)))
     return states, values, {}
 
 

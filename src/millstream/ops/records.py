@@ -17,7 +17,7 @@ import pyarrow as pa
 from millstream.errors import RunError
 from millstream.ops.chunks import Chunk
 from millstream.ops.codec import python_values
-from millstream.ops.mixed import REFUSED, column_of
+from millstream.ops.mixed import REFUSED, column_of, exactly
 
 Row = dict[str, Any]
 _RAW_LIMIT = 65_536
@@ -145,6 +145,8 @@ def to_table(
         return pa.table({}), bad
     if not names:  # no columns at all: the number of rows would be lost
         return pa.table({"_": pa.nulls(len(rows))}), bad
+    if any_type:
+        return exactly(dict(zip(names, columns, strict=True))), bad
     return pa.table(columns, names=names), bad
 
 

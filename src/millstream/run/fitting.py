@@ -19,11 +19,12 @@ import pyarrow.compute as pc
 from millstream.io.writers import json_text
 from millstream.ops.chunks import flat
 from millstream.ops.codec import as_key
-from millstream.ops.mixed import column_of, differ, holds_mixed
+from millstream.ops.mixed import REFUSED, differ, holds_mixed, widened, wider
 from millstream.ops.records import as_json
 from millstream.run.batch import Control
 
 _JSON, _SEEN = b"json", b"seen"
+_LARGE = b"large"  # whole numbers with digits that doubles do not have
 _SHOWN = 80  # characters of a value or key in a message
 
 
@@ -46,10 +47,12 @@ def fit(table: pa.Table, known: pa.Schema, step: str) -> Fitted:
         at = known.get_field_index(name)
         was = known.field(at) if at >= 0 else None
         if was is None:
+            if holds_mixed(column.type):  # 1 here and 2.5 there are doubles in a file
+                column = _widened(column)
             was = _first_seen(name, column, table)
         if _is_json(was):
             column = pa.array(map(_text, column.to_pylist()), pa.string())
-        elif holds_mixed(column.type) or differ({column.type, was.type}):
+        elif column.type != was.type:
             column = _of_type(column, was, table, step, refused)
         columns[name] = column
         if not pa.types.is_null(was.type):
@@ -67,7 +70,15 @@ def _first_seen(name: str, column: pa.Array, table: pa.Table) -> pa.Field:
         return pa.field(name, pa.string(), metadata={_JSON: b"1"})
     there = np.flatnonzero(np.asarray(pc.is_valid(column)))
     seen = _shown(table, int(there[0]), name) if len(there) else ""
-    return pa.field(name, column.type, metadata={_SEEN: seen.encode()})
+    marks = {_SEEN: seen.encode()}
+    if pa.types.is_integer(column.type) and _going_with(column, pa.float64()) is None:
+        marks[_LARGE] = b"1"
+    return pa.field(name, column.type, metadata=marks)
+
+
+def _widened(column: pa.Array) -> pa.Array:
+    found = widened(column.to_pylist())
+    return column if found is None else found
 
 
 def _is_json(field: pa.Field) -> bool:
@@ -82,19 +93,35 @@ def _of_type(
     column: pa.Array, was: pa.Field, table: pa.Table, step: str, refused: dict[int, str]
 ) -> pa.Array:
     """The values that go with a type; rows with others are refused."""
+    plain = column if not holds_mixed(column.type) else _widened(column)
+    whole = _going_with(plain, was.type)
+    if whole is not None:
+        return whole
     values = column.to_pylist()
     for index, value in enumerate(values):
-        one = None if value is None else column_of([value], {})
-        if one is not None and (holds_mixed(one.type) or differ({one.type, was.type})):
-            seen = (was.metadata or {}).get(_SEEN, b"").decode()
-            refused[index] = (
-                f"column {was.name!r} of {step!r} is {was.type} in the files written so far "
-                f"(first {seen}) and {type(value).__name__} here ({_shown(table, index, was.name)})"
-                "; give all one type, or write them with ms.Jsonl, which takes any"
-            )
-            values[index] = None
-    found = column_of(values, {})
-    return column if found is None else found
+        one = None if value is None else widened([value])
+        if value is None or (one is not None and _going_with(one, was.type) is not None):
+            continue
+        seen = (was.metadata or {}).get(_SEEN, b"").decode()
+        refused[index] = (
+            f"column {was.name!r} of {step!r} is {was.type} in the files written so far "
+            f"(first {seen}) and {type(value).__name__} here ({_shown(table, index, was.name)})"
+            "; give all one type, or write them with ms.Jsonl, which takes any"
+        )
+        values[index] = None
+    return _going_with(pa.array(values), was.type)
+
+
+def _going_with(column: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """A plain column as one of files of this type, if no value of it changes but for 1 to 1.0."""
+    if holds_mixed(column.type) or differ({column.type, kind}):
+        return None
+    if wider(column.type, kind) != kind:  # the files before have narrower numbers
+        return column
+    try:
+        return column.cast(kind)
+    except REFUSED:
+        return None
 
 
 def _shown(table: pa.Table, index: int, name: str) -> str:
@@ -134,8 +161,19 @@ def agreed(known: dict[str, str], controls: Iterable[Control]) -> tuple[dict[str
             fields = {field.name: field for field in unpacked(written.get(sink))}
             for field in unpacked(text):
                 other = fields.setdefault(field.name, field)
-                if _is_json(other) != _is_json(field) or differ({other.type, field.type}):
+                apart = other.type != field.type
+                if _is_json(other) != _is_json(field) or (apart and _differ(other, field)):
                     fields[field.name] = pa.field(field.name, pa.string(), metadata={_JSON: b"1"})
+                    agree = False
+                elif apart and sink not in known:  # 1 here, 2.5 there
+                    fields[field.name] = other.with_type(wider(other.type, field.type))
                     agree = False
             written[sink] = packed(pa.schema(list(fields.values())))
     return written, agree
+
+
+def _differ(one: pa.Field, other: pa.Field) -> bool:
+    """Whether no plain column can hold the values of both."""
+    large = any(_LARGE in (field.metadata or {}) for field in (one, other))
+    fractions = pa.types.is_floating(one.type) or pa.types.is_floating(other.type)
+    return differ({one.type, other.type}) or (large and fractions)

@@ -13,7 +13,7 @@ from millstream.graph import nodes
 from millstream.ops.chunks import Chunk, Int64, concat, flat
 from millstream.ops.codec import decode
 from millstream.ops.expressions import Expression, ExpressionError
-from millstream.ops.mixed import column_of, is_mixed, kind_of
+from millstream.ops.mixed import column_of, exact_columns, exactly, is_mixed, kind_of
 from millstream.ops.records import DeadLetter, apply, as_json, dead_row, describe
 from millstream.run.pairing import pairs_of
 
@@ -86,7 +86,8 @@ def _narrowed(table: pa.Table, names: list[str]) -> pa.Table:
     for name in names:
         at = table.schema.get_field_index(name)
         column = column_of(table.column(at).to_pylist(), {})
-        table = table.set_column(at, name, column)
+        assert column is not None  # what has been packed can be packed
+        table = table.set_column(at, table.schema.field(at).with_type(column.type), column)
     return table
 
 
@@ -113,7 +114,9 @@ def _select(node: nodes.Select, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
     except ExpressionError:
         chunk, dead = _computable(node, computed, chunk)
         columns = _projected(node, chunk.table)
-    return chunk.with_table(pa.table(columns)), dead
+    # What is computed of exact values is exact, too: else its type would follow from the batch.
+    exact = list(columns) if exact_columns(chunk.table) else []
+    return chunk.with_table(exactly(columns, exact)), dead
 
 
 def _projected(node: nodes.Select, table: pa.Table) -> dict[str, pa.Array]:
