@@ -4,8 +4,10 @@
     LOG=/var/log/nginx/access.log FOLLOW=1 millstream run examples/site_requests.py --serve
     millstream slates list parts --checkpoint .millstream/site_requests
 
-The counters are slates: one per part of the site, which is the first name in the path. Adding up
-does not depend on the order, so `merge` lets a part everybody asks for cost no more than others.
+The counters are slates: one per part of the site, which is the first name in the path. Requests
+without a path, as of clients that gave up (`"-" 408`) or ask about the server (`OPTIONS *`), have a
+counter of their own. Adding up does not depend on the order, so `merge` lets a part everybody asks
+for cost no more than others.
 Without LOG it invents a morning of requests first, in `access.log`.
 """
 
@@ -21,7 +23,8 @@ LOG = Path(os.environ.get("LOG", "access.log"))
 FOLLOW = bool(os.environ.get("FOLLOW"))  # go on with what is added to the log
 PATHS = {"/": 10, "/shop/cart": 8, "/shop/item?id={}": 30, "/blog/{}": 12, "/api/v1/stock/{}": 25}
 # 127.0.0.1 - - [05/Jan/2026:09:00:00 +0000] "GET /shop/cart HTTP/1.1" 200 5120
-LINE = re.compile(r'\S+ \S+ \S+ \[[^]]+\] "\S+ (/[^/? ]*)[^"]*" (\d{3}) (\d+|-)')
+LINE = re.compile(r'\S+ \S+ .+? \[[^]]+\] "((?:[^"\\]|\\.)*)" (\d{3}) (\d+|-)')
+NO_PATH = "(no path)"
 
 
 def invent_log(path: Path, number: int = 5_000) -> None:
@@ -42,8 +45,21 @@ def invent_log(path: Path, number: int = 5_000) -> None:
 
 def read_request(record):
     """A line as a request; one that cannot be read is a dead letter."""
-    part, status, size = LINE.match(record["value"]).groups()
-    return {"part": part, "failed": status >= "500", "bytes": 0 if size == "-" else int(size)}
+    found = LINE.match(record["value"])
+    if found is None:
+        raise ValueError('expected a line of an access log: host - - [time] "request" status size')
+    request, status, size = found.groups()
+    size = 0 if size == "-" else int(size)
+    return {"part": part_of(request), "failed": status >= "500", "bytes": size}
+
+
+def part_of(request):
+    """The first name in the path that was asked for: /shop of `GET /shop/cart?n=1 HTTP/1.1`."""
+    _, _, target = request.partition(" ")
+    target = target.partition(" ")[0]
+    if re.match("https?://", target):  # whole, as to a proxy: GET http://example.com/shop
+        target = "/" + target.split("/", 3)[3] if target.count("/") > 2 else "/"
+    return re.match("/[^/?#]*", target)[0] if target.startswith("/") else NO_PATH
 
 
 def count(event, slate, ctx):

@@ -144,12 +144,41 @@ def check_site_requests() -> None:
     assert set(expected) == {"/", "/shop", "/blog", "/api"}
 
 
+ODD = {  # request as it stands in the log, status -> the part of the site
+    ("-", 408): "(no path)",
+    ("OPTIONS * HTTP/1.0", 200): "(no path)",
+    ("CONNECT example.com:443 HTTP/1.1", 405): "(no path)",
+    (r"\x16\x03\x01\x02", 400): "(no path)",
+    ("", 400): "(no path)",
+    ("GET http://example.com/shop/cart HTTP/1.1", 404): "/shop",
+    ("GET https://example.com HTTP/1.1", 404): "/",
+    ("GET /blog?u=http://example.com/shop HTTP/1.1", 200): "/blog",
+    ("GET /shop", 200): "/shop",
+    ("GET /api#top HTTP/1.1", 200): "/api",
+    (r"GET /a\"b/c HTTP/1.1", 200): r"/a\"b",
+}
+
+
+def test_odd_requests_are_requests() -> None:
+    module = load_module(EXAMPLES / "site_requests.py")
+    head = "192.0.2.1 - John Doe [05/Jan/2026:09:00:00 +0000]"
+    lines = [f'{head} "{request}" {status} 7 "-" "curl/8"\n' for request, status in ODD]
+    Path("access.log").write_text("".join(lines))
+    ledger = run_in_process(module.flow, "ck")
+    assert ledger["requests"]["dead"] == 0
+    assert {part: slate["requests"] for part, slate in slates("parts").items()} == dict(
+        Counter(ODD.values())
+    )
+
+
 def test_a_line_that_is_no_request_is_a_dead_letter() -> None:
     module = load_module(EXAMPLES / "site_requests.py")
     log = Path("access.log")
     log.write_text("nonsense\n" + "".join(log.read_text().splitlines(keepends=True)[:200]))
     ledger = run_in_process(module.flow, "ck")
     assert ledger["requests"]["dead"] == 1 and ledger["parts"]["aggregated"] == 200
+    (file,) = Path("ck/dead").glob("[0-9]*.jsonl")
+    assert "expected a line of an access log" in file.read_text()
 
 
 @pytest.mark.parametrize("form", FORMS)
