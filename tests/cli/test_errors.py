@@ -124,7 +124,10 @@ def test_the_app_itself_is_wrong(here: Any) -> None:
         'app.py", line 3',
         'beside.py", line 2',
     ]
-    assert lines[-1] == "error: app.py could not be loaded, see above; nothing was started"
+    assert (
+        lines[-1]
+        == "error: app.py could not be loaded (line 3): ZeroDivisionError: division by zero"
+    )
 
 
 def test_syntax_error(here: Any) -> None:

@@ -139,7 +139,7 @@ def test_a_job_that_begins_to_combine(data: Path) -> None:
         return {"finish": lambda w: w.map_reduce(job)}
 
     run_in_process(flow(data, **of(Count())), data / "ck")
-    with pytest.raises(ms.CheckpointError, match="combine was False, is True"):
+    with pytest.raises(ms.CheckpointError, match=r"has combine\(\) was no, is yes"):
         run_in_process(flow(data, **of(CombiningCount())), data / "ck")
 
 

@@ -259,6 +259,24 @@ def test_what_is_not_possible_is_said_and_the_flow_goes_on(change: str) -> None:
         assert seen(driver, "short") == undisturbed(["short"], pieces)["short"]
 
 
+def over(made: ms.Flow, second: Any) -> ms.Flow:
+    files = ms.Files("x", schema=SCHEMA, follow=True, time="ts", lateness="0s")
+    log = made.source(files, name="log")
+    for name, stream in (("one", log), ("two", second(log))):
+        counted = stream.key_by("k").window(ms.tumbling("10s")).agg(n=ms.count())
+        counted.named(name).sink(ms.Memory(), name=f"{name} out")
+    return made
+
+
+def test_a_window_that_reads_another_step_is_told_so() -> None:
+    with Driver(over(ms.Flow("moved"), lambda log: log)) as driver:
+        moved = over(ms.Flow("moved"), lambda log: log.where("v > 1").named("some"))
+        with pytest.raises(CheckpointError) as caught:
+            driver.replace(moved)
+        assert "operator 'two': its input was 'log', is 'some'" in str(caught.value)
+        assert "family" not in str(caught.value)
+
+
 def test_everything_that_is_not_possible_is_said_at_once() -> None:
     with Driver(flow(PARTS["short"], PARTS["counter"])) as driver:
         wrong = flow(window("short", ms.tumbling("20s"), n=ms.sum("v")), PARTS["long"])

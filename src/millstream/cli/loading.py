@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from millstream.api.config import Application, read_application
 from millstream.api.flow import Flow
 from millstream.errors import ConfigError, MillstreamError
+from millstream.showing import visible_lines
 
 _PACKAGE = str(Path(__file__).parents[1])
 _HINT = 'flow = ms.Flow("name")'
@@ -136,17 +137,31 @@ def _listed(found: dict[str, Flow]) -> str:
 
 def _place(path: Path, error: BaseException) -> str:
     """The line of the user's file an error of the interface comes from."""
+    line = _line(path, error)
+    return str(path) if line is None else f"{path}, line {line}"
+
+
+def _line(path: Path, error: BaseException) -> int | None:
     file = str(path.absolute())
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-    return f"{path}, line {lines[-1]}" if lines else str(path)
+    if isinstance(error, SyntaxError) and error.filename == file:
+        lines.append(error.lineno)
+    return lines[-1] if lines else None
 
 
 def _blame(path: Path, error: BaseException) -> NoReturn:
-    """Show the part of the traceback that is the user's, and end."""
+    """Show the part of the traceback that is the user's, and end with its last line.
+
+    The last line says it all by itself: whoever asks for a reload does not see the traceback.
+    """
     told = traceback.TracebackException.from_exception(error)
     _keep_own(told, str(path.absolute().parent))
     print("".join(told.format()), end="", file=sys.stderr)
-    raise ConfigError(f"{path} could not be loaded, see above; nothing was started") from error
+    line = _line(path, error)
+    where = "" if line is None else f" (line {line})"
+    what = error.msg if isinstance(error, SyntaxError) else error
+    why = visible_lines(f"{type(error).__name__}: {what}").partition("\n")[0]
+    raise ConfigError(f"{path} could not be loaded{where}: {why}") from error
 
 
 def _keep_own(told: traceback.TracebackException, directory: str) -> None:

@@ -29,6 +29,7 @@ from millstream.state.segments import write_durably
 
 _FOLDER = "reload"
 _LOOK = 0.1  # seconds between looks at an answer
+_GOES_ON = "the flow goes on"
 _TAKEN_WITHIN = 30.0  # seconds until a run that lives has taken a request
 
 
@@ -88,6 +89,10 @@ class Listening:
                 send_by_value(modules())
                 with found.locating():
                     change = self._handle.replace(found.flow, dry_run=request.dry_run)
+        except ConfigError as error:  # raised before anything was changed
+            text = str(error)
+            goes_on = "" if _GOES_ON in text else f". Nothing was changed, and {_GOES_ON} as it was"
+            return Answer(text.rstrip(".") + goes_on, error.exit_code)
         except MillstreamError as error:
             return Answer(str(error), error.exit_code)
         except Exception as error:

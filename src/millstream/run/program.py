@@ -27,6 +27,11 @@ from millstream.state.checkpoint import Checkpoint
 _SHARDS_PER_CORE = 4
 _LEAST_SHARDS = 8
 _ORIGINS = ("source", "windowed", "update", "published")
+_LABELS = {  # of fields whose names do not tell by themselves
+    "combine": "whether its job has combine()",
+    "cyclic": "whether it is in a cycle of updaters",
+    "partition": "whether keys lie where partition= says",
+}
 _SETTLED = ("ttl", "keeps", "plain", "cycle")  # fields that may change, or have own rules
 ALL = "*"
 
@@ -290,12 +295,32 @@ def _fields(what: str, before: dict[str, Any], after: dict[str, Any]) -> Iterato
     for field in sorted(before.keys() | after.keys()):
         was: Any = before.get(field)
         now: Any = after.get(field)
+        if field == "family":
+            if was != now and all(before[n] == after[n] for n in ("keys", "kind")):  # said there
+                yield f"{what}: {_moved(_input(was, before), _input(now, after))}"
+            continue
         if field == "aggregates" and before["kind"] == after["kind"]:
             changed = any(was[name] != now[name] for name in was.keys() & now.keys())
         else:
             changed = was != now and field not in _SETTLED
         if changed:
-            yield f"{what}: {field} was {_shown(was)}, is {_shown(now)}"
+            label = _LABELS.get(field, field)
+            yield f"{what}: {label} was {_shown(was)}, is {_shown(now)}"
+
+
+def _moved(was: str, now: str) -> str:
+    if was != now:
+        return f"its input was {was!r}, is {now!r}"
+    return (
+        f"it shared what is stored with other windows over {was!r}, and differs from them now in "
+        "its steps before, in nulls= or in partition="
+    )
+
+
+def _input(family: str, operator: dict[str, Any]) -> str:
+    """The step an operator reads: panes are named after it and the key."""
+    keys = " ".join(operator["keys"])
+    return family.partition(f" by {keys}" if keys else " for ")[0]
 
 
 def _cycles(name: str, before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
@@ -328,8 +353,10 @@ def _additions(name: str, known: dict[str, Any], now: dict[str, Any]) -> Iterato
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, dict):
         return ", ".join(f"{k}={v}" for k, v in value.items()) or "none"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
-    return str(value)
+    return "none" if value is None else str(value)

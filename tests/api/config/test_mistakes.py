@@ -481,8 +481,8 @@ def test_a_file_of_functions_that_raises_is_told_once(
     with pytest.raises(ms.ConfigError) as refused:
         load(HEAD + '[step.a]\nfrom = "tweets"\nmap = "topics:upper"\n')
     assert str(refused.value) == (
-        f"app.toml:2: functions: {place / 'topics.py'} could not be loaded, see above; nothing was "
-        "started"
+        f"app.toml:2: functions: {place / 'topics.py'} could not be loaded (line 3): "
+        "ZeroDivisionError: division by zero"
     )
     assert capsys.readouterr().err.count("ZeroDivisionError") == 1
 
