@@ -138,6 +138,23 @@ def shown(program: Any) -> str:
     return f"{getattr(program, '__name__', type(program).__name__)}"
 
 
+@pytest.mark.parametrize("asks", [len, lambda values: values[0]])
+def test_values_that_are_taken_for_a_list_say_what_to_do(asks: Any) -> None:
+    class TakesAList(Yields):
+        def reduce(self, key: Any, values: Any) -> Iterator[Any]:
+            yield key, asks(values) if key == "fox" else sum(values)
+
+    flow = ms.Flow("list")
+    flow.source(ms.Generator(tuple), name="in").map_reduce(TakesAList).sink(ms.Memory())
+    with Driver(flow, dead_letter_limit=1) as driver:
+        driver.push("in", [{"value": line} for line in LINES]).end()
+        (letter,) = driver.dead
+        assert "gone through once; take `values = list(values)` first" in letter["error"]
+        assert {row["key"]: row["value"] for row in driver.output()} == {
+            word: count for word, count in COUNTS.items() if word != "fox"
+        }
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=shown)
 def test_word_count_in_every_style(program: Any, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()

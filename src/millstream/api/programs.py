@@ -43,6 +43,39 @@ class JobContext:
     __call__ = write = emit
 
 
+class Values:
+    """The values of a key, to be gone through once, as in Hadoop.
+
+    A second look finds nothing, as with any iterator; what needs a list is told to make one.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self, values: list[Any]) -> None:
+        self._left = iter(values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._left
+
+    def __next__(self) -> Any:
+        return next(self._left)
+
+    def __len__(self) -> int:
+        raise TypeError(f"len(values): {_ONCE}")
+
+    def __getitem__(self, at: Any) -> Any:
+        raise TypeError(f"values[{at!r}]: {_ONCE}")
+
+    def __bool__(self) -> bool:
+        return True
+
+
+_ONCE = (
+    "values are an iterator that is gone through once; take `values = list(values)` first, or "
+    "subclass ms.MapReduce, whose reduce gets a list"
+)
+
+
 @dataclass(frozen=True)
 class Method:
     """A function of a program, whose it is, and how it is called."""
@@ -127,7 +160,7 @@ class Program(MapReduce):
         self, name: str, key: Any, values: list[Any], window: Window | None
     ) -> tuple[list[Pair], Any]:
         """Call combine or reduce; gives what it emitted so far, and what it returned."""
-        method, given = self.methods[name], values if self.based else iter(values)
+        method, given = self.methods[name], values if self.based else Values(values)
         context = JobContext(key=key, values=given, window=window)
         return context._pairs, _call(method, self._instance(name), context)
 
