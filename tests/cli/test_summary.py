@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+from pathlib import Path
 
 from rich.console import Console
 
@@ -39,3 +41,22 @@ def test_a_single_record_of_the_future_is_worth_a_word() -> None:
 def test_a_few_are_not() -> None:
     assert "lateness" not in said(10)
     assert "lateness" not in said(0)
+
+
+def test_failed_results_are_told_with_the_first_error(tmp_path: Path) -> None:
+    letters = [
+        {"operator": "counts", "error": "a record", "source": "in", "offset": 1},
+        {"operator": "other", "error": "another", "source": None, "offset": 1},
+        {"operator": "counts", "error": "ValueError: no\x1b[31m", "source": None, "offset": 1},
+    ]
+    lines = "".join(json.dumps(letter) + "\n" for letter in letters)
+    (tmp_path / "00000003.jsonl").write_text(lines)
+    account = {"offered": 9, "aggregated": 9, "results": 40, "answered": 8, "failed": 1}
+    progress = Progress(batch=3, rows=9, dead=3, ledger={"counts": account})
+    out = io.StringIO()
+    show_summary(Console(file=out, width=200), progress, ["counts"], str(tmp_path), "complete")
+    assert (
+        "1 of 9 results of 'counts' failed, and are missing in its output; the first error: "
+        r"ValueError: no\x1b[31m"
+    ) in out.getvalue()
+    assert "results" in out.getvalue().splitlines()[1]

@@ -70,7 +70,26 @@ def test_a_reduce_that_gives_nothing_has_not_failed() -> None:
 
     with driver(reducing(nothing)) as run:
         run.push("in", rows(3)).end()
-        assert (run.ledger["reduce"]["results"], run.ledger["reduce"]["failed"]) == (2, 1)
+        assert (run.ledger["reduce"]["answered"], run.ledger["reduce"]["failed"]) == (2, 1)
+        assert run.ledger["reduce"].get("results", 0) == len(run.output()) == 0
+
+
+def test_results_are_the_rows_that_sinks_got() -> None:
+    """Whatever number of rows a reduce function makes of one result, and one it loses."""
+
+    def several(key: Any, values: list[Any], window: ms.Window) -> list[dict[str, int]]:
+        if key == 3:
+            raise ValueError("no")
+        return [{"n": n} for n in range(key)]
+
+    with driver(reducing(several, ms.tumbling("1s")), parallelism=2) as run:
+        for row in rows(5):
+            run.push("in", [row]).step()
+        run.end()
+        account = run.ledger["reduce"]
+        assert account["results"] == len(run.output()) == 0 + 1 + 2 + 4
+        assert (account["answered"], account["failed"]) == (4, 1)
+        assert run.ledger["memory"]["offered"] == account["results"]
 
 
 def test_the_limit_applies_to_results_by_themselves() -> None:

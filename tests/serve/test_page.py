@@ -330,10 +330,21 @@ def test_the_ledger_says_whether_it_balances(site: Site, window: Window) -> None
     verdicts = "#ledger .verdict"
     assert window.page.locator(verdicts).all_text_contents() == ["✓ balances", "✓ balances"]
     cells = window.page.locator('[data-step="in"] td.number').all_text_contents()
-    assert cells[:-1] == ["10", "6", "1", "1", "1", "1"]
+    assert cells[:6] == ["10", "6", "1", "1", "1", "1"]
     site.writer.commit(ledger={"in": good, "counts": {**huge, "aggregated": 2**62 - 2}})
     window.says("#ledger-note", "✗ 1 step does not balance")
     assert window.page.locator(verdicts).all_text_contents() == ["✓ balances", "✗ off by 2"]
+
+
+def test_failed_results_are_shown(site: Site, window: Window) -> None:
+    whole = account(10, aggregated=10) | {"results": 41, "answered": 7, "failed": 2}
+    site.writer.commit(ledger={"in": account(10, aggregated=10), "counts": whole}, dead=2)
+    window.page.goto(site.url())
+    window.says("#ledger-note", "✓ all 2 steps balance; ⚠ 2 results failed")
+    cells = window.page.locator('[data-step="counts"] td.number')
+    assert cells.all_text_contents()[-2:] == ["41", "2"]
+    assert "warn" in str(cells.last.get_attribute("class"))
+    window.says('[data-tile="Dead letters"] .note', "2 failed results")
 
 
 def test_the_workflow_is_drawn_with_its_cycle(site: Site, window: Window) -> None:
@@ -440,7 +451,7 @@ def test_a_running_flow_is_followed_to_its_end(tmp_path: Path, window: Window) -
         assert (edges.count(), window.page.locator("#graph .edge.back").count()) == (3, 0)
         assert "balance" in window.text("#ledger-note")
         cells = window.page.locator('[data-step="counts"] td.number').all_text_contents()
-        assert cells == ["240", "240", "0", "0", "0", "0", "✓ balances"]
+        assert cells == ["240", "240", "0", "0", "0", "0", "✓ balances", "0", "0"]
     finally:
         server.stop()
     assert not runs.is_alive()

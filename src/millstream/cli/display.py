@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -13,7 +14,9 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from millstream.run.failing import errors_in
 from millstream.run.ledger import summary
+from millstream.showing import visible
 
 if TYPE_CHECKING:
     from millstream.run.runner import Progress
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 _EVERY = 1.0  # seconds between plain lines
 _MANY_LATE = 0.01  # share of late records that is worth a word
 _RECENT = 7 * 86_400  # seconds; a watermark further back is history, and its lag says nothing
+_LOST = ("dead", "failed", "dropped")
 _COLUMNS = ("offered", "aggregated", "dead", "late", "dropped")
 
 
@@ -175,6 +179,9 @@ def show_summary(
                 "machine"
             )
             console.print(told, markup=False, highlight=False, soft_wrap=True, style="yellow")
+        if account.get("failed"):
+            told = _told_failed(step, account, Path(dead_letters))
+            console.print(told, markup=False, highlight=False, soft_wrap=True, style="yellow")
         late, offered = account.get("late", 0) + account.get("diverted", 0), account["offered"]
         if late > _MANY_LATE * offered:
             told = (
@@ -182,6 +189,15 @@ def show_summary(
                 f"{step!r}: a larger lateness= of the source would let it wait for them"
             )
             console.print(told, markup=False, highlight=False, soft_wrap=True, style="yellow")
+
+
+def _told_failed(step: str, account: dict[str, int], dead_letters: Path) -> str:
+    """Results nobody got: how many of how many, and the first error."""
+    failed = account["failed"]
+    asked = failed + account.get("answered", 0)
+    first = visible(next(errors_in(dead_letters, step, failed=True), ""))
+    why = f"; the first error: {first}" if first else ""
+    return f"{failed:,} of {asked:,} results of {step!r} failed, and are missing in its output{why}"
 
 
 def _books(progress: Progress, steps: list[str]) -> Table:
@@ -194,8 +210,13 @@ def _books(progress: Progress, steps: list[str]) -> Table:
     for step in (name for name in steps if name in progress.ledger):
         account = progress.ledger[step]
         numbers = [account.get(column, 0) for column in columns]
-        table.add_row(Text(step), *(f"{n:,}" if n else "-" for n in numbers))
+        table.add_row(Text(step), *map(_cell, columns, numbers))
     return table
+
+
+def _cell(column: str, number: int) -> Text:
+    style = "yellow" if number and column in _LOST else ""
+    return Text(f"{number:,}" if number else "-", style=style)
 
 
 def _figures(progress: Progress) -> list[str]:

@@ -104,16 +104,16 @@ class Emitting:
         """Records as columns; what does not fit the others is a dead letter."""
         number = self.task.plan.number(node)
         table, bad = to_table(rows, None)
-        self.task.ledger(node.name)["results"] += len(rows)
         while bad:
             for index, why in bad.items():
                 letter = DeadLetter(node.name, number, pos[index], as_json(rows[index]), why)
                 self.task.control.dead.append(letter)
                 self.task.ledger(node.name)["failed"] += 1
-                self.task.ledger(node.name)["results"] -= 1
             good = [index for index in range(len(rows)) if index not in bad]
             rows, ts, pos = ([column[i] for i in good] for column in (rows, ts, pos))  # type: ignore[assignment]
             table, bad = to_table(rows, None)
+        for figure in ("results", "answered"):
+            self.task.ledger(node.name)[figure] += len(rows)
         return Chunk(table, np.array(ts, np.int64), np.array(pos, np.int64), number)
 
     def publish(self, events: list[Publication], *, inside: bool) -> None:

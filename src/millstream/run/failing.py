@@ -49,7 +49,7 @@ def shares_of(ledger: Ledger, steps: Iterable[str]) -> Iterator[Share]:
         taken = account.get("offered", 0) - account.get("dropped", 0)
         yield Share(account.get("dead", 0), taken, "records", step)
         failed = account.get("failed", 0)
-        yield Share(failed, account.get("results", 0) + failed, "results", step)
+        yield Share(failed, account.get("answered", 0) + failed, "results", step)
 
 
 def too_many(
@@ -72,11 +72,14 @@ def most_frequent(dead: list[DeadLetter]) -> str:
     return "; ".join(f"{number} x {text}" for text, number in kinds.most_common(3))
 
 
-def errors_in(directory: Path, step: str | None) -> Iterator[str]:
-    """The errors of a step in committed dead letters, the oldest first."""
+def errors_in(directory: Path, step: str | None, *, failed: bool = False) -> Iterator[str]:
+    """The errors of a step in committed dead letters, the oldest first.
+
+    `failed`: only those of results, which are of no source.
+    """
     for path in sorted(directory.glob("[0-9]*.jsonl")):
         with open(path, "rb") as lines:
             for line in lines:
                 letter = msgspec.json.decode(line)
-                if letter["operator"] == step:
+                if letter["operator"] == step and not (failed and letter.get("source")):
                     yield letter["error"]

@@ -1,7 +1,9 @@
 """The ledger: where every record went, exact at every commit.
 
 Per step: offered = aggregated + dead + late + diverted + dropped. Steps that give results of their
-own, as windows and updaters do, also count these: `results`, and `failed` beside them. Sources
+own, as windows and updaters do, also count these: `results` are the rows they gave to the steps
+after them, `answered` the results they were asked for and had (of which a reduce function may make
+any number of rows, also none), `failed` those that were lost because a function raised. Sources
 count `future`: records so far ahead of the clock that they move no watermark; they go on like all.
 """
 
@@ -19,6 +21,8 @@ WAYS = ("aggregated", "dead", "late", "diverted", "dropped")
 def add(ledger: dict[str, dict[str, int]], step: str, counts: Counter[str]) -> None:
     """Add the counts of one task to a step's account."""
     account = ledger.setdefault(step, {"offered": 0, **dict.fromkeys(WAYS, 0)})
+    if "answered" in counts and "answered" not in account:  # what `results` were in older books
+        account["answered"] = account.get("results", 0)
     for name, number in counts.items():
         account[name] = account.get(name, 0) + number
 

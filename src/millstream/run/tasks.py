@@ -165,6 +165,8 @@ class Task:
         results = run_keyed(work, rows)
         for operator, chunk in results.items():
             self.control.windows += len(chunk)
+            if len(chunk):
+                self.ledger(operator)["results"] += len(chunk)
             if self.plan.jobs[operator].ordered:
                 self._to_be_sorted(operator, chunk)
             else:

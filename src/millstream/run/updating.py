@@ -446,12 +446,12 @@ def _account(around: Surroundings, member: _Member, ready: pa.Table | None, numb
     control, name = around.control, member.job.name
     ledger = control.ledger.setdefault(name, Counter())
     if member.machine.out.fired:
-        ledger["results"] += member.machine.out.fired
+        ledger["answered"] += member.machine.out.fired
     for failure in member.machine.out.failures:
         control.dead.append(DeadLetter(name, failure.src, failure.pos, failure.raw, failure.error))
         if failure.timer:
             ledger["failed"] += 1
-            ledger["results"] -= 1
+            ledger["answered"] -= 1
         else:
             late = (failure.src, failure.pos) in member.machine.behind
             ledger["late" if late else "aggregated"] -= 1

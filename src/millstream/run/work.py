@@ -54,7 +54,7 @@ class Work:
         self.control.dead.extend(outcome.dead)
         if outcome.asked:
             counts = self.control.ledger.setdefault(job.name, Counter())
-            counts["results"] += outcome.asked - len(outcome.dead)
+            counts["answered"] += outcome.asked - len(outcome.dead)
             if outcome.dead:
                 counts["failed"] += len(outcome.dead)
         return outcome.chunk

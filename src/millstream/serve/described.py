@@ -190,6 +190,7 @@ _STATUS = {
         "dead": {"type": "integer"},
         "late": {"type": "integer"},
         "future": {"type": "integer"},
+        "failed": {"type": "integer"},
         "hot": {"type": "object"},
         "graph": {"type": "object"},
         "history": {"type": "array"},

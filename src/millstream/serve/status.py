@@ -20,7 +20,7 @@ from millstream.serve.slates import Snapshot
 from millstream.serve.telling import iso
 from millstream.state.manifests import Hot
 
-_WAYS = ("offered", "aggregated", "dead", "late", "diverted", "dropped")
+_WAYS = ("offered", "aggregated", "dead", "late", "diverted", "dropped", "results", "failed")
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,7 @@ class View:
             "dead": manifest.dead,
             "late": sum(account.get("late", 0) for account in ledger.values()),
             "future": sum(account.get("future", 0) for account in ledger.values()),
+            "failed": sum(account.get("failed", 0) for account in ledger.values()),
             "hot": {name: _hot(about) for name, about in manifest.hot.items()},
             "graph": program.get("graph") or {"nodes": [], "edges": []},
             "history": live.history if live is not None else [],

@@ -27,6 +27,8 @@ export function figuresOf(status, name) {
     late: numberOf(operator?.late ?? account?.late),
     diverted: numberOf(operator?.diverted ?? account?.diverted),
     dropped: numberOf(operator?.dropped ?? account?.dropped),
+    results: numberOf(operator?.results ?? account?.results),
+    failed: numberOf(operator?.failed ?? account?.failed),
   };
 }
 

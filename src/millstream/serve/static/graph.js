@@ -204,6 +204,8 @@ export class Graph {
     for (const way of ["dead", "late", "diverted", "dropped"]) {
       if (figures[way]) line(way, count(figures[way]));
     }
+    if (figures.results) line("results", count(figures.results));
+    if (figures.failed) line("failed results", count(figures.failed));
     return lines;
   }
 }

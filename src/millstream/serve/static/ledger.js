@@ -1,16 +1,20 @@
-// Where every record went, as a table that is checked here once more; and the keys with most events.
+// Where every record went, as a table that is checked here once more, and what steps made of them;
+// and the keys with most events.
 
 import { el, keyed, say, show } from "./dom.js";
 import { addressOf, count, plural, printable } from "./format.js";
 import { countOf, keyText, numberOf } from "./json.js";
 
 const WAYS = ["aggregated", "dead", "late", "diverted", "dropped"];
+const GIVEN = ["results", "failed"]; // beside the sum: rows a step gave, results it could not give
+const LOST = ["dead", "dropped", "failed"];
 
 export class Ledger {
   constructor(container, note) {
     this.note = note;
     this.empty = el("p", { class: "empty" }, "No batch has been committed yet.");
-    const heads = ["step", "offered", "=", ...WAYS.flatMap((way, i) => (i ? ["+", way] : [way])), "balance"];
+    const sum = WAYS.flatMap((way, i) => (i ? ["+", way] : [way]));
+    const heads = ["step", "offered", "=", ...sum, "balance", ...GIVEN];
     const head = el(
       "tr",
       {},
@@ -34,22 +38,34 @@ export class Ledger {
     show(this.empty, accounts.length === 0);
     this.rows(accounts);
     const wrong = accounts.filter(([, account]) => difference(account) !== 0n).length;
-    this.note.classList.toggle("bad", wrong > 0);
-    this.note.classList.toggle("good", wrong === 0 && accounts.length > 0);
+    const lost = accounts.reduce((sum, [, account]) => sum + countOf(account.failed), 0n);
+    this.note.classList.toggle("bad", wrong > 0 || lost > 0n);
+    this.note.classList.toggle("good", wrong === 0 && lost === 0n && accounts.length > 0);
+    const failed = lost ? `; ⚠ ${plural(lost, "result")} failed` : "";
     if (!accounts.length) say(this.note, "");
-    else if (wrong) say(this.note, `✗ ${plural(wrong, "step does", "steps do")} not balance`);
-    else say(this.note, `✓ all ${plural(accounts.length, "step")} balance`);
+    else if (wrong) say(this.note, `✗ ${plural(wrong, "step does", "steps do")} not balance${failed}`);
+    else say(this.note, `✓ all ${plural(accounts.length, "step")} balance${failed}`);
   }
 
   #row(step) {
-    const cells = new Map(["offered", ...WAYS].map((way) => [way, el("td", { class: "number" })]));
+    const ways = ["offered", ...WAYS, ...GIVEN];
+    const cells = new Map(ways.map((way) => [way, el("td", { class: "number" })]));
     const mark = el("span");
     const words = el("span", { class: "words" });
     const verdict = el("td", { class: "number verdict" }, mark, " ", words);
     const sign = (text) => el("td", { class: "sign", "aria-hidden": "true" }, text);
     const parts = WAYS.flatMap((way, i) => [sign(i ? "+" : "="), cells.get(way)]);
     const name = el("th", { scope: "row" }, printable(step));
-    const element = el("tr", { "data-step": step }, name, cells.get("offered"), ...parts, verdict);
+    const given = GIVEN.map((way) => cells.get(way));
+    const element = el(
+      "tr",
+      { "data-step": step },
+      name,
+      cells.get("offered"),
+      ...parts,
+      verdict,
+      ...given,
+    );
     return {
       element,
       update(account) {
@@ -57,7 +73,7 @@ export class Ledger {
           const value = countOf(account[way]);
           say(cell, count(value));
           cell.classList.toggle("zero", value === 0n);
-          cell.classList.toggle("warn", (way === "dead" || way === "dropped") && value > 0n);
+          cell.classList.toggle("warn", LOST.includes(way) && value > 0n);
         }
         const off = difference(account);
         verdict.classList.toggle("good", off === 0n);

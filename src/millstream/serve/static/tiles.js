@@ -58,7 +58,9 @@ function lag(status) {
 
 function dead(status) {
   const number = numberOf(status.dead);
-  return { value: few(number), note: number ? "kept with reasons" : "", warn: number > 0 };
+  const failed = numberOf(status.failed);
+  const note = failed ? `${few(failed)} failed results` : number ? "kept with reasons" : "";
+  return { value: few(number), note, warn: number > 0 };
 }
 
 // Records of the future are no less a matter of time, and of somebody's clock.
