@@ -162,6 +162,105 @@ def test_a_combine_that_raises_names_what_it_was_given() -> None:
             driver.end()
 
 
+class Adding(ms.Aggregate):
+    """A sum; what it cannot add it fails on, where states are put together."""
+
+    def zero(self) -> Any:
+        return []
+
+    def add(self, state: Any, value: Any) -> Any:
+        return [*state, value]
+
+    def combine(self, left: Any, right: Any) -> Any:
+        if "bad" in (*left, *right):
+            raise ValueError("cannot add these")
+        return [*left, *right]
+
+    def result(self, state: Any) -> Any:
+        return len(state)
+
+
+class Subtracting(Adding):
+    def combine(self, left: Any, right: Any) -> Any:
+        return [*left, *right]
+
+    def uncombine(self, total: Any, expired: Any) -> Any:
+        if "bad" in expired:
+            raise ValueError("cannot take these away")
+        return total[len(expired) :]
+
+
+class Unstorable(Adding):
+    def add(self, state: Any, value: Any) -> Any:
+        return [object()] if value == "bad" else state
+
+
+class JobThatAdds(ms.MapReduce):
+    def map(self, key: Any, value: Any, ts: Any) -> Any:
+        yield value["k"], value["v"]
+
+    def combine(self, key: Any, values: list[Any]) -> Any:
+        if "bad" in values:
+            raise ValueError("cannot add these")
+        return values[0]
+
+    def reduce(self, key: Any, values: list[Any], window: Any) -> Any:
+        yield key, len(values)
+
+
+class ProgramThatAdds:
+    def map(self, key: Any, value: Any) -> Any:
+        yield value["k"], value["v"]
+
+    def combine(self, key: Any, values: Any) -> Any:
+        if "bad" in list(values):
+            raise ValueError("cannot add these")
+        yield key, "good"
+
+    def reduce(self, key: Any, values: Any) -> Any:
+        yield key, len(list(values))
+
+
+LONG = ms.sliding("60s", "1s")
+STATES: dict[str, Any] = {
+    "tumbling": lambda s: s.key_by("k").window(ms.tumbling("1h")).agg(x=Adding("v")),
+    "sliding": lambda s: s.key_by("k").window(ms.sliding("4s", "1s")).agg(x=Adding("v")),
+    "long": lambda s: s.key_by("k").window(LONG).agg(x=Adding("v")),
+    "session": lambda s: s.key_by("k").window(ms.session("1h")).agg(x=Adding("v")),
+    "landmark": lambda s: s.key_by("k").window(ms.landmark("1s")).agg(x=Adding("v")),
+    "uncombine": lambda s: s.key_by("k").window(LONG).agg(x=Subtracting("v")),
+    "unstorable": lambda s: s.key_by("k").window(ms.tumbling("1h")).agg(x=Unstorable("v")),
+    "job": lambda s: s.map_reduce(JobThatAdds(), ms.tumbling("1h")),
+    "program": lambda s: s.map_reduce(ProgramThatAdds, ms.tumbling("1h")),
+}
+
+
+@pytest.mark.parametrize("window", STATES)
+def test_a_state_that_cannot_be_made_names_operator_and_key(window: str) -> None:
+    flow = ms.Flow("states")
+    stream = flow.source(ms.Generator(tuple, time="ts", lateness="0s"), name="in")
+    STATES[window](stream).named("totals").sink(ms.Memory())
+    records = [
+        {"ts": START + timedelta(seconds=at), "k": f"key {at % 2}", "v": "good"}
+        for at in range(160)
+    ]
+    records[5]["v"] = "bad"
+
+    def run(driver: Driver) -> None:
+        for start in range(0, len(records), 20):
+            driver.push("in", records[start : start + 20]).step()
+        driver.end()
+
+    with Driver(flow, now=START.timestamp()) as driver:
+        with pytest.raises(RunError) as caught:
+            run(driver)
+        text = str(caught.value)
+        assert text.startswith("totals, key 'key 1': ")
+        why = "cannot be stored" if window == "unstorable" else "raised ValueError: cannot"
+        assert why in text
+        assert driver.dead == []
+
+
 # -- Spark -----------------------------------------------------------------------------------------
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from millstream.ops.codec import decode, decode_key, encode
-from millstream.ops.holding import ObjectKernel
+from millstream.ops.holding import ObjectKernel, StateError
 from millstream.ops.jobs import Window
+from millstream.ops.records import describe, shown
 
 
 class MapReduce:
@@ -50,12 +51,15 @@ def combiner(job: MapReduce, name: str) -> ObjectKernel:
         value = decode(row["value"])
         if state is None:
             return [row["key"], value]
-        return [row["key"], job.combine(decode_key(row["key"]), [state[1], value])]
+        return [row["key"], combined(row["key"], [state[1], value])]
 
     def combine(left: Any, right: Any) -> Any:
         if left is None or right is None:
             return right if left is None else left
-        return [left[0], job.combine(decode_key(left[0]), [left[1], right[1]])]
+        return [left[0], combined(left[0], [left[1], right[1]])]
+
+    def combined(key: bytes, values: list[Any]) -> Any:
+        return combine_or_tell(name, job.combine, decode_key(key), values)
 
     def uncombine(total: Any, expired: Any) -> Any:
         return [total[0], job.uncombine(decode_key(total[0]), total[1], expired[1])]
@@ -64,7 +68,18 @@ def combiner(job: MapReduce, name: str) -> ObjectKernel:
         return state[1]
 
     inverse = uncombine if job.can("uncombine") else None
-    return ObjectKernel(f"{name}.combine", zero, add, combine, finish, inverse)
+    return ObjectKernel(f"{name}.combine", zero, add, combine, finish, inverse, bare=finish)
+
+
+def combine_or_tell(
+    name: str, combine: Callable[[Any, list[Any]], Any], key: Any, values: list[Any]
+) -> Any:
+    """Several values as one, or an error that is of the key and not of one of its values."""
+    try:
+        return combine(key, values)
+    except BaseException as error:  # a user's function may raise anything
+        told = f"combine({shown(key)[:200]}, {shown(values)[:200]})"
+        raise StateError(f"{name}.{told} raised {describe(error)}") from error
 
 
 def pack_pairs(pairs: Iterable[tuple[Any, Any]] | None) -> list[dict[str, bytes]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.api.mapreduce import MapReduce
+from millstream.api.mapreduce import MapReduce, combine_or_tell
 from millstream.errors import RunError
 from millstream.ops.codec import decode, decode_key
 from millstream.ops.holding import ObjectKernel
@@ -261,14 +261,18 @@ def pair_combiner(program: Program, name: str) -> ObjectKernel:
 
     def add(state: Any, row: dict[str, Any]) -> Any:
         values = [*(() if state is None else state[1]), decode(row["value"])]
-        return [row["key"], program.combined(decode_key(row["key"]), values)]
+        return [row["key"], combined(row["key"], values)]
 
     def combine(left: Any, right: Any) -> Any:
         if left is None or right is None:
             return right if left is None else left
-        return [left[0], program.combined(decode_key(left[0]), [*left[1], *right[1]])]
+        return [left[0], combined(left[0], [*left[1], *right[1]])]
+
+    def combined(key: bytes, values: list[Any]) -> list[Any]:
+        found: list[Any] = combine_or_tell(name, program.combined, decode_key(key), values)
+        return found
 
     def finish(state: Any) -> Any:
         return state[1]
 
-    return ObjectKernel(f"{name}.combine", zero, add, combine, finish)
+    return ObjectKernel(f"{name}.combine", zero, add, combine, finish, bare=finish)

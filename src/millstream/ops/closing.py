@@ -22,7 +22,7 @@ from millstream.ops.jobs import Measure, Window, WindowJob
 from millstream.ops.kernels import Kernel, State
 from millstream.ops.keys import hash_keys
 from millstream.ops.mixed import column_of, exactly
-from millstream.ops.preparing import codes_of, state_of
+from millstream.ops.preparing import codes_of, naming_key, state_of
 from millstream.ops.records import DeadLetter, as_json, describe, several, to_table
 
 STAMP = pa.timestamp("us", "UTC")
@@ -258,7 +258,8 @@ def slide(
         elif measure.objects is not None and measure.objects.windows is not None:
             columns[measure.name] = measure.objects.windows(state["state"], low, high)
         elif measure.objects is not None:
-            states = measure.objects.slide(state["state"], low, high)
+            with naming_key([job], panes):
+                states = measure.objects.slide(state["state"], low, high)
             add_answers(job, measure, states, answers)
 
 

@@ -6,7 +6,8 @@ result costs O(1) combines. What has none keeps its values and gets them in orde
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,27 @@ from millstream.ops.codec import decode, encode, fresh
 from millstream.ops.records import describe, shown
 
 _SHOWN = 200  # characters of a state in a message
+
+
+class StateError(RunError):
+    """A state a user's function could not give, and the row it is about, whose key names it."""
+
+    def __init__(self, message: str, at: int = -1) -> None:
+        super().__init__(message)
+        self.at = at
+
+
+@contextmanager
+def naming(operators: str, key_of: Callable[[int], Any]) -> Iterator[None]:
+    """Say of which operator and key an error of a state is.
+
+    It ends the run: a state is part of many windows, so that no single result could be set aside.
+    """
+    try:
+        yield
+    except StateError as error:
+        key = shown(key_of(error.at))[:_SHOWN] if error.at >= 0 else "unknown"
+        raise RunError(f"{operators}, key {key}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -36,6 +58,7 @@ class ObjectKernel:
     windows: Callable[[pa.Array, Int64, Int64], pa.Array] | None = (
         None  # answers of `slide`, faster
     )
+    bare: Callable[[Any], Any] | None = None  # what a message shows of a state
 
     def lift(self, values: list[Any], groups: Int64, count: int) -> tuple[pa.Array, dict[int, str]]:
         """One state per group; values on which `add` raises are given back with the error."""
@@ -49,24 +72,31 @@ class ObjectKernel:
                 state = states[group] if started[group] else self.zero()
                 states[group] = self.add(state, value)
                 started[group] = True
+            except StateError as error:  # of a combine, which is of more than this value
+                raise StateError(str(error), index) from error
             except BaseException as error:  # a user's function may raise anything
                 bad[index] = describe(error)
-        begun = zip(states, started, strict=True)
-        encoded = [encode(state if any_yet else self.zero()) for state, any_yet in begun]
+        encoded = []
+        for group, (state, any_yet) in enumerate(zip(states, started, strict=True)):
+            try:
+                encoded.append(encode(state if any_yet else self.zero()))
+            except RunError as error:
+                row = int(np.flatnonzero(groups == group)[0])
+                raise StateError(f"{self.name}: {error}", row) from error
         return pa.array(encoded, pa.binary()), bad
 
     def merge(self, states: pa.Array, groups: Int64, count: int) -> pa.Array:
         """States of the same group combined, in the order they stand in."""
         merged: list[bytes | None] = [None] * count
-        pending: dict[int, Any] = {}
-        for group, data in zip(groups.tolist(), states.to_pylist(), strict=True):
+        pending: dict[int, tuple[Any, int]] = {}
+        for row, (group, data) in enumerate(zip(groups.tolist(), states.to_pylist(), strict=True)):
             if merged[group] is None:
                 merged[group] = data
             else:
-                left = pending[group] if group in pending else decode(merged[group] or b"")
-                pending[group] = self._combine(left, decode(data))
-        for group, state in pending.items():
-            merged[group] = encode(state)
+                left = pending[group][0] if group in pending else decode(merged[group] or b"")
+                pending[group] = self._combine(left, decode(data), row), row
+        for group, (state, row) in pending.items():
+            merged[group] = self._packed(state, row)
         return pa.array(merged, pa.binary())
 
     def slide(self, states: pa.Array, low: Int64, high: Int64) -> list[Any]:
@@ -81,14 +111,14 @@ class ObjectKernel:
                 front, back_from, back_to = [], start, start
             while back_to < stop:
                 row = fresh(rows[back_to])
-                back = row if back_to == back_from else self._combine(back, row)
+                back = row if back_to == back_from else self._combine(back, row, back_to)
                 back_to += 1
             while front and front[-1][0] < start:
                 front.pop()
             if not front and back_from < start:
                 for row_at in range(back_to - 1, start - 1, -1):
                     row = fresh(rows[row_at])
-                    state = self._combine(row, fresh(front[-1][1])) if front else row
+                    state = self._combine(row, fresh(front[-1][1]), row_at) if front else row
                     front.append((row_at, state))
                 back_from = back_to
             if not front:
@@ -96,38 +126,45 @@ class ObjectKernel:
             elif back_from == back_to:
                 out.append(fresh(front[-1][1]))
             else:
-                out.append(self._combine(fresh(front[-1][1]), fresh(back)))
+                out.append(self._combine(fresh(front[-1][1]), fresh(back), start))
         return out
 
     def decoded(self, states: pa.Array) -> list[Any]:
         """States as they come from a table."""
         return [decode(data) for data in states.to_pylist()]
 
-    def plus(self, left: Any, right: Any) -> Any:
-        """Two states as one; an error says which."""
-        return self._combine(left, right)
+    def plus(self, left: Any, right: Any, at: int = -1) -> Any:
+        """Two states as one; an error says which, and of which row."""
+        return self._combine(left, right, at)
 
-    def minus(self, total: Any, expired: Any) -> Any:
+    def minus(self, total: Any, expired: Any, at: int = -1) -> Any:
         """What is left of a total; an error says of which."""
         assert self.inverse is not None
         try:
             return self.inverse(total, expired)
         except BaseException as error:
-            raise RunError(
-                f"{self.name}: uncombine({_told(total)}, {_told(expired)}) raised {describe(error)}"
-            ) from error
+            told = f"uncombine({self._told(total)}, {self._told(expired)})"
+            raise StateError(f"{self.name}: {told} raised {describe(error)}", at) from error
 
-    def _combine(self, left: Any, right: Any) -> Any:
+    def _combine(self, left: Any, right: Any, at: int) -> Any:
         try:
             return self.combine(left, right)
+        except StateError as error:
+            raise StateError(str(error), at) from error
         except BaseException as error:
-            raise RunError(
-                f"{self.name}: combine({_told(left)}, {_told(right)}) raised {describe(error)}"
-            ) from error
+            told = f"combine({self._told(left)}, {self._told(right)})"
+            raise StateError(f"{self.name}: {told} raised {describe(error)}", at) from error
 
+    def _packed(self, state: Any, at: int) -> bytes:
+        try:
+            return encode(state)
+        except RunError as error:
+            raise StateError(f"{self.name}: {error}", at) from error
 
-def _told(state: Any) -> str:
-    return shown(state)[:_SHOWN]
+    def _told(self, state: Any) -> str:
+        if self.bare is not None and state is not None:
+            state = self.bare(state)
+        return shown(state)[:_SHOWN]
 
 
 def never(state: Any, value: Any) -> Any:

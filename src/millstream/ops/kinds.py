@@ -26,7 +26,7 @@ from millstream.ops.codec import encode
 from millstream.ops.grid import Grid
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.keys import group_by
-from millstream.ops.preparing import codes_of, state_of
+from millstream.ops.preparing import codes_of, naming_key, state_of
 from millstream.ops.sessions import find_sessions
 
 
@@ -175,7 +175,8 @@ def grow(
             answers.columns[measure.name] = measure.kernel.result(grown)
             kept = {f: grown[f].take(pa.array(final)) for f in grown}
         elif measure.objects is not None:
-            objects = measure.objects.slide(state["state"], first[codes[at]], at + 1)
+            with naming_key([job], rows):
+                objects = measure.objects.slide(state["state"], first[codes[at]], at + 1)
             kept = {"state": pa.array([encode(objects[i]) for i in final], pa.binary())}
             add_answers(job, measure, objects, answers)
         else:

@@ -6,6 +6,8 @@ reduced to partial states (and kept values) once for all of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +17,9 @@ import pyarrow.compute as pc
 
 from millstream.errors import RunError
 from millstream.ops.chunks import Chunk, Int64, Mask, flat
-from millstream.ops.codec import encode
+from millstream.ops.codec import as_key, decode_key, encode
 from millstream.ops.emission import without_mark
+from millstream.ops.holding import naming
 from millstream.ops.jobs import Family, Measure, WindowJob
 from millstream.ops.kernels import Rows
 from millstream.ops.keys import canonical, factorize, group_by, hash_keys
@@ -191,10 +194,11 @@ def _reduce(
             **until,
             **{f"key.{i}": unique.take(at) for i, unique in enumerate(uniques)},
         }
-        for measure in family.measures:
-            bad = lift(measure, chunk, rows, columns)
-            if bad:
-                return None, None, bad
+        with naming_key(family.jobs, pa.table(_named(key_columns))):
+            for measure in family.measures:
+                bad = lift(measure, chunk, rows, columns)
+                if bad:
+                    return None, None, bad
         states = pa.table(columns)
     if family.holds:
         columns = {
@@ -219,6 +223,10 @@ def _reduce(
             columns[f"value.{name}"] = chunk.column(name)
         values = exactly(columns, (f"value.{name}" for name in exact_columns(chunk.table)))
     return states, values, {}
+
+
+def _named(key_columns: list[pa.Array]) -> dict[str, pa.Array]:
+    return {f"key.{i}": column for i, column in enumerate(key_columns)}
 
 
 def _failing(family: Family, chunk: Chunk, codes: Int64) -> dict[int, str]:
@@ -331,10 +339,28 @@ def merge_panes(family: Family, table: pa.Table) -> pa.Table:
             merged = measure.kernel.merge(state, groups, len(group_key))
             columns.update({f"state.{measure.state}.{field}": merged[field] for field in merged})
         elif measure.objects is not None:
-            columns[f"state.{measure.state}.state"] = measure.objects.merge(
-                state["state"], groups, len(group_key)
-            )
+            with naming_key(family.jobs, table):
+                merged = measure.objects.merge(state["state"], groups, len(group_key))
+            columns[f"state.{measure.state}.state"] = merged
     return pa.table(columns)
+
+
+def naming_key(jobs: Iterable[WindowJob], table: pa.Table) -> AbstractContextManager[None]:
+    """Where states of a table are combined: an error names operators, and the key of its row."""
+    jobs = tuple(jobs)
+    names = [f"key.{i}" for i in range(len(jobs[0].keys))]
+
+    def key_of(row: int) -> Any:
+        return user_key(jobs[0], [table.column(name)[row].as_py() for name in names])
+
+    return naming(", ".join(job.name for job in jobs), key_of)
+
+
+def user_key(job: WindowJob, keys: list[Any]) -> Any:
+    """A key as users know it."""
+    if job.packed:
+        return decode_key(keys[0])
+    return as_key(keys[0] if len(keys) == 1 else tuple(keys))
 
 
 def in_pane_order(family: Family, table: pa.Table) -> pa.Table:

@@ -20,7 +20,7 @@ from millstream.ops.codec import decode, encode, fresh
 from millstream.ops.comparing import alike, magnitude
 from millstream.ops.jobs import Measure, WindowJob
 from millstream.ops.kernels import Columns, Count, Floats, Running
-from millstream.ops.preparing import codes_of, state_of
+from millstream.ops.preparing import codes_of, naming_key, state_of
 
 TRUST = 1e-4  # a value below this share of its peak since the last recomputation is not trusted
 DISAGREE = 1e-6  # rounding is far below this share of the largest result
@@ -85,7 +85,8 @@ def advance(
     states = [state_of(panes, m) for m in _measures(job)]
     for total in totals:
         every = np.ones(len(late), np.bool_)
-        total.move(state_of(late, total.measure), at_late, every, ~every)
+        with naming_key([job], late):
+            total.move(state_of(late, total.measure), at_late, every, ~every)
     found_key: list[Int64] = []
     found_end: list[Int64] = []
     answers: list[tuple[Answers, int]] = []
@@ -97,7 +98,8 @@ def advance(
         there = totals[-1].columns["n"] > 0
         leaves &= there[at_panes]
         for total, state in zip(totals[:-1], states[:-1], strict=True):
-            total.move(state, at_panes, enters, leaves)
+            with naming_key([job], panes):
+                total.move(state, at_panes, enters, leaves)
             total.forget(~there)
         sure = sure and all(total.sure() for total in totals)
         present = np.flatnonzero(there)
@@ -183,7 +185,8 @@ def recompute(job: WindowJob, panes: pa.Table, closing: int) -> pa.Table:
             merged = measure.kernel.merge(state, codes, keys)
         else:
             assert measure.objects is not None
-            merged = {"state": measure.objects.merge(state["state"], codes, keys)}
+            with naming_key([job], inside):
+                merged = {"state": measure.objects.merge(state["state"], codes, keys)}
         for name, column in merged.items():
             table = table.append_column(f"state.{measure.state}.{name}", column)
     return table
@@ -253,7 +256,8 @@ class _Total:
             objects, packed = self.objects, state["state"]
             for row, key in zip(rows.tolist(), keys.tolist(), strict=True):
                 total, pane = self.columns["state"][key], decode(packed[row].as_py())
-                moved = objects.plus(total, pane) if sign > 0 else objects.minus(total, pane)
+                move = objects.plus if sign > 0 else objects.minus
+                moved = move(total, pane, row)
                 self.columns["state"][key] = moved
             return
         kernel = self.kernel

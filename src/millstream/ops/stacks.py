@@ -27,7 +27,7 @@ from millstream.ops.grid import Grid
 from millstream.ops.holding import ObjectKernel
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.kernels import Kernel, State
-from millstream.ops.preparing import codes_of, merge_panes, state_of
+from millstream.ops.preparing import codes_of, merge_panes, naming_key, state_of
 from millstream.ops.running import LEAST_PANES, can_run
 from millstream.ops.spans import Span
 
@@ -88,7 +88,8 @@ def flip(job: WindowJob, panes: pa.Table | None, end: int) -> tuple[pa.Table, pa
             left = _left(measure.kernel, own, codes)
         else:
             assert measure.objects is not None
-            left = {"state": _left_objects(measure.objects, own["state"], codes)}
+            with naming_key([job], inside):
+                left = {"state": _left_objects(measure.objects, own["state"], codes)}
         for field, column in own.items():
             both = concat([pa.table({"s": left[field]}), pa.table({"s": column})]).column("s")
             name = f"state.{measure.state}.{field}"
@@ -251,7 +252,7 @@ def _left_objects(objects: ObjectKernel, states: pa.Array, codes: Int64) -> pa.A
     for at in range(len(key) - 1, 0, -1):
         row = decode(packed[at])
         follows = at + 1 < len(key) and key[at] == key[at + 1]
-        after = objects.plus(row, fresh(after)) if follows else row
+        after = objects.plus(row, fresh(after), at) if follows else row
         if key[at - 1] == key[at]:
             out.append(encode(after))
     return pa.array(out[::-1], pa.binary())
