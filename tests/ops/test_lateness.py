@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millstream.ops.chunks import Chunk
@@ -41,10 +41,15 @@ def late_by_definition(rows: Rows, lateness: int, alone: bool) -> list[bool]:
     return found
 
 
-def marks(watch: Watch, rows: Rows, start: int, file: int | None, after: int | None) -> list[bool]:
+def dues(watch: Watch, rows: Rows, start: int, file: int | None, after: int | None) -> list[int]:
     chunk = chunk_of(rows, start)
     due = watch.mark(chunk, (file or 0, start), file, after)
-    return [False] * len(rows) if due is None else (due > chunk.ts).tolist()
+    return (chunk.ts if due is None else due).tolist()
+
+
+def marks(watch: Watch, rows: Rows, start: int, file: int | None, after: int | None) -> list[bool]:
+    found = dues(watch, rows, start, file, after)
+    return [due > at for due, (_, at) in zip(found, rows, strict=True)]
 
 
 @given(rows_of, cuts_of, st.integers(0, 20))
@@ -100,6 +105,8 @@ def test_new_participants_join_at_the_watermark_of_the_others(
 
 
 @given(rows_of_many, cuts_of, st.integers(0, 20), st.booleans())
+@example([("a", 20), ("a", 15), ("a", 0)], [1], 5, False)  # late either way, but when does it count
+@example([("a", 20), ("a", 15), ("a", 0)], [1], 5, True)
 def test_pieces_in_several_tasks_agree_or_are_found_out(
     rows: Rows, cuts: list[int], lateness: int, by_value: bool
 ) -> None:
@@ -107,13 +114,13 @@ def test_pieces_in_several_tasks_agree_or_are_found_out(
     column = "who" if by_value else None
     together = Watch(progress, column, FUTURE)
     expected = [
-        late for low, some in pieces(rows, cuts) for late in marks(together, some, low, None, None)
+        due for low, some in pieces(rows, cuts) for due in dues(together, some, low, None, None)
     ]
-    found: list[bool] = []
+    found: list[int] = []
     extents: list[Extent] = []
     for low, some in pieces(rows, cuts):
         alone = Watch(progress, column, FUTURE)  # a task of its own: it knows nothing of the others
-        found.extend(marks(alone, some, low, None, None))
+        found.extend(dues(alone, some, low, None, None))
         extents.extend(alone.extents.values())
     assert found == expected or out_of_order(extents, progress)
 

@@ -7,8 +7,9 @@ end by the lateness; so no record that is not late can miss its window.
 
 Pieces of one participant may be read by several tasks at once. Each task marks with what it knows:
 what was committed before, and what it read itself. `out_of_order` finds the sources for which that
-was not enough, because a record of a later piece is late only by an earlier one. Their batch is run
-again with every participant in one task. Input in order within its lateness never needs that.
+was not enough, because a record of a later piece is late, or counts later, by an earlier one. Their
+batch is run again with every participant in one task. Input in order within its lateness never
+needs that.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Place = tuple[int, int]  # the file (or piece) a split is of, and where it begin
 
 @dataclass
 class Extent:
-    """The earliest time a split took as on time and its latest, per participant."""
+    """When the first of its records counts, and the latest time in a split, per participant."""
 
     place: Place
     spans: dict[str | int, tuple[int, int]] = field(default_factory=dict)
@@ -100,9 +101,9 @@ class Watch:
         return due
 
     def _note(self, place: Place, who: str | int, ts: Int64, due: Int64 | None, high: int) -> None:
-        good = ts if due is None else ts[due <= ts]
-        extent = self.extents.setdefault(place, Extent(place))
-        extent.add(who, int(good.min()) if len(good) else high, high)
+        # Not only who is late must not depend on tasks, but also when what is late counts.
+        counts = ts if due is None else due
+        self.extents.setdefault(place, Extent(place)).add(who, int(counts.min()), high)
 
     # -- participants by a column -----------------------------------------------------------------
 
