@@ -9,12 +9,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import millstream as ms
-from millstream.testing import Driver
+from millstream.testing import Driver, run_in_process
+from tests.deployments.running import read
 
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 PERIOD = 4  # seconds
@@ -207,3 +209,22 @@ def test_a_silent_century_costs_nothing() -> None:
         driver.end()
         found = [(row["n"], row["final"]) for row in driver.output()]
     assert found == [(1, False), (1, True), (2, False), (3, True)]
+
+
+@pytest.mark.parametrize("batch_rows", [1, 2, 500])
+def test_a_file_that_waits_skips_no_multiple(tmp_path: Path, batch_rows: int) -> None:
+    """It is known to begin late, so windows leave before it is read; their early results too."""
+    (tmp_path / "in").mkdir()
+    for name, seconds in (("a", (8, 13)), ("b", (61, 64))):
+        lines = "".join(f"{int(at(second).timestamp())},a\n" for second in seconds)
+        (tmp_path / "in" / f"{name}.csv").write_text("ts,k\n" + lines)
+    flow = ms.Flow("waiting")
+    files = flow.source(ms.Files(tmp_path / "in", time="ts", lateness="3s"), name="in")
+    for name, window in (("time", ms.tumbling("20s")), ("session", ms.session("8s"))):
+        early = files.key_by("k").window(window, emit="early", every_event="4s")
+        early.agg(n=ms.count()).sink(ms.Jsonl(tmp_path / name), name=name)
+    run_in_process(flow, tmp_path / "ck", batch_rows=batch_rows)
+    for name in ("time", "session"):
+        rows = [(r["n"], r["revision"], r["final"]) for r in read(tmp_path / name)]
+        first, second = [(1, 0, False), (2, 1, False), (2, 2, True)], [(1, 0, False), (2, 1, True)]
+        assert rows == first + second, name

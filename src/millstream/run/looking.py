@@ -56,7 +56,10 @@ def look_of(work: Work, job: WindowJob) -> Look:
     last = work.batch.firing[job.name]
     rows, now, event = work.counts[job.name], work.batch.now, work.clocks.latest
     if how.by_event:
-        reached = min(work.clocks.watermarks[job.name], work.clocks.furthest[job.name])
+        # Files that wait may have moved the watermark beyond all that was read; at the end of the
+        # input event time stands where the latest record is.
+        watermark = work.clocks.watermarks[job.name]
+        reached = watermark if watermark < END else work.clocks.furthest[job.name]
         reached = max(last.event, reached)
         work.control.firing[job.name] = Firing(now, reached)
         return Look(stretch=(last.event, reached) if passes(how, last, reached) else None)
