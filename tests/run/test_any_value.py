@@ -198,6 +198,35 @@ def test_updaters_get_mixed_values() -> None:
     assert sorted(seen, key=repr) == sorted(expected, key=repr)
 
 
+LARGE = [1, 2**63, 2**64 - 1, 2**64, -(2**70), (1, 2**70), 10**5000, "a", 1.5]
+
+
+@pytest.mark.parametrize("partition", [None, lambda key: 0])
+@pytest.mark.parametrize("merge", [None, lambda one, other: {"n": one["n"] + other["n"]}])
+def test_keys_of_more_than_64_bits_are_dead_letters_of_updaters(merge: Any, partition: Any) -> None:
+    """Beside the others of their batch, which have slates."""
+
+    class Keys(ms.MapReduce):
+        def map(self, key: Any, value: Any, ts: Any) -> Iterator[tuple[Any, Any]]:
+            yield value["at"], None
+
+        def reduce(self, key: Any, values: list[Any], window: Any) -> Iterator[tuple[Any, Any]]:
+            yield LARGE[key], 1
+
+    def update(event: Any, slate: dict[str, Any], ctx: Any) -> None:
+        slate["n"] = slate.get("n", 0) + 1
+
+    flow = ms.Flow("large")
+    keyed = source(flow).map_reduce(Keys(), ms.tumbling("1h"))
+    keyed.key_by("key", partition=partition).update(update, name="u", merge=merge)
+    with Driver(flow, now=START.timestamp(), parallelism=2, dead_letter_limit=1) as driver:
+        driver.push("in", rows(len(LARGE))).end()
+        assert driver.slates("u") == {key: {"n": 1} for key in (1, 2**63, 2**64 - 1, "a", 1.5)}
+        assert [letter["operator"] for letter in driver.dead] == ["u"] * 4
+        assert all("have at most 64 bits" in letter["error"] for letter in driver.dead)
+        assert driver.ledger["u"]["dead"] == 4
+
+
 # -- files -----------------------------------------------------------------------------------------
 
 

@@ -45,7 +45,12 @@ def encode_key(value: Any) -> bytes:
     """The key of a slate as bytes: dates, and what else people write as text, as text."""
     try:
         return _encoder.encode(value.tolist() if type(value).__module__ == "numpy" else value)
-    except (TypeError, OverflowError) as error:
+    except OverflowError as error:
+        raise RunError(
+            f"a key of type {type(value).__name__} cannot be stored: whole numbers in keys of "
+            "slates have at most 64 bits; use their text"
+        ) from error
+    except TypeError as error:
         raise RunError(
             f"a key of type {type(value).__name__} cannot be stored ({error}); use numbers, "
             "strings, bytes, booleans, None, datetimes, and tuples of them"

@@ -6,13 +6,14 @@ together until the watermark has passed them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.errors import RunError
 from millstream.ops.chunks import Chunk, Int64
 from millstream.ops.codec import encode, encode_rows
 from millstream.ops.keys import canonical, factorize
@@ -48,10 +49,16 @@ class Keys:
     """The keys of some records: hashes and packed bytes per record."""
 
     def __init__(
-        self, hashes: UInt64, checks: UInt64, packed: pa.Array, shards: Shards | None = None
+        self,
+        hashes: UInt64,
+        checks: UInt64,
+        packed: pa.Array,
+        shards: Shards | None = None,
+        unstorable: dict[int, str] | None = None,
     ) -> None:
         self.hashes, self.checks, self.packed = hashes, checks, packed
         self.shards = shards  # where a user's partition puts them
+        self.unstorable = unstorable or {}  # records with keys that no slate can have, and why
 
     def take(self, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Keys:
         """Those of some of the records."""
@@ -67,13 +74,13 @@ class Keys:
         self.shards, bad = shards_of_packed(partition, self.packed.to_pylist(), shards)
         return bad
 
-    def too_long(self, limit: int) -> dict[int, str]:
-        """The records whose key cannot be kept."""
+    def refused(self, limit: int) -> dict[int, str]:
+        """The records whose key cannot be kept, and why."""
         sizes = np.asarray(pc.binary_length(self.packed))
         return {
             index: f"the key has {sizes[index]:,} bytes, more than max_key={limit:,}"
             for index in np.flatnonzero(sizes > limit).tolist()
-        }
+        } | self.unstorable
 
 
 def keys_of(chunk: Chunk, names: tuple[str, ...]) -> Keys:
@@ -84,13 +91,35 @@ def keys_of(chunk: Chunk, names: tuple[str, ...]) -> Keys:
     columns = [canonical(chunk.column(name)) for name in names]
     codes, uniques = factorize(columns)
     values = _values(uniques)
+    pack = encode if len(uniques) == 1 and pa.types.is_string(uniques[0].type) else pack_key
+    packed, bad = _packed(values, pack)
     if all(pa.types.is_null(u.type) or any(ok(u.type) for ok in _PLAIN) for u in uniques):
         hashes, checks = both_hashes(uniques)
     else:
+        values = [None if at in bad else value for at, value in enumerate(values)]
         hashes, checks = hashes_of_values(values)
-    pack = encode if len(uniques) == 1 and pa.types.is_string(uniques[0].type) else pack_key
-    packed = pa.array([pack(value) for value in values], pa.binary())
-    return Keys(hashes[codes], checks[codes], packed.take(pa.array(codes)))
+    unstorable = {at: bad[c] for at, c in enumerate(codes.tolist()) if c in bad} if bad else {}
+    return Keys(hashes[codes], checks[codes], packed.take(pa.array(codes)), unstorable=unstorable)
+
+
+def _packed(values: list[Any], pack: Callable[[Any], bytes]) -> tuple[pa.Array, dict[int, str]]:
+    """Keys as bytes; those that cannot be, as whole numbers of more than 64 bits, with the reason.
+
+    These stand as nothing, and their records are set aside.
+    """
+    try:
+        return pa.array([pack(value) for value in values], pa.binary()), {}
+    except RunError:
+        pass
+    found: list[bytes] = []
+    bad: dict[int, str] = {}
+    for at, value in enumerate(values):
+        try:
+            found.append(pack(value))
+        except RunError as error:
+            found.append(pack_key(()))
+            bad[at] = str(error)
+    return pa.array(found, pa.binary()), bad
 
 
 def _values(uniques: list[pa.Array]) -> list[Any]:

@@ -281,8 +281,8 @@ class Task:
         if not len(chunk):
             return
         known = keys_of(chunk, keys)
-        bad = known.too_long(self.batch.max_key)
-        bad.update(known.place(job.partition, self.batch.shards))
+        bad = known.place(job.partition, self.batch.shards)
+        bad.update(known.refused(self.batch.max_key))
         if node.null_keys[via] == "dead":
             bad.update(null_keys(keys, chunk))
         if bad:
