@@ -17,8 +17,9 @@ from millstream.api.sources import Files
 from millstream.io.firsts import first_time
 from millstream.io.formats import Format, parse_schema
 from millstream.ops.progress import BEGIN
-from millstream.run.files import FilesTracker, first_times
+from millstream.run.files import FilesTracker
 from millstream.run.merging import share
+from millstream.run.tracking import directly
 from millstream.state.manifests import SourceState
 from millstream.testing import run_in_process
 
@@ -44,7 +45,7 @@ class Followed:
     def restart(self) -> None:
         self.tracker = FilesTracker(0, self.spec, self.fmt, self.registry, self.state)
 
-    def step(self, rows: int = 10**9, probe: Any = first_times) -> list[str]:
+    def step(self, rows: int = 10**9, probe: Any = directly) -> list[str]:
         """One batch; gives the names of the files it read."""
         self.tracker._next_look = 0.0
         self.tracker.poll(probe)
@@ -127,9 +128,9 @@ def test_files_are_read_in_the_order_of_their_first_records(tmp_path: Path) -> N
     (tmp_path / "in" / "empty").write_bytes(b"")
     asked: list[str] = []
 
-    def probe(fmt: Format, paths: list[str], limit: int) -> list[int | None]:
+    def probe(look: Any, paths: list[str]) -> list[Any]:
         asked.extend(Path(path).name for path in paths)
-        return first_times(fmt, paths, limit)
+        return directly(look, paths)
 
     order = []
     while not kept.tracker.ended:

@@ -254,7 +254,7 @@ def test_a_slow_look_for_first_times_does_not_delay_the_next_look(tmp_path: Path
     tracker = FilesTracker(0, spec, fmt, tmp_path / "registry", state)
     (tmp_path / "in" / "a.json").write_text('{"ts": 1}\n')
 
-    def slow(fmt: Any, paths: Any, limit: int) -> list[int | None]:
+    def slow(look: Any, paths: list[str]) -> list[Any]:
         time.sleep(0.5)
         return [1_000_000 for _ in paths]
 

@@ -7,7 +7,7 @@ names every line that counts by its byte position in the file, which is the reco
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,6 @@ from millstream.io.timestamps import Bools, Ints
 BOM = b"\xef\xbb\xbf"
 MAX_DEPTH = 256  # nesting of a json line; a fixed limit, so that no stack size decides
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
-_BRACKETS = re.compile(rb"[\[\]{}]")
 
 
 @dataclass(frozen=True)
@@ -123,21 +122,23 @@ def _undecodable(lines: Lines, rows: Iterable[int]) -> dict[int, str]:
     return found
 
 
-def too_deep(lines: Lines) -> dict[int, str]:
+def too_deep(lines: Lines, but: Collection[int] = ()) -> dict[int, str]:
     """Json lines nested beyond MAX_DEPTH; only lines with that many brackets are looked at."""
-    opened = lines.data.count(b"[") + lines.data.count(b"{")
-    if opened <= MAX_DEPTH:
+    data, why = lines.data, f"nested more than {MAX_DEPTH} levels deep"
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return {}
-    array = lines.as_array()
-    rows = lines.holding(np.flatnonzero((array == 0x5B) | (array == 0x7B)))
-    suspects = np.flatnonzero(np.bincount(rows, minlength=len(lines)) > MAX_DEPTH)
-    why = f"nested more than {MAX_DEPTH} levels deep"
-    return {int(i): why for i in suspects if _depth(lines.line(int(i))) > MAX_DEPTH}
+    found = {}
+    for i in np.flatnonzero(lines.ends - lines.starts > MAX_DEPTH).tolist():
+        start, end = int(lines.starts[i]), int(lines.ends[i])
+        opened = data.count(b"[", start, end) + data.count(b"{", start, end)
+        if opened > MAX_DEPTH and i not in but and _is_deep(lines.line(i)):
+            found[i] = why
+    return found
 
 
-def _depth(line: bytes) -> int:
-    depth = deepest = 0
-    for bracket in _BRACKETS.findall(_STRINGS.sub(b"", line)):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+def _is_deep(line: bytes) -> bool:
+    array = np.frombuffer(_STRINGS.sub(b"", line), np.uint8)
+    steps = np.zeros(len(array), np.int8)
+    steps[(array == 0x5B) | (array == 0x7B)] = 1
+    steps[(array == 0x5D) | (array == 0x7D)] = -1
+    return bool((np.cumsum(steps, dtype=np.int32) > MAX_DEPTH).any())

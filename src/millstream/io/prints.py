@@ -11,7 +11,7 @@ import gzip
 import itertools
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, NamedTuple, cast
 
@@ -53,8 +53,12 @@ def fits(stream: BinaryIO, known: Print) -> bool:
     return len(tail) == min(REACH, known.span) and zlib.crc32(tail) == known.tail
 
 
-def unzipped(path: str, known: Print) -> int | None:
-    """How long a compressed file is, if it holds the bytes of a print; None if it does not."""
+def unzipped(known: Print, paths: Iterable[str]) -> list[int | None]:
+    """How long compressed files are that hold the bytes of a print; None for others."""
+    return [_unzipped(known, path) for path in paths]
+
+
+def _unzipped(known: Print, path: str) -> int | None:
     try:
         with gzip.open(path) as packed:
             stream = cast(BinaryIO, packed)

@@ -13,12 +13,13 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from typing import BinaryIO, Self, TypeVar, cast
 
 import numpy as np
 
 from millstream.errors import RunError
-from millstream.io import parquet
+from millstream.io import parquet, unpacking
 from millstream.io.csvlines import csv_header
 from millstream.io.formats import READER, Format
 from millstream.io.lines import BOM, scan
@@ -36,8 +37,8 @@ _STEP = 64 * 1024  # bytes looked at when searching for a line end
 
 
 def is_gzip(kind: str, path: str) -> bool:
-    """Whether a file is read in one piece: compressed, or by a function of the user."""
-    return kind == READER or (kind != "parquet" and path.endswith(".gz"))
+    """Whether a file holds compressed lines: positions are bytes of what it stands for."""
+    return kind not in ("parquet", READER) and path.endswith(".gz")
 
 
 # ---------------------------------------------------------------- driver side
@@ -48,9 +49,8 @@ def available_end(path: str, kind: str, complete: bool) -> int:
 
     Text kinds: the offset just after the last newline, or the file size when the file is
     `complete` (a last line without newline then counts). Parquet: the number of rows; 0 while the
-    footer is missing, an error if the file is complete. Gzip: the compressed size when complete
-    and intact (it is decompressed once to make sure), else 0; it is read whole or not at all, as
-    is a file that a function of the user reads.
+    footer is missing, an error if the file is complete. What a function of the user reads, it
+    reads whole or not at all. How long a gzip file is only a task can say (`unpacking.measure`).
     """
     if kind == "parquet":
         try:
@@ -62,11 +62,8 @@ def available_end(path: str, kind: str, complete: bool) -> int:
             return 0
     try:
         size = os.path.getsize(path)
-        if is_gzip(kind, path):
-            intact = not path.endswith(".gz") or _is_intact(path)
-            return size if complete and intact else 0
-        if complete:
-            return size
+        if complete or kind == READER:
+            return size if complete else 0
         return last_line_end(path, size)
     except OSError as error:
         raise RunError(f"cannot read {path}: {error}") from error
@@ -90,14 +87,17 @@ def plan_splits(
 ) -> list[Split]:
     """Cut [start, end) into splits of at most max_bytes at line starts (parquet: rows).
 
-    A line longer than max_bytes is a split of its own. A gzip file is always one split. `inode`:
-    the file that is meant, if it may be renamed.
+    A line longer than max_bytes is a split of its own. What a function of the user reads is one
+    split; a gzip file is cut anywhere. `inode`: the file that is meant, if it may be renamed.
     """
     if start >= end:
         return []
-    if is_gzip(kind, path):
+    if kind == READER:
         return [Split(source, file, path, 0, -1, inode=inode)]
-    if kind == "parquet":
+    if is_gzip(kind, path):
+        cuts = [*range(start, end, max(1, max_bytes)), end]
+        ranges = list(pairwise(cuts))
+    elif kind == "parquet":
         ranges = parquet.row_ranges(path, start, end, max_bytes)
     else:
         try:
@@ -147,16 +147,6 @@ def _next_line_start(stream: BinaryIO, low: int, high: int) -> int:
     return high
 
 
-def _is_intact(path: str) -> bool:
-    try:
-        with gzip.open(path) as stream:
-            while stream.read(WINDOW):
-                pass
-    except (OSError, EOFError, zlib.error):
-        return False
-    return True
-
-
 # ---------------------------------------------------------------- task side
 
 
@@ -185,7 +175,8 @@ def read_split(fmt: Format, split: Split, max_rows: int = 262_144) -> Iterator[P
             yield from read_records(fmt, split.path, max_rows)
             return
         layout, skip_to = _layout(fmt, split)
-        for base, data in _blocks(fmt.kind, split):
+        packed = is_gzip(fmt.kind, split.path)
+        for base, data in unpacking.blocks(split) if packed else _blocks(fmt.kind, split):
             cut = max(0, min(skip_to - base, len(data)))
             for at, piece in _by_lines(data[cut:] if cut else data, base + cut, max_rows):
                 lines = scan(piece, at, blanks=fmt.kind == "text")
@@ -210,13 +201,23 @@ def _layout(fmt: Format, split: Split) -> tuple[tuple[str, ...], int]:
 
 def _header(fmt: Format, stream: BinaryIO, path: str) -> tuple[tuple[str, ...], int]:
     stream.seek(0)
-    end = 0
-    while line := stream.readline(MAX_LINE):
-        text = line.removeprefix(BOM) if end == 0 else line
-        end += len(line)
-        if text.strip():
-            return csv_header(text.rstrip(b"\r\n"), fmt, path), end
-    return tuple(fmt.schema.names), end  # nothing but blank lines
+    at = line = len(BOM) if stream.read(len(BOM)) == BOM else 0
+    while at <= MAX_LINE:
+        stream.seek(at)
+        data = stream.read(_STEP)
+        blank = len(data) - len(data.lstrip())
+        line = max(line, at + data.rfind(b"\n", 0, blank) + 1)
+        if blank < len(data):
+            stream.seek(line)
+            text = stream.readline(MAX_LINE)
+            return csv_header(text.rstrip(b"\r\n"), fmt, path), line + len(text)
+        if not data:
+            return tuple(fmt.schema.names), at  # nothing but blank lines
+        at += len(data)
+    raise RunError(
+        f"{path}: the first {MAX_LINE} bytes are blank lines, expected a csv header; correct the "
+        "file, or give header=False if it has none"
+    )
 
 
 @contextmanager

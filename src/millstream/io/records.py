@@ -18,8 +18,8 @@ class Split:
     """A part of one file that one task reads.
 
     Text kinds: the byte range [start, end), which begins at a line start and ends after a newline
-    (or at the end of a complete file). Parquet: a range of rows. Gzip: the whole file, end = -1
-    (from `start` on, if it was read up to there before it was compressed).
+    (or at the end of a complete file). Gzip: the lines that begin in such a range of what the file
+    stands for. Parquet: a range of rows. With a reader of the user's: the whole file, end = -1.
     """
 
     source: int

@@ -28,7 +28,7 @@ def parse_scanned(
     """
     refused = screen(lines)
     if fmt.kind == "json":
-        refused |= too_deep(lines)
+        refused |= too_deep(lines, refused)
     usable = np.ones(len(lines), bool)
     usable[list(refused)] = False
     raw = _fields(fmt, lines.take(usable), layout, careful)

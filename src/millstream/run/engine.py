@@ -270,8 +270,8 @@ class Engine:
         return True
 
     def _poll(self, executor: Executor) -> None:
-        for tracker in self.trackers.values():
-            tracker.poll(executor.first_times)
+        for name, tracker in self.trackers.items():
+            tracker.poll(partial(executor.probe, name))
         self._notice_silence()
 
     def _notice_silence(self) -> None:

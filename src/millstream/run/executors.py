@@ -6,14 +6,14 @@ the items addressed to its partitions. Small batches run as one task without any
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TypeVar
 
-from millstream.io.firsts import first_times
-from millstream.io.formats import Format
 from millstream.plan.stages import Plan
 from millstream.run.batch import AnySplit, Batch, Item
 from millstream.run.tasks import Task
+
+T = TypeVar("T")
 
 
 class Executor(Protocol):
@@ -23,7 +23,9 @@ class Executor(Protocol):
 
     def run(self, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]: ...
 
-    def first_times(self, fmt: Format, paths: list[str], limit: int) -> list[int | None]: ...
+    def probe(
+        self, source: str, look: Callable[[Iterable[str]], list[T]], paths: list[str]
+    ) -> list[T]: ...
 
 
 def run_whole(plan: Plan, batch: Batch, splits: Iterable[AnySplit]) -> Iterator[Item]:
@@ -61,6 +63,8 @@ class InProcess:
             ]
         return items
 
-    def first_times(self, fmt: Format, paths: list[str], limit: int) -> list[int | None]:
-        """The first time in each file."""
-        return first_times(fmt, paths, limit)
+    def probe(
+        self, source: str, look: Callable[[Iterable[str]], list[T]], paths: list[str]
+    ) -> list[T]:
+        """What a look into each file of a source shows."""
+        return look(paths)

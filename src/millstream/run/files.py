@@ -10,29 +10,33 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from millstream.api.sources import Files
 from millstream.durations import micros
 from millstream.errors import ConfigError, RunError
 from millstream.io.firsts import first_times
-from millstream.io.formats import Format
+from millstream.io.formats import READER, Format
 from millstream.io.prints import NOTHING
 from millstream.io.readers import Split, available_end, is_gzip, last_line_end, plan_splits
 from millstream.ops.progress import BEGIN, END, Horizon
 from millstream.run.batch import AnySplit
+from millstream.run.lengths import Lengths
 from millstream.run.listing import Inode, Seen, list_files, look
 from millstream.run.merging import share
 from millstream.run.recognising import Recogniser
 from millstream.run.registry import Known, Registry, is_sealed
 from millstream.run.spreading import rows_of
-from millstream.run.tracking import Probe
+from millstream.run.tracking import Probe, directly
 from millstream.state.manifests import SourceState
 
 _ROW_BYTES = 64.0  # assumed until rows have been seen
 _STORED_ROW = 16.0  # the same for what a row of a parquet file takes
 _LEAST_ROWS = 1_000  # a piece with fewer is not worth a task of its own
 _FIRST_SHARE = 8  # so small a part of a batch goes to a file while nobody's pace is known
+_LEAST_PACKED = 2 * 1024 * 1024  # a smaller piece is not worth inflating a file again
+_TOGETHER = 8  # compressed files whose lengths are found together
 _AHEAD = 64  # waiting files looked at first; twice as many if all of them are to be begun
 
 
@@ -50,7 +54,10 @@ class FilesTracker:
         self.unread: list[Known] = []  # in the order in which they will be begun
         self._registry = Registry(registry, state, fmt.kind)
         self.files, self.open = self._registry.files, self._registry.open
-        self._known = Recogniser(fmt.kind, spec.follow, self.files, self._registry.moved)
+        self._lengths = Lengths()
+        self._known = Recogniser(
+            fmt.kind, spec.follow, self.files, self._registry.moved, self._lengths
+        )
         self._timed = spec.time is not None and spec.lateness_micros() is not None
         self._merged = self._timed and spec.participant is None
         self._idle: int | None = None
@@ -70,8 +77,9 @@ class FilesTracker:
 
     # -- looking --------------------------------------------------------------------------------
 
-    def poll(self, probe: Probe = first_times) -> None:
+    def poll(self, probe: Probe = directly) -> None:
         """Look for new, grown and rotated files."""
+        self._lengths.probe = probe
         began = time.monotonic()
         if (not self.spec.follow and self._listed) or began < self._next_look:
             return
@@ -82,6 +90,7 @@ class FilesTracker:
                 raise
             raise RunError(str(error)) from None
         listed = [seen for seen in map(look, paths) if seen is not None]
+        self._lengths.find([seen for seen in listed if self._is_wanted(seen)])
         watched = [*(f for f in self.open.values() if not f.done), *self.unread]
         found = self._known.recognise(listed, watched, self._is_ripe)
         self._copying = found.copying
@@ -109,13 +118,38 @@ class FilesTracker:
         self._unripe[seen.inode] = seen.stamp
         return False
 
+    def _is_wanted(self, seen: Seen) -> bool:
+        """Whether a listed file is compressed, and its length will be asked for."""
+        if not seen.size or not seen.path.endswith(".gz") or self.fmt.kind == "parquet":
+            return False
+        file = self._known.by_inode.get(seen.inode)
+        if file is None:
+            return self.spec.follow  # else when it is its turn
+        return file.stamp != seen.stamp and not file.done
+
+    def _unpacked(self, seen: Seen) -> int:
+        """How much a compressed file stands for; one that is not whole may still be copied."""
+        length = self._lengths.of(seen)
+        if isinstance(length, int):
+            return length
+        if self.spec.follow:
+            return 0
+        raise RunError(
+            f"cannot read {seen.path}: {length}. Nothing more of it was read: replace it by an "
+            "intact one, or remove it"
+        )
+
     def _readable(self, seen: Seen) -> int:
         """How far a file can be read: to its end, or to its last whole line."""
+        if is_gzip(self.fmt.kind, seen.path):
+            return self._unpacked(seen)
+        if self.fmt.kind == READER and self.spec.follow and seen.path.endswith(".gz"):
+            return seen.size if self._unpacked(seen) else 0
         if not self.spec.follow and self.fmt.kind != "parquet":
             return seen.size
         try:
             if is_sealed(self.fmt.kind, seen.path):
-                complete = is_gzip(self.fmt.kind, seen.path) or not self.spec.follow
+                complete = self.fmt.kind == READER or not self.spec.follow
                 return available_end(seen.path, self.fmt.kind, complete)
             return last_line_end(seen.path, seen.size, seen.inode[1])
         except (RunError, OSError) as error:
@@ -126,7 +160,10 @@ class FilesTracker:
     def _measure(self, file: Known, seen: Seen) -> bool:
         """Note how far a known file can be read now; True if its first time is to be found."""
         if file.stamp != seen.stamp and (self.spec.follow or not file.done):
-            end = self._readable(seen)
+            # A compressed file that was read to its end does not grow, and its offset may be one of
+            # an earlier version, which counted compressed bytes.
+            read = file.done and file.sealed and is_gzip(self.fmt.kind, seen.path)
+            end = file.offset if read else self._readable(seen)
             try:
                 if end > file.end or not file.print.span:
                     self._known.see(file, seen, end)
@@ -164,7 +201,8 @@ class FilesTracker:
             return
         if self._timed:
             limit = int(time.time() * 1e6) + micros(self.spec.max_future_skew, "skew", zero=True)
-            times = probe(self.fmt, [file.path for file in unknown], limit)
+            find = partial(first_times, self.fmt, limit=limit)
+            times = probe(find, [file.path for file in unknown])
             for file, first in zip(unknown, times, strict=True):
                 file.first = first
         self.unread = sorted([*self.unread, *new], key=self._turn)
@@ -202,21 +240,22 @@ class FilesTracker:
         piece = max(1, least, min(budget, there) // parts)
         self._taken = {}
         splits: list[Split] = []
-        for file, much in self._choose(budget):
+        for file, much in self._choose(budget, rows):
             splits.extend(self._read(file, much, piece))
         self._much = sum(much for much, _ in self._taken.values())
         if not self.spec.follow:
             self.ended = self._listed and self.pending() == 0
         return [*sorted(splits, key=lambda split: (split.file, split.start))]
 
-    def _choose(self, budget: int) -> Iterator[tuple[Known, int]]:
+    def _choose(self, budget: int, rows: int) -> Iterator[tuple[Known, int]]:
         """What to read of which files; those that are begun no longer wait."""
         going = [file for _, file in sorted(self.open.items()) if file.end > file.offset]
         count = _AHEAD
         while True:
-            files = [*going, *self.unread[:count]]
-            much = self._amounts(files, budget)
-            if count >= len(self.unread) or not much[-1]:
+            waiting = self._waiting_files(count, budget)
+            files = [*going, *waiting]
+            much = self._amounts(files, budget, rows)
+            if len(waiting) < count or not much[-1]:
                 break  # files that wait are in order: those after one that has no turn have none
             count *= 2
         chosen = [(file, amount) for file, amount in zip(files, much, strict=True) if amount]
@@ -225,11 +264,67 @@ class FilesTracker:
         yield from chosen[: self.spec.max_files_per_batch or len(chosen)]
         self.unread[:count] = [file for file in self.unread[:count] if file.number is None]
 
-    def _amounts(self, files: list[Known], budget: int) -> list[int]:
+    def _waiting_files(self, count: int, budget: int) -> list[Known]:
+        """The first files that wait; of compressed ones no more than are needed are looked into."""
+        if self.spec.follow or not any(self._is_packed(file) for file in self.unread[:count]):
+            return self.unread[:count]
+        at = there = 0
+        while at < min(count, len(self.unread)) and there <= budget:
+            group = self.unread[at : min(count, at + _TOGETHER)]
+            self._unpack([file for file in group if self._is_packed(file)])
+            for file in [file for file in group if not file.end]:  # it stands for nothing
+                group.remove(file)
+                self.unread.remove(file)
+                file.done = True
+            there += sum(file.end for file in group)
+            at += len(group)
+        return self.unread[: min(at, count)]
+
+    def _is_packed(self, file: Known) -> bool:
+        return is_gzip(self.fmt.kind, file.path)
+
+    def _unpack(self, files: list[Known]) -> None:
+        """Find the lengths of compressed files that are about to be begun."""
+        seen = {file: self._as_listed(file) for file in files}
+        self._lengths.find([*seen.values()])
+        for file in files:
+            length = self._unpacked(seen[file])
+            self._waiting += length - file.end
+            file.end = length
+
+    def _as_listed(self, file: Known) -> Seen:
+        """A file that was not begun yet, which is still what it was."""
+        seen = look(file.path)
+        if seen is None or seen.inode != file.inode or seen.size < file.size:
+            raise RunError(f"{file.path} was removed or replaced before it was read")
+        return seen
+
+    def _amounts(self, files: list[Known], budget: int, rows: int) -> list[int]:
         """How much to read of each file."""
+        found = self._bytes_of_each(files, budget)
+        if not any(map(self._is_packed, files)):
+            return found
+        order = [*range(len(files))]
+        if self._merged:
+            order.sort(key=lambda i: _how_far(files[i]))
+        free: float = rows
+        for i in order:
+            file, wanted = files[i], found[i]
+            if wanted and free >= 1:
+                row, left = self.row_bytes, file.end - file.offset
+                if self._is_packed(file):
+                    row = self._lengths.row(file.inode, row)
+                    wanted = min(left, max(wanted, _LEAST_PACKED))
+                found[i] = min(wanted, max(1, int(free * row)))
+                free = 0 if found[i] < left and not self._merged else free - found[i] / row
+            else:
+                found[i] = 0
+        return found
+
+    def _bytes_of_each(self, files: list[Known], budget: int) -> list[int]:
         if not self._merged:
             return self._in_turn(files, budget, budget)
-        if self._pace is None or any(is_gzip(self.fmt.kind, file.path) for file in files):
+        if self._pace is None or self.fmt.kind == READER:
             order = sorted(files, key=_how_far)
             most = budget if len(files) == 1 else max(1, budget // _FIRST_SHARE)
             turns = dict(zip(order, self._in_turn(order, budget, most), strict=True))
@@ -241,12 +336,12 @@ class FilesTracker:
     def _in_turn(self, files: list[Known], budget: int, most: int) -> list[int]:
         """One file after the other, none begun before the one before it is read to its end.
 
-        At most so much of each; but a compressed file is read in one piece.
+        At most so much of each; but what a function of the user reads is read in one piece.
         """
         found, ended = [], True
         for file in files:
             left = file.end - file.offset
-            much = left if is_gzip(self.fmt.kind, file.path) else min(left, budget, most)
+            much = left if self.fmt.kind == READER else min(left, budget, most)
             found.append(much if ended and budget > 0 else 0)
             ended = ended and found[-1] == left
             budget -= found[-1]
@@ -273,9 +368,9 @@ class FilesTracker:
     def _begin(self, file: Known) -> None:
         self._waiting -= file.end
         if not self.spec.follow:
-            seen = look(file.path)
-            if seen is None or seen.inode != file.inode or seen.size < file.size:
-                raise RunError(f"{file.path} was removed or replaced before it was read")
+            seen = self._as_listed(file)
+            if self._is_packed(file) and self._unpacked(seen) != file.end:
+                raise RunError(f"{file.path} was changed before it was read")
             if self.fmt.kind == "parquet":
                 file.end = available_end(file.path, self.fmt.kind, complete=True)
                 self._stored_row = max(1.0, seen.size / max(1, file.end))
@@ -294,9 +389,10 @@ class FilesTracker:
                 Split(self.number, number, path, low, min(end, low + piece))
                 for low in range(start, end, piece)
             ]
-        if is_gzip(kind, path):
-            begin = 0 if file.sealed else start  # what was read before it was compressed
-            return [Split(self.number, number, path, begin, -1, inode=inode)]
+        if kind == READER:
+            return [Split(self.number, number, path, 0, -1, inode=inode)]
+        if is_gzip(kind, path):  # one task inflates it
+            return [Split(self.number, number, path, start, end, inode=inode)]
         if end < file.end:  # the budget ends inside a line: go on to its end
             most = end - start
             end = plan_splits(kind, self.number, number, path, start, file.end, most, inode)[0].end
@@ -361,7 +457,7 @@ class FilesTracker:
 
     def weigh(self, split: AnySplit) -> float:
         """About how many rows a piece has."""
-        if isinstance(split, Split) and split.end < 0:  # a compressed file is read whole
+        if isinstance(split, Split) and split.end < 0:  # a function of the user reads it whole
             return self.files[split.file].size / self.row_bytes
         return rows_of(split) / (1.0 if self.fmt.kind == "parquet" else self.row_bytes)
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from millstream.errors import RunError
-from millstream.io.prints import REACH, fits, lead_of, open_known, take_print, unzipped
+from millstream.io.prints import REACH, fits, lead_of, open_known, take_print
 from millstream.io.readers import is_gzip
+from millstream.run.lengths import Lengths
 from millstream.run.listing import Inode, Seen, look, look_around
-from millstream.run.registry import Known
+from millstream.run.registry import Known, is_sealed
 
 
 @dataclass
@@ -36,9 +37,14 @@ class Recogniser:
     COPYING = 2.0  # seconds after the last change of a copy within which its original is truncated
 
     def __init__(
-        self, kind: str, follow: bool, files: Iterable[Known], moved: Callable[[Known], None]
+        self,
+        kind: str,
+        follow: bool,
+        files: Iterable[Known],
+        moved: Callable[[Known], None],
+        unpacked: Lengths,
     ) -> None:
-        self.kind, self.follow, self._moved = kind, follow, moved
+        self.kind, self.follow, self._moved, self._unpacked = kind, follow, moved, unpacked
         self.by_inode: dict[Inode, Known] = {}
         self.by_path: dict[str, Known] = {}  # of parquet files, and of those without an inode
         self._heads: dict[tuple[int, int], list[Known]] = {}
@@ -135,7 +141,7 @@ class Recogniser:
         if file.done and file.sealed and file.stamp is None and not file.print.span:
             return True  # written down before prints were
         if is_gzip(self.kind, seen.path) and not file.sealed:  # compressed after it was read
-            return unzipped(seen.path, file.print) is not None
+            return self._unpacked.beyond(seen.path, file.print) is not None
         if seen.size < max(file.print.span, file.size if file.stamp else 0):
             return False
         if file.sealed and file.print.span and seen.size != file.print.span:
@@ -206,7 +212,7 @@ class Recogniser:
 
     def _beginning_like(self, lead: bytes, seen: Seen) -> list[Known]:
         leads = [lead]
-        if is_gzip(self.kind, seen.path) and self._lengths:
+        if is_sealed(self.kind, seen.path) and self._lengths:
             with open_known(seen.path, 0) as stream:
                 leads.append(stream.read(REACH))  # as it is stored
         keys = {
@@ -222,7 +228,7 @@ class Recogniser:
         if not file.print.span:
             return False
         if is_gzip(self.kind, seen.path) and not file.sealed:
-            length = unzipped(seen.path, file.print)
+            length = self._unpacked.beyond(seen.path, file.print)
             if length is None:
                 return False
             file.end, file.stamp, file.size = length, seen.stamp, seen.size
@@ -242,15 +248,17 @@ class Recogniser:
         """Whether it is what a known file will be once the original is removed: compressed."""
         if not is_gzip(self.kind, seen.path):
             return False
+        near = self._beginning_like(lead_of(seen.path), seen)
         return any(
-            not file.sealed and file in here and unzipped(seen.path, file.print) is not None
-            for file in self._beginning_like(lead_of(seen.path), seen)
+            self._unpacked.beyond(seen.path, file.print) is not None
+            for file in near
+            if not file.sealed and file in here
         )
 
     def _being_copied(self, seen: Seen, here: dict[Known, Seen]) -> bool:
         """Whether it has nothing but what another one has, which may be truncated next."""
         recent = time.time() - seen.touched < self.COPYING
-        if not self.follow or not recent or is_gzip(self.kind, seen.path):
+        if not self.follow or not recent or is_sealed(self.kind, seen.path):
             return False
         lead = lead_of(seen.path)
         near = self._beginning_like(lead, seen)
@@ -273,7 +281,7 @@ class Recogniser:
         originals: dict[bytes, list[Seen]] = {}
         copies: set[Inode] = set()
         for seen in order:
-            if self.kind == "parquet" or is_gzip(self.kind, seen.path):
+            if is_sealed(self.kind, seen.path):
                 continue
             beginning = originals.setdefault(lead_of(seen.path), [])
             if seen.touched > since and any(_is_part(seen, other.path) for other in beginning):

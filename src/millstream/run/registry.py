@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from millstream.io.formats import READER
 from millstream.io.prints import NOTHING, Print
 from millstream.io.readers import is_gzip
 from millstream.run.listing import Inode
@@ -143,7 +144,7 @@ class Registry:
 
 def is_sealed(kind: str, path: str) -> bool:
     """Whether such a file is complete once it can be read."""
-    return kind == "parquet" or is_gzip(kind, path)
+    return kind in ("parquet", READER) or is_gzip(kind, path)
 
 
 def _number(file: Known) -> int:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 import sysconfig
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, NoneType
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark import RDD, SparkContext, TaskContext, cloudpickle
 from pyspark.errors import PySparkException
@@ -23,8 +23,6 @@ from millstream.api.aggregates import Builtin
 from millstream.api.programs import Program
 from millstream.errors import ConfigError, MillstreamError, RunError
 from millstream.graph import nodes
-from millstream.io.firsts import first_times
-from millstream.io.formats import Format
 from millstream.ops.records import describe
 from millstream.ops.updates import DictCodec
 from millstream.plan.stages import Plan
@@ -33,6 +31,8 @@ from millstream.run.calls import Call
 from millstream.run.executors import run_whole
 from millstream.run.tasks import Task
 from millstream.run.watching import Attempt, Notes, hung, watched
+
+T = TypeVar("T")
 
 _MARK = "millstream-error:"
 
@@ -81,15 +81,16 @@ class OnSpark:
             )
         return self._collected(rdd)
 
-    def first_times(self, fmt: Format, paths: list[str], limit: int) -> list[int | None]:
-        """The first time in each file: a small job of its own."""
-        name = next((name for name, one in self.plan.formats.items() if one is fmt), "a source")
+    def probe(
+        self, source: str, look: Callable[[Iterable[str]], list[T]], paths: list[str]
+    ) -> list[T]:
+        """What a look into each file of a source shows: a small job of its own."""
         parts = min(len(paths), self.cores)
         watch = self.watch
         return self._collected(
             self.context.parallelize(paths, parts).mapPartitionsWithIndex(
                 lambda part, mine: _watched(
-                    watch, f"first-{part}", lambda: _first_times(name, fmt, mine, limit)
+                    watch, f"probe-{part}", lambda: _probe(source, look, mine)
                 )
             )
         )
@@ -181,9 +182,11 @@ def _watched(watch: Attempt, task: str, work: Any) -> Iterator[Any]:
     return _marked(attentive)
 
 
-def _first_times(operator: str, fmt: Format, paths: Iterable[str], limit: int) -> list[int | None]:
-    """The first time in each file; `operator` is what `run/calls.py` names."""
-    return first_times(fmt, paths, limit)
+def _probe(
+    operator: str, look: Callable[[Iterable[str]], list[T]], paths: Iterable[str]
+) -> list[T]:
+    """What a look into files shows; `operator` is what `run/calls.py` names."""
+    return look(paths)
 
 
 def _marked(work: Any) -> Iterator[Any]:

@@ -6,16 +6,26 @@ Offsets become durable with the manifest of the batch that took them, and nowher
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 
-from millstream.io.formats import Format
 from millstream.ops.progress import Horizon
 from millstream.run.batch import AnySplit
 from millstream.run.spreading import rows_of
 from millstream.state.manifests import SourceState
 
-Probe = Callable[[Format, list[str], int], list[int | None]]  # the first times of files
+T = TypeVar("T")
+
+
+class Probe(Protocol):
+    """Look into files in tasks: a function of several paths, and what it gives for each."""
+
+    def __call__(self, look: Callable[[Iterable[str]], list[T]], paths: list[str]) -> list[T]: ...
+
+
+def directly(look: Callable[[Iterable[str]], list[T]], paths: list[str]) -> list[T]:
+    """Look into files here."""
+    return look(paths)
 
 
 class Tracker(Protocol):
@@ -24,7 +34,7 @@ class Tracker(Protocol):
     ended: bool
 
     def poll(self, probe: Probe) -> None:
-        """Look for what is new; `probe` finds the first times of files, in tasks."""
+        """Look for what is new; `probe` looks into files, in tasks."""
 
     def pending(self) -> int:
         """Bytes that are known and not yet taken."""
