@@ -216,3 +216,32 @@ def test_it_runs_over_files(tmp_path: Path) -> None:
     ).sink(rows)
     run_in_process(flow, tmp_path / "ck")
     assert rows.rows == [{"from": "files", "n": 1}, {"from": "files", "n": 2}]
+
+
+def test_records_of_one_late_event_keep_their_own_times() -> None:
+    """An updater sees when each happened: one is late, as its cause was, the other is not."""
+
+    def both(event: Any, ctx: Any) -> None:
+        for after in (0, 1, 20):
+            record = {"k": "a", "id": event.value["id"], "after": after}
+            ctx.emit(record, ts=event.ts + timedelta(seconds=after))
+
+    def told(event: Any, slate: dict[str, Any], ctx: Any) -> dict[str, Any]:
+        return {"after": event.value["after"], "second": (event.ts - begin).total_seconds()}
+
+    begin = datetime(2024, 1, 1, tzinfo=UTC)
+    found = []
+    for cut in (1, 2):  # all in one batch, or each in its own
+        flow = ms.Flow("siblings")
+        schema = "ts timestamp, id bigint"
+        source = ms.Generator(list, schema=schema, time="ts", lateness="0s")
+        events = flow.source(source, name="in").process(both)
+        events.where("id = 1").key_by("k").update(told, name="up").sink(ms.Memory(), name="out")
+        rows = [{"ts": begin + timedelta(seconds=at), "id": id} for id, at in enumerate((30, 15))]
+        with Driver(flow) as driver:
+            for start in range(0, 2, cut):
+                driver.push("in", rows[start : start + cut]).step()
+            driver.end()
+            found.append(sorted((row["after"], row["second"]) for row in driver.output("out")))
+            assert driver.ledger["up"]["late"] == 2
+    assert found == [[(0, 15.0), (1, 16.0), (20, 35.0)]] * 2

@@ -287,6 +287,7 @@ class Failure:
     raw: str
     error: str
     timer: bool
+    late: bool
 
 
 class Publication(NamedTuple):
@@ -315,7 +316,8 @@ class Outcome:
     sent: tuple[int, int] = (0, 0)  # rows and publications that went around their cycle
 
 
-Item = tuple[int, int, int, bytes]  # time, origin, position, packed value
+# When it is applied, origin, position, packed value, and how much earlier its own time is.
+Item = tuple[int, int, int, bytes, int]
 
 
 class Machine:
@@ -341,7 +343,7 @@ class Machine:
         self.now = now
         self.latest = latest  # the latest time of all input, once that has ended
         self.names = names or {}  # origins by number
-        self.behind: dict[tuple[int, int], int] = {}  # late events: how much earlier they are
+        self.late = False  # the event of the current call is
         self.out = Outcome()
         self.ctx = Context(job, streams, declared, now, longest)
         codec = job.codec
@@ -360,11 +362,11 @@ class Machine:
     def call_plain(self, cell: Cell, events: Iterable[Item]) -> None:
         """`call` for several events of one key, where most calls only change the slate."""
         ctx, fn, names, key = self.ctx, self.job.fn, self.names, cell.key
-        most, blank, behind = self.job.max_slate, self.blank, self.behind
-        for us, src, pos, packed in events:
+        most, blank = self.job.max_slate, self.blank
+        for us, src, pos, packed, behind in events:
             stored = cell.data
-            ts = us - behind.get((src, pos), 0) if behind else us
-            event = Event(names.get(src, ""), ts, key, packed)
+            self.late = behind > 0
+            event = Event(names.get(src, ""), us - behind, key, packed)
             ctx._us = us
             try:
                 slate = {} if stored is None else unpack(stored)
@@ -389,9 +391,17 @@ class Machine:
             self._conclude(cell, us, src, pos, packed, False, slate, given, stored is None)
 
     def call(
-        self, cell: Cell, us: int, src: int, pos: int, packed: bytes | None, timer: bool = False
+        self,
+        cell: Cell,
+        us: int,
+        src: int,
+        pos: int,
+        packed: bytes | None,
+        behind: int = 0,
+        *,
+        timer: bool = False,
     ) -> None:
-        """One event or timer of one key."""
+        """One event or timer of one key; a late one has a time so much `behind` when it counts."""
         job, ctx = self.job, self.ctx
         self.out.fired += timer
         stored = cell.data
@@ -399,8 +409,8 @@ class Machine:
             gone_by = self.now if job.clock == "wall" else max(us, self.closed)
             if cell.expires <= gone_by:
                 stored = None  # for this call; if it fails, nothing has changed
-        ts = us - self.behind.get((src, pos), 0) if self.behind else us
-        event = Event(TIMER if timer else self.names.get(src, ""), ts, cell.key, packed)
+        self.late = behind > 0
+        event = Event(TIMER if timer else self.names.get(src, ""), us - behind, cell.key, packed)
         ctx._us = us
         try:
             slate = self._new() if stored is None else self._decode(stored)
@@ -466,7 +476,7 @@ class Machine:
         value = None if packed is None else decode_row(packed)
         stream = TIMER if timer else self.names.get(src, "")
         raw = as_json({"key": cell.key, "value": value, "stream": stream})
-        self.out.failures.append(Failure(us, src, pos, raw, describe(error), timer))
+        self.out.failures.append(Failure(us, src, pos, raw, describe(error), timer, self.late))
 
     def _emit(self, cell: Cell, us: int, src: int, pos: int, rows: list[Row], timer: bool) -> None:
         """Note what a call gave and asked for."""
@@ -548,10 +558,10 @@ def run_key(
                 machine.call(cell, at, -1, 0, None, timer=True)
                 collect()
 
-    for us, src, pos, packed in events:
+    for us, src, pos, packed, behind in events:
         if heap:
             fire(us)
-        machine.call(cell, us, src, pos, packed)
+        machine.call(cell, us, src, pos, packed, behind)
         if out.timers:
             collect()
     fire(limit)

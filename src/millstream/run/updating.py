@@ -25,6 +25,7 @@ from millstream.ops.progress import BEGIN, END
 from millstream.ops.records import DeadLetter
 from millstream.ops.updates import (
     Cell,
+    Item,
     Machine,
     Outcome,
     UpdateGroup,
@@ -101,8 +102,6 @@ def run_group(around: Surroundings, blocks: list[bytes]) -> dict[str, Outcome]:
     planned = until = END if at_once else first.machine.limit
     ready = waiting.due(BEGIN if at_once else batch.worked_to(first.job.name), until)
     rest: list[_Item] = []
-    for member in members:
-        member.machine.behind = _behind(ready)
     if first.job.merge is not None:
         _merge(first, ready)
     elif group.cyclic:
@@ -160,7 +159,7 @@ def _by_key(member: _Member, ready: pa.Table | None) -> None:
     alarms = _times(member, _rung(member))
     keys: list[tuple[int, int]] = []
     starts: list[int] = [0]
-    items: list[tuple[int, int, int, bytes]] = []
+    items: list[Item] = []
     if ready is not None:
         rows = _sorted(ready)
         hashes, checks = (np.asarray(flat(rows.column(name))) for name in ("hash", "check"))
@@ -174,7 +173,7 @@ def _by_key(member: _Member, ready: pa.Table | None) -> None:
             if key not in member.cells:
                 member.cells[key] = (Cell(name, *key), shard)
         columns = [flat(rows.column(name)).to_pylist() for name in ("pane", "src", "pos", "value")]
-        items = list(zip(*columns, strict=True))
+        items = list(zip(*columns, _behind(rows), strict=True))
     cells = list(member.cells.values())
     member.slates.load([cell for cell, _ in cells], [shard for _, shard in cells])
     stops = [*starts[1:], len(items)]
@@ -186,8 +185,8 @@ def _by_key(member: _Member, ready: pa.Table | None) -> None:
     if member.job.on_timer is None:
         for key, start, stop in zip(keys, starts, stops, strict=False):
             cell = member.cells[key][0]
-            for us, src, pos, value in items[start:stop]:
-                call(cell, us, src, pos, value)
+            for us, src, pos, value, behind in items[start:stop]:
+                call(cell, us, src, pos, value, behind)
         return
     for key, start, stop in zip(keys, starts, stops, strict=False):
         run_key(
@@ -201,13 +200,12 @@ def _by_key(member: _Member, ready: pa.Table | None) -> None:
         run_key(machine, member.cells[key][0], (), timers.get(key, []), key in alarms)
 
 
-def _behind(ready: pa.Table | None) -> dict[tuple[int, int], int]:
-    """Late events by origin and position: how much earlier than when applied their time is."""
-    if ready is None or "behind" not in ready.column_names:  # waiting since an older version
-        return {}
-    late = ready.filter(pc.greater(ready.column("behind"), 0))
-    columns = (flat(late.column(name)).to_pylist() for name in ("src", "pos", "behind"))
-    return {(src, pos): by for src, pos, by in zip(*columns, strict=True)}
+def _behind(rows: pa.Table) -> list[int]:
+    """Of late events how much earlier than when applied their time is, else 0."""
+    if "behind" not in rows.column_names:  # waiting since an older version
+        return [0] * len(rows)
+    found: list[int] = flat(rows.column("behind")).to_pylist()
+    return found
 
 
 def _sorted(rows: pa.Table) -> pa.Table:
@@ -271,6 +269,7 @@ class _Item(NamedTuple):
     fresh: bool  # made in this batch
     alarm: bool = False
     hops: int = 0  # publications from the event of a source (or a timer) to this one
+    behind: int = 0  # of a late event: how much earlier its own time is
 
 
 def _simulate(
@@ -291,15 +290,16 @@ def _simulate(
                     heap.append(_Item(at, 0, -1, 0, len(heap), to, cell, None, False, alarm))
     if ready is not None:
         names = ("to", "pane", "src", "pos", "hash", "check", "key", "value", "hops")
-        for row in zip(
-            *(flat(_sorted(ready).column(name)).to_pylist() for name in names), strict=True
-        ):
-            to, us, src, pos, key_hash, check, packed, value, hops = row
+        rows = _sorted(ready)
+        columns = (flat(rows.column(name)).to_pylist() for name in names)
+        for row in zip(*columns, _behind(rows), strict=True):
+            to, us, src, pos, key_hash, check, packed, value, hops, behind = row
             cells = members[to].cells
             if (key_hash, check) not in cells:
                 cells[key_hash, check] = (Cell(packed, key_hash, check), 0)
             cell = cells[key_hash, check][0]
-            heap.append(_Item(us, 1, src, pos, len(heap), to, cell, value, False, hops=hops))
+            place = (us, 1, src, pos, len(heap), to)
+            heap.append(_Item(*place, cell, value, False, hops=hops, behind=behind))
     for member in members:
         held = list(member.cells.values())
         member.slates.load([cell for cell, _ in held], [shard for _, shard in held])
@@ -328,7 +328,7 @@ def _simulate(
                 fired.add(timer)
             machine.call(item.cell, item.us, -1, 0, None, timer=True)
         else:
-            machine.call(item.cell, item.us, item.src, item.pos, item.value)
+            machine.call(item.cell, item.us, item.src, item.pos, item.value, item.behind)
         for at, cell in out.timers:
             past_input = machine.latest is not None and at > machine.latest
             made = _Item(
@@ -453,8 +453,7 @@ def _account(around: Surroundings, member: _Member, ready: pa.Table | None, numb
             ledger["failed"] += 1
             ledger["answered"] -= 1
         else:
-            late = (failure.src, failure.pos) in member.machine.behind
-            ledger["late" if late else "aggregated"] -= 1
+            ledger["late" if failure.late else "aggregated"] -= 1
             ledger["dead"] += 1
     if ready is None:
         return
