@@ -15,13 +15,14 @@ import pytest
 
 import millstream as ms
 from millstream.io import writers
+from millstream.operators.batch import Batch
 from millstream.run import engine as engines
 from millstream.run import publishing
-from millstream.run.batch import AnySplit, Batch, Item
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.runner import plan_flow
 from millstream.run.sources import make_tracker
+from millstream.run.splits import AnySplit, Item
 from millstream.run.tasks import Task
 from millstream.settings import Settings
 from millstream.state import checkpoint as checkpoints

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 import millstream as ms
+from millstream.operators.windows import sliding
 from millstream.ops.chunks import Chunk
 from millstream.ops.closing import close, results
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.preparing import merge_panes, prepare
 from millstream.ops.running import PRESENCE, advance, recompute
 from millstream.ops.spans import NOTHING_CLOSED, Span
-from millstream.run import sliding
 
 PANES = 50
 BITS = 90  # every value is a whole multiple of 2^-90: exact sums are sums of whole numbers

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import millstream as ms
+from millstream.operators.windows import sliding
 from millstream.plan.figures import read_figures
 from millstream.plan.planner import sketch
 from millstream.plan.strategies import choose, used_strategy
-from millstream.run import sliding
 from millstream.testing import Driver
 from tests.plans.test_explain import Median, Product, Sliding, Top, WordCount
 from tests.run.test_running_values import Kinds

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
+from millstream.operators.windows import family, sliding
 from millstream.ops.rates import PANES, VALUES, Rate, decide, flips_at, sides
 from millstream.plan.planner import sketch
-from millstream.run import engine, sliding
 from millstream.testing import Driver, reference
 from tests.differential.comparing import assert_same
 from tests.run.test_sliding import AGGREGATES, JOBS, build, drive, live
@@ -44,13 +44,12 @@ def check_switched(run: Any) -> None:
     """Before every batch something decides anew what to keep: not the rate, but a list of coins."""
     jobs, batches, lateness, parallelism, stops, coins, gain = run
 
-    def tossed(plan: Any, manifest: Any) -> frozenset[str]:
-        heads = coins[(manifest.batch + 1) % len(coins)]
-        return frozenset(plan.families) if heads else frozenset()
+    def tossed(family: Any, manifest: Any) -> bool:
+        return coins[(manifest.batch + 1) % len(coins)]
 
     expected = reference(build(jobs, lateness), batches=[{"in": rows} for rows in batches if rows])
     with (
-        patch.object(engine, "single_values", tossed),
+        patch.object(family, "single_values", tossed),
         patch.object(sliding, "_GAIN", gain),
         patch.object(sliding, "_GAIN_STACKS", gain),
     ):

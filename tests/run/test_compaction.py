@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.run import stores
+from millstream.operators import stores
 from millstream.state.segments import Segment
 from millstream.testing import Driver
 

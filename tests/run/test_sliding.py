@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.run import engine, sliding
+from millstream.operators.windows import sliding
+from millstream.run import engine
 from millstream.testing import Driver, reference
 from tests.differential.comparing import assert_same
 from tests.differential.flows import Spread, Texts, Words

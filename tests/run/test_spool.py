@@ -23,7 +23,6 @@ from millstream.api.sources import Generator, Rate, Socket, Stdin
 from millstream.errors import CheckpointError, RunError
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.run import lines, spool
-from millstream.run.batch import RateSplit, SpoolSplit
 from millstream.run.engine import Engine
 from millstream.run.generating import GeneratorReceiver
 from millstream.run.lines import LineReceiver, SocketReceiver
@@ -31,6 +30,7 @@ from millstream.run.reading import read
 from millstream.run.received import SpoolTracker
 from millstream.run.runner import plan_flow
 from millstream.run.sources import RateTracker, resolve_format
+from millstream.run.splits import RateSplit, SpoolSplit
 from millstream.run.spool import Receiver
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.run import slates
+from millstream.operators.updates import slates
 from millstream.testing import Driver
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)

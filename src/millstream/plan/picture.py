@@ -276,7 +276,7 @@ def _stored_lines(plan: Plan, figures: Figures | None) -> dict[int, list[str]]:
         line = f"stored for {family.jobs[0].name}: {rows:,} rows in {segments:,} segment{plural}"
         if len(family.jobs) > 1:
             line = f"stored panes: {rows:,} rows in {segments:,} segment{plural}"
-        found.setdefault(plan.family_level(family), []).append(line)
+        found.setdefault(plan.levels[family.jobs[0].name], []).append(line)
     for node in plan.updaters() if figures else ():
         assert figures is not None
         tables = {one.table: one.rows for one in figures.tables(node.name)}

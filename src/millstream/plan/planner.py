@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from millstream.graph import nodes
 from millstream.io.formats import Format
 from millstream.plan.rules.assign_levels import assign_levels
 from millstream.plan.rules.build_jobs import build_jobs
+from millstream.plan.rules.build_operators import build_operators
 from millstream.plan.rules.check_flow import check_flow
 from millstream.plan.rules.link_streams import link_streams
 from millstream.plan.rules.prune_columns import prune_columns
@@ -26,11 +26,12 @@ RULES: tuple[Callable[[Plan], Plan], ...] = (
     assign_levels,
     build_jobs,
     share_panes,
+    build_operators,
 )
 
 
 # What can be decided without looking at the sources.
-SKETCH = (share_chains, link_streams, assign_levels, build_jobs, share_panes)
+SKETCH = (share_chains, link_streams, assign_levels, build_jobs, share_panes, build_operators)
 
 
 def sketch(flow: str, graph: tuple[nodes.Node, ...]) -> Plan:
@@ -38,7 +39,7 @@ def sketch(flow: str, graph: tuple[nodes.Node, ...]) -> Plan:
     plan = Plan(flow, graph, {})
     for rule in SKETCH:
         plan = rule(plan)
-    return _number_origins(plan)
+    return plan
 
 
 def make_plan(
@@ -57,12 +58,4 @@ def make_plan(
     plan = Plan(flow, graph, formats, units=units or {}, homes=homes or {}, numbers=numbers or {})
     for rule in RULES:
         plan = rule(plan)
-    return _number_origins(plan)
-
-
-def _number_origins(plan: Plan) -> Plan:
-    """Give origins of records that are new the next numbers; those that are known keep theirs."""
-    numbers = dict(plan.numbers)
-    for node in plan.origins():
-        numbers.setdefault(node.name, max(numbers.values(), default=-1) + 1)
-    return replace(plan, numbers=numbers)
+    return plan

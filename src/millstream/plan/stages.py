@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from millstream.graph import nodes as graph
 from millstream.io.formats import Format
+from millstream.operators.protocol import Operator
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.progress import BEGIN, END
 from millstream.ops.updates import UpdateGroup
@@ -36,6 +37,7 @@ class Plan:
     publishes: dict[str, frozenset[str]] = field(default_factory=dict)  # updater -> streams
     order: tuple[tuple[str, ...], ...] = ()  # inputs first; the steps of a cycle together
     groups: dict[str, UpdateGroup] = field(default_factory=dict)  # updaters that run together
+    operators: dict[str, Operator] = field(default_factory=dict)  # by name
 
     @property
     def depth(self) -> int:
@@ -96,25 +98,21 @@ class Plan:
             return {name: kinds.get(name, pa.null()) for name in known}
         return {name: kinds.get(name, pa.null()) for name in known if name not in mine}
 
-    def group_of(self, updater: str) -> UpdateGroup:
-        """The group an updater runs in."""
-        return next(g for g in self.groups.values() if any(j.name == updater for j in g.jobs))
-
     def cycle_of(self, name: str) -> tuple[str, ...]:
         """The steps of the cycle a step is part of, or just its own name."""
         return next(names for names in self.order if name in names)
-
-    def group_level(self, group: UpdateGroup) -> int:
-        """The level where the slates of a group live."""
-        return self.levels[group.jobs[0].name]
 
     def family_of(self, operator: str) -> Family:
         """The family a keyed operator belongs to."""
         return next(f for f in self.families.values() if any(j.name == operator for j in f.jobs))
 
-    def family_level(self, family: Family) -> int:
-        """The level where the state of a family lives."""
-        return self.levels[family.jobs[0].name]
+    def operator_of(self, step: str) -> Operator | None:
+        """The operator that runs a step, if it is keyed."""
+        return next((one for one in self.operators.values() if step in one.steps), None)
+
+    def level_of(self, operator: Operator) -> int:
+        """The level where the state of an operator lives."""
+        return self.levels[operator.steps[0]]
 
     def number(self, node: graph.Node) -> int:
         """The number of an origin of records, as it stands in their identity."""

@@ -24,19 +24,17 @@ from millstream.durations import text
 from millstream.errors import RunError
 from millstream.io.claims import Claim, Lease
 from millstream.io.writers import discard_staged
+from millstream.operators.batch import Batch, Control, held_back
+from millstream.operators.protocol import Done, Known
 from millstream.ops.chunks import OFFSET_BITS, concat, decode_block, in_place
-from millstream.ops.firing import Firing, fires, passes
 from millstream.ops.lateness import Extent, check_participants, out_of_order
 from millstream.ops.progress import BEGIN, END, Reached, merge_reached
 from millstream.ops.records import DeadLetter
-from millstream.ops.spans import NOTHING_CLOSED
 from millstream.plan.stages import Plan
 from millstream.run import failing, fitting
 from millstream.run import ledger as books
 from millstream.run.adopting import adopt, without_dropped
 from millstream.run.arrival import ArrivalClock
-from millstream.run.batch import AnySplit, Batch, Control, Item, held_back
-from millstream.run.choosing import measure, single_values
 from millstream.run.executors import Executor
 from millstream.run.faults import crash_point
 from millstream.run.handing import Hands
@@ -45,12 +43,13 @@ from millstream.run.program import check_owners, check_program, owner_of, renew_
 from millstream.run.publishing import publish, recover, stage_delivery
 from millstream.run.sources import make_tracker, progress_of
 from millstream.run.spool import PATIENCE
+from millstream.run.splits import AnySplit, Item
 from millstream.run.spreading import Spreading, readers
 from millstream.run.tracking import Tracker
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import Manifest, SourceState
-from millstream.state.segments import time_of, write_durably
+from millstream.state.segments import write_durably
 
 _SMALL = 20_000  # rows a single task handles faster than two and an exchange
 _FIRST_ROWS = 200_000
@@ -302,21 +301,8 @@ class Engine:
         """Whether windows can leave although nothing came: input ended, clock or idle time-outs."""
         if all(tracker.ended for tracker in self.trackers.values()):
             return not self.manifest.complete
-        now, firing = self._now(), self._firing()
-        for name, at in self._watermarks().items():
-            if name in self.plan.jobs:
-                job = self.plan.jobs[name]
-                leaves = job.span.closes_at(at) > self._closed(name)
-                if (leaves or passes(job.emission, firing.get(name), at)) and self._has_state(name):
-                    return True
-            else:
-                event, alarm = self.manifest.due.get(name, (END, END))
-                if event < at or alarm <= now or self.manifest.carried.get(name):
-                    return True
-        return any(
-            fires(self.plan.jobs[name].emission, last, now, last.event, 0)
-            for name, last in firing.items()
-        )
+        known, watermarks = self._known(), self._watermarks()
+        return any(one.wakes(known, watermarks) for one in self.plan.operators.values())
 
     def _now(self) -> int:
         """The wall clock; for timers and arrival it never goes back, nor far ahead for a moment."""
@@ -326,25 +312,9 @@ class Engine:
         """The same in seconds."""
         return self._now() / 1e6
 
-    def _firing(self) -> dict[str, Firing]:
-        """When operators with early results gave some last."""
-        return {
-            name: Firing(*self.manifest.firing.get(name, ()))
-            for name, job in self.plan.jobs.items()
-            if job.emission.mode == "early"
-        }
-
-    def _has_state(self, operator: str) -> bool:
-        family = self.plan.family_of(operator).name
-        tables = self.manifest.segments.get(family, {}).values()
-        return any(segments for table in tables for segments in table.values())
-
-    def _closed(self, operator: str) -> int:
-        """The last window end that has left, in panes; the manifest has it in microseconds."""
-        at = self.manifest.closed.get(operator, self.born.get(operator))
-        if at is None:
-            return NOTHING_CLOSED
-        return at // self.plan.jobs[operator].span.pane if operator in self.plan.jobs else at
+    def _known(self) -> Known:
+        """What operators may know between two batches."""
+        return Known(self.manifest, self.settings, self._now(), self.born, self.since)
 
     def _progress(self) -> dict[str, Any]:
         wall = self.wall()
@@ -360,49 +330,27 @@ class Engine:
         return self.plan.watermarks(progress, reached=self.manifest.watermarks)
 
     def _batch(self, parallelism: int) -> Batch:
-        now = self._now()
+        known, operators = self._known(), self.plan.operators.values()
         return Batch(
             number=self.manifest.batch + 1,
-            now=now,
-            trusted=min(now, int(self.clock() * 1e6)),
+            now=known.now,
+            trusted=min(known.now, int(self.clock() * 1e6)),
             parallelism=parallelism,
             shards=self.shards,
             checkpoint=str(self.checkpoint.path),
             progress=self._progress(),
             watermarks=self.manifest.watermarks,
-            closed={name: self._closed(name) for name in self.plan.levels},
+            orders={one.name: one.order(known) for one in operators},
             segments=self.manifest.segments,
             files=self.manifest.files,
-            single=single_values(self.plan, self.manifest),
+            holds={step: at for one in operators for step, at in one.holds(known).items()},
             debug=self.settings.debug,
-            firing=self._firing(),
-            since=self.since,
-            rung=self.manifest.rung,
-            limits=self._limits(),
-            worked=self.manifest.worked,
-            cycle_events=self.settings.cycle_events,
-            cycle_hops=self.settings.cycle_hops,
             max_key=self.settings.max_key,
             max_participants=self.settings.max_participants,
             written=self.manifest.written,
             times=self.settings.times,
             function_timeout=self.settings.function_micros,
         )
-
-    def _limits(self) -> dict[str, int]:
-        """How far updaters with more waiting events than a batch should have may go in it."""
-        limits: dict[str, int] = {}
-        for group in self.plan.groups.values():
-            if group.jobs[0].order != "event":
-                continue
-            first = group.jobs[0].name
-            tables = self.manifest.segments.get(first, {}).get("waiting", {})
-            waiting = [segment for segments in tables.values() for segment in segments]
-            worked = self.manifest.worked.get(first, self._closed(first))
-            at = time_of(waiting, worked, self.settings.batch_rows)
-            if at is not None:
-                limits.update(dict.fromkeys((job.name for job in group.jobs), at))
-        return limits
 
     def _run(
         self, executor: Executor, batch: Batch, splits: dict[str, list[AnySplit]]
@@ -513,25 +461,19 @@ class Engine:
             strategies=dict(old.strategies),
             rates=dict(old.rates),
             firing=dict(old.firing),
-            rung=dict.fromkeys((node.name for node in self.plan.updaters()), batch.now + 1),
-            due=books.earliest(controls),
-            worked={name: at for control in controls for name, at in control.worked.items()},
-            carried={name: n for control in controls for name, n in control.carried.items()},
             readers=self.readers,
             written=fitting.agreed(old.written, controls)[0],
-            hot={**old.hot, **books.hottest(controls)},
+            hot=dict(old.hot),
             ledger={step: dict(account) for step, account in old.ledger.items()},
             dead=old.dead + sum(len(control.dead) for control in controls),
-            windows=old.windows + sum(control.windows for control in controls),
+            windows=old.windows + sum(control.results for control in controls),
         )
-        manifest.complete = ended and not manifest.carried and not batch.limits
+        held = any(control.holds for control in controls) or batch.holds
+        manifest.complete = ended and not held
         files = dict(old.files)
         for control in controls:
             files.update({file.file: file for file in control.files})
             manifest.outputs.extend(control.outputs)
-            manifest.strategies.update(control.strategies)
-            for operator, firing in control.firing.items():
-                manifest.firing[operator] = list(msgspec.structs.astuple(firing))
             for step, counts in control.ledger.items():
                 books.add(manifest.ledger, step, counts)
             for operator, tables in control.segments.items():
@@ -549,11 +491,12 @@ class Engine:
             for segment in segments
         }
         manifest.files = {name: files[name] for name in sorted(used)}
-        self._advance(batch, controls, manifest)
-        measure(self.plan, batch, controls, ended, manifest)
+        self._advance(batch, controls, manifest, ended)
         return manifest
 
-    def _advance(self, batch: Batch, controls: list[Control], manifest: Manifest) -> None:
+    def _advance(
+        self, batch: Batch, controls: list[Control], manifest: Manifest, ended: bool
+    ) -> None:
         """Move sources and operators on to where this batch brought them."""
         wall = self.wall()
         progress = {}
@@ -575,30 +518,15 @@ class Engine:
             state.ended = tracker.ended
             state.watermark = progress[node.name] = seen.watermark()
             manifest.sources[node.name] = state
-        holds = held_back(batch.limits, *(control.holds for control in controls))
+        holds = held_back(batch.holds, *(control.holds for control in controls))
         self.watermarks = self.plan.watermarks(progress, holds, self.manifest.watermarks)
         manifest.watermarks = dict(self.manifest.watermarks)
         manifest.watermarks.update(
             {name: at for name, at in self.watermarks.items() if BEGIN < at < END}
         )
-        for operator, at in self.watermarks.items():
-            if operator not in self.plan.jobs:
-                reached = min(c.last_end[operator] for c in controls if operator in c.last_end)
-                if reached > NOTHING_CLOSED:
-                    manifest.closed[operator] = max(reached, self._closed(operator))
-                continue
-            span = self.plan.jobs[operator].span
-            if span.whole:
-                continue  # a whole window has no end that could make later input late
-            reached = span.closes_at(at)
-            if at >= END:  # the end of input closes what there is, not all time to come
-                reached = max(
-                    (c.last_end.get(operator, reached) for c in controls if operator in c.last_end),
-                    default=self._closed(operator),
-                )
-            reached = max(self._closed(operator), reached)
-            if reached > NOTHING_CLOSED:
-                manifest.closed[operator] = reached * span.pane
+        known, done = self._known(), Done(batch, controls, self.watermarks, ended)
+        for operator in self.plan.operators.values():
+            operator.settle(known, done, manifest)
 
     def _stage(self, batch: Batch, sink: str, blocks: list[bytes]) -> Any:
         table = in_place(concat([decode_block(block) for block in blocks]))

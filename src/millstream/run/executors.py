@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
+from millstream.operators.batch import Batch
 from millstream.plan.stages import Plan
-from millstream.run.batch import AnySplit, Batch, Item
+from millstream.run.splits import AnySplit, Item
 from millstream.run.tasks import Task
 
 T = TypeVar("T")

@@ -21,12 +21,12 @@ from millstream.io.formats import READER, Format
 from millstream.io.prints import NOTHING
 from millstream.io.readers import Split, available_end, is_gzip, last_line_end, plan_splits
 from millstream.ops.progress import BEGIN, END, Horizon
-from millstream.run.batch import AnySplit
 from millstream.run.lengths import Lengths
 from millstream.run.listing import Inode, Seen, list_files, look
 from millstream.run.merging import share
 from millstream.run.recognising import Recogniser
 from millstream.run.registry import Known, Registry, is_sealed
+from millstream.run.splits import AnySplit
 from millstream.run.spreading import rows_of
 from millstream.run.tracking import Probe, directly
 from millstream.state.manifests import SourceState

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.io.writers import json_text
+from millstream.operators.batch import Control
 from millstream.ops.chunks import flat
 from millstream.ops.codec import as_key
 from millstream.ops.mixed import REFUSED, differ, holds_mixed, widened, wider
 from millstream.ops.records import as_json
-from millstream.run.batch import Control
 
 _JSON, _SEEN = b"json", b"seen"
 _LARGE = b"large"  # whole numbers with digits that doubles do not have

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections import Counter
 
 from millstream.errors import RunError
-from millstream.run.batch import Control
-from millstream.state.manifests import Hot
 
 WAYS = ("aggregated", "dead", "late", "diverted", "dropped")
 
@@ -36,27 +34,6 @@ def check(ledger: dict[str, dict[str, int]]) -> None:
                 f"the ledger of {step!r} does not balance: {account['offered']} offered, {found} "
                 "accounted for; nothing was committed. This is a defect: please report it"
             )
-
-
-def earliest(controls: list[Control]) -> dict[str, list[int]]:
-    """Per updater the next event time and wall clock at which something waits in any task."""
-    due: dict[str, list[int]] = {}
-    for control in controls:
-        for name, times in control.due.items():
-            known = due.setdefault(name, list(times))
-            due[name] = [min(pair) for pair in zip(known, times, strict=True)]
-    return due
-
-
-def hottest(controls: list[Control], most: int = 10) -> dict[str, Hot]:
-    """Per updater that had events: how many, and the keys that had the most."""
-    events: Counter[str] = Counter()
-    keys: dict[str, Counter[str]] = {}
-    for control in controls:
-        for name, (count, top) in control.hot.items():
-            events[name] += count
-            keys.setdefault(name, Counter()).update(top)
-    return {name: Hot(events[name], keys[name].most_common(most)) for name in events}
 
 
 def summary(ledger: dict[str, dict[str, int]], sources: list[str]) -> str:

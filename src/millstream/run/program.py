@@ -71,7 +71,7 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             "order": job.order,
             "ttl": job.ttl,
             "codec": "msgpack" if job.codec is DICTS else type(job.codec).__name__,
-            "cyclic": plan.group_of(one.name).cyclic,
+            "cyclic": bool(_cycle(plan, one.name)),
             "cycle": _cycle(plan, one.name),
             **_partitioned(job.partition),
         }
@@ -146,8 +146,11 @@ def _held(family: Family) -> list[str]:
 
 def _cycle(plan: Plan, updater: str) -> list[str]:
     """The updaters of its cycle, which share what waits; none if it is in none."""
-    group = plan.group_of(updater)
-    return [job.name for job in group.jobs] if group.cyclic else []
+    for group in plan.groups.values():
+        names = [job.name for job in group.jobs]
+        if updater in names:
+            return names if group.cyclic else []
+    return []
 
 
 def known_panes(path: Path | None) -> tuple[dict[str, int], dict[str, str], dict[str, int]]:

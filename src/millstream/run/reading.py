@@ -17,7 +17,7 @@ from millstream.io.readers import Dead, Parsed, Split, parse_lines, read_split
 from millstream.ops.chunks import OFFSET_BITS, Chunk, Int64, flat
 from millstream.ops.jobs import timestamp
 from millstream.ops.records import as_json
-from millstream.run.batch import AnySplit, RateSplit, SpoolSplit
+from millstream.run.splits import AnySplit, RateSplit, SpoolSplit
 
 _STAMP = pa.timestamp("us", "UTC")
 

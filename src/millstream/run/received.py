@@ -11,9 +11,9 @@ from millstream.api.sources import Generator, Http, Socket, SourceSpec, Stdin
 from millstream.errors import RunError
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.progress import BEGIN, Horizon
-from millstream.run.batch import AnySplit, SpoolSplit
 from millstream.run.generating import GeneratorReceiver
 from millstream.run.lines import SocketReceiver, StdinReceiver
+from millstream.run.splits import AnySplit, SpoolSplit
 from millstream.run.spool import SEAL_BYTES, Receiver, Sealed
 from millstream.run.tracking import WithoutFiles
 from millstream.state.manifests import SourceState

@@ -13,10 +13,10 @@ from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.io.formats import READER, Format, check_zone, infer_format, parse_schema
 from millstream.ops.progress import BEGIN, Horizon, SourceProgress
-from millstream.run.batch import AnySplit, RateSplit
 from millstream.run.files import FilesTracker
 from millstream.run.listing import kind_of, list_files
 from millstream.run.received import SpoolTracker, make_receiver
+from millstream.run.splits import AnySplit, RateSplit
 from millstream.run.tracking import Tracker, WithoutFiles
 from millstream.state.manifests import SourceState
 from millstream.state.segments import safe_name

@@ -23,12 +23,13 @@ from millstream.api.aggregates import Builtin
 from millstream.api.programs import Program
 from millstream.errors import ConfigError, MillstreamError, RunError
 from millstream.graph import nodes
+from millstream.operators.batch import Batch
 from millstream.ops.records import describe
 from millstream.ops.updates import DictCodec
 from millstream.plan.stages import Plan
-from millstream.run.batch import AnySplit, Batch, Item
 from millstream.run.calls import Call
 from millstream.run.executors import run_whole
+from millstream.run.splits import AnySplit, Item
 from millstream.run.tasks import Task
 from millstream.run.watching import Attempt, Notes, hung, watched
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from millstream.run.batch import AnySplit, Control, RateSplit, SpoolSplit
+from millstream.operators.batch import Control
+from millstream.run.splits import AnySplit, RateSplit, SpoolSplit
 
 _NEW = 0.5  # weight of the last batch in what is known of a source
 _GUESS = 1e-6  # seconds a row takes, before anything was measured

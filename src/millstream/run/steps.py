@@ -11,10 +11,9 @@ import pyarrow as pa
 from millstream.errors import ConfigError, RunError
 from millstream.graph import nodes
 from millstream.ops.chunks import Chunk, Int64, concat, flat
-from millstream.ops.codec import decode
 from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.mixed import column_of, exact_columns, exactly, is_mixed, kind_of
-from millstream.ops.records import DeadLetter, apply, as_json, dead_row, describe
+from millstream.ops.records import DeadLetter, apply, dead_row, describe
 from millstream.run.pairing import pairs_of
 
 
@@ -153,15 +152,6 @@ def _computable(
     keep = np.ones(len(chunk), np.bool_)
     keep[list(bad)] = False
     return chunk.take(keep), dead
-
-
-def unpacked(chunk: Chunk) -> Chunk:
-    """Pairs of a MapReduce job as people read them: in JSON, as they may be of many types."""
-    columns = {
-        name: pa.array([as_json(decode(data)) for data in chunk.column(name).to_pylist()])
-        for name in ("key", "value")
-    }
-    return chunk.with_table(pa.table(columns))
 
 
 def _map_batches(node: nodes.MapBatches, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,39 +22,26 @@ from millstream.durations import micros
 from millstream.graph import nodes
 from millstream.io.readers import Split
 from millstream.io.writers import stage_file
+from millstream.operators.batch import Batch, Clocks, Control, Seen, held_back
+from millstream.operators.protocol import Inlet, Share
+from millstream.operators.published import publish
 from millstream.ops.chunks import Chunk, concat, encode_block, flat, placed
 from millstream.ops.emission import drop_replaced
-from millstream.ops.events import keys_of, packed_values
-from millstream.ops.jobs import Family
 from millstream.ops.lateness import Place, Watch
 from millstream.ops.ordering import Sample, as_block, bounds_of, in_order, ranges
-from millstream.ops.preparing import merge_panes, null_keys, prepare
 from millstream.ops.processing import Processor, process
 from millstream.ops.progress import BEGIN, Reached, merge_reached
-from millstream.ops.records import DeadLetter, as_json, dead_row
+from millstream.ops.records import DeadLetter, as_json
 from millstream.plan.stages import Plan
 from millstream.run import fitting
-from millstream.run.batch import (
-    AnySplit,
-    Batch,
-    Control,
-    Item,
-    RateSplit,
-    Seen,
-    SpoolSplit,
-    held_back,
-)
-from millstream.run.emitting import Emitting
-from millstream.run.keyed import run_keyed
 from millstream.run.mirroring import mirrors_slates
 from millstream.run.reading import read
-from millstream.run.steps import stateless, unpacked, with_columns
-from millstream.run.stores import BAGS
-from millstream.run.work import Clocks, Work
+from millstream.run.splits import AnySplit, Item, RateSplit, SpoolSplit
+from millstream.run.steps import stateless, with_columns
 from millstream.state.manifests import Output
 
 DRIVER = 0  # what goes to the driver travels through the first partition
-_MERGE_ROWS = 1_000_000  # partial rows a task holds before it merges them
+SORTING = ("results", "ordered")  # what becomes of results that are sorted, on their way
 
 
 class Task:
@@ -65,10 +52,7 @@ class Task:
         self.batch = batch
         self.attempt = uuid.uuid4().hex[:12]
         self.control = Control(level, part, self.attempt)
-        self.panes: dict[str, list[pa.Table]] = {}
-        self.values: dict[str, list[pa.Table]] = {}
-        self.events: dict[str, list[pa.Table]] = {}
-        self.emitting = Emitting(self)
+        self.inlets: dict[str, Inlet] = {}  # by operator
         self.samples: dict[str, Sample] = {}  # keys of results that are to be sorted
         self.watches: dict[str, Watch] = {}
         self.sunk: dict[str, list[Chunk]] = {}
@@ -97,7 +81,7 @@ class Task:
                 )
                 self.control.rows_in += piece.offered
                 due = watch.mark(piece.chunk, *_place(split))
-                self.push(source, replace(piece.chunk, src=self.plan.number(source), due=due))
+                self.push(source.name, replace(piece.chunk, src=self.plan.number(source), due=due))
             rows, seconds = self.control.read.get(source.name, (0, 0.0))
             rows += self.control.rows_in - before
             self.control.read[source.name] = (rows, seconds + time.perf_counter() - begun)
@@ -112,13 +96,17 @@ class Task:
         """Level >= 1: take the rows of this level's operators, close windows, push results."""
         level = self.control.level
         rows: dict[str, dict[str, list[bytes]]] = {}
+        sorting: dict[str, dict[str, list[bytes]]] = {}
         seen: list[Seen] = []
         for item in items:
             _, tag, name, payload = item
             if tag == "seen":
                 seen.append(payload)
-            elif self._is_here(tag, name):
-                rows.setdefault(name, {}).setdefault(tag, []).append(payload)
+            elif tag == "rows" and self.plan.level_of(self.plan.operators[name]) == level:
+                table, block = payload
+                rows.setdefault(name, {}).setdefault(table, []).append(block)
+            elif tag in SORTING and self.plan.leaving(name) == level + (tag == "results"):
+                sorting.setdefault(name, {}).setdefault(tag, []).append(payload)
             else:
                 self.forwarded.append(item)
         self.control.upstream = frozenset((s.level, s.part, s.attempt) for s in seen)
@@ -131,7 +119,7 @@ class Task:
             name: p.seen(self.control.reached.get(name, Reached()))
             for name, p in self.batch.progress.items()
         }
-        held = held_back(self.batch.limits, self.control.holds)
+        held = held_back(self.batch.holds, self.control.holds)
         time_now = Clocks(
             self.plan.watermarks(
                 {name: p.watermark() for name, p in progress.items()}, held, self.batch.watermarks
@@ -140,37 +128,11 @@ class Task:
             max((p.top for p in progress.values()), default=BEGIN),
             self.plan.furthest({name: p.furthest() for name, p in progress.items()}),
         )
-        self._sorted(rows, seen)
-        for family in self.plan.families.values():
-            if self.plan.family_level(family) == level:
-                self._run_family(family, rows.get(family.name, {}), time_now)
-        for group in self.plan.groups.values():
-            if self.plan.group_level(group) == level:
-                blocks = rows.get(group.name, {}).get("events", [])
-                self.emitting.run(group, blocks, time_now)
+        self._sorted(sorting, seen)
+        for operator in self.plan.operators.values():
+            if self.plan.level_of(operator) == level:
+                operator.run(Share(self, time_now, self.above, rows.get(operator.name, {})))
         yield from self._finish()
-
-    def _is_here(self, tag: str, name: str) -> bool:
-        """Whether rows are for an operator of this level."""
-        plan, level = self.plan, self.control.level
-        if tag == "events":
-            return plan.group_level(plan.groups[name]) == level
-        if tag in ("results", "ordered"):
-            return plan.leaving(name) == level + (tag == "results")
-        return tag in BAGS and plan.family_level(plan.families[name]) == level
-
-    def _run_family(self, family: Family, rows: dict[str, list[bytes]], time_now: Clocks) -> None:
-        numbers = {job.name: self.plan.number(self.plan.node(job.name)) for job in family.jobs}
-        work = Work(family, self.batch, self.control, numbers, time_now, self.above)
-        results = run_keyed(work, rows)
-        for operator, chunk in results.items():
-            self.control.windows += len(chunk)
-            if len(chunk):
-                self.ledger(operator)["results"] += len(chunk)
-            if self.plan.jobs[operator].ordered:
-                self._to_be_sorted(operator, chunk)
-            else:
-                self.push(self.plan.node(operator), chunk)
 
     # -- sorted results -------------------------------------------------------------------------
 
@@ -189,19 +151,24 @@ class Task:
                 for part, piece in ranges(block, bounds).items():
                     self.forwarded.append((part, "ordered", operator, piece))
             if "ordered" in by_tag:
-                node = self.plan.node(operator)
-                number = self.plan.number(node)
-                self.push(node, in_order(by_tag["ordered"], self.control.part, number))
+                number = self.plan.numbers[operator]
+                self.push(operator, in_order(by_tag["ordered"], self.control.part, number))
 
     # -- pushing records ------------------------------------------------------------------------
 
-    def push(self, node: nodes.Node, chunk: Chunk) -> None:
-        """Give a chunk to every step after this one."""
-        if len(chunk):
-            for consumer in self.plan.consumers(node):
-                self.step(consumer, chunk, node)
+    def push(self, step: str, chunk: Chunk, to: Callable[[str], bool] | None = None) -> None:
+        """Give records of a step to all steps after it, or to some of them."""
+        if not len(chunk):
+            return
+        node = self.plan.node(step)
+        if self.plan.levels.get(step) == self.control.level < self.plan.leaving(step):
+            self._to_be_sorted(step, chunk)
+            return
+        for consumer in self.plan.consumers(node):
+            if to is None or to(consumer.name):
+                self._step(consumer, chunk, node)
 
-    def step(self, node: nodes.Node, chunk: Chunk, before: nodes.Node) -> None:
+    def _step(self, node: nodes.Node, chunk: Chunk, before: nodes.Node) -> None:
         """Give a chunk of the step before to this one."""
         match node:
             case nodes.Sink() if mirrors_slates(node):
@@ -209,45 +176,19 @@ class Task:
             case nodes.Sink():
                 chunk = drop_replaced(chunk)
                 self.sunk.setdefault(node.name, []).append(chunk)
-                self.count(node, len(chunk), 0)
-            case nodes.Windowed():
-                self._exchange(node, chunk)
-            case nodes.Update():
-                for via, one in enumerate(node.inputs):
-                    if one is before:
-                        self._offer(node, via, drop_replaced(chunk))
+                self.count(node.name, len(chunk), 0)
             case nodes.Process():
                 self._process(node, chunk)
             case nodes.Union():
-                self.count(node, len(chunk), 0)
-                self.push(node, with_columns(chunk, self.plan.missing(node, before)))
+                self.count(node.name, len(chunk), 0)
+                self.push(node.name, with_columns(chunk, self.plan.missing(node, before)))
+            case _ if (inlet := self.inlet(node.name)) is not None:
+                inlet.take(node, before, chunk)
             case _:
                 result, dead = stateless(node, chunk)
                 self.control.dead.extend(dead)
-                self.count(node, len(chunk), len(dead))
-                self.push(node, result)
-
-    def _exchange(self, node: nodes.Windowed, chunk: Chunk) -> None:
-        """Reduce records to panes on this side, once for all operators that share them."""
-        family = self.plan.family_of(node.name)
-        if family.jobs[0].name != node.name:
-            return  # the first of the family does it for all
-        single = family.name in self.batch.single
-        batch = self.batch
-        prepared = prepare(family, chunk, batch.closed, batch.shards, single, batch.max_key)
-        if prepared.panes is not None:
-            self._hold(self.panes.setdefault(family.name, []), prepared.panes, family)
-        if prepared.values is not None:
-            self.values.setdefault(family.name, []).append(prepared.values)
-        for operator, account in prepared.accounts.items():
-            self.control.dead.extend(account.dead)
-            counts = self.ledger(operator)
-            counts["offered"] += len(chunk)
-            counts["aggregated"] += account.accepted
-            counts["late"] += len(account.late)
-            counts["dead"] += len(account.dead)
-            counts["dropped"] += account.dropped
-            self.push_late(operator, account.late)
+                self.count(node.name, len(chunk), len(dead))
+                self.push(node.name, result)
 
     def _process(self, node: nodes.Process, chunk: Chunk) -> None:
         """Events to a function; what it gives goes on, what it publishes to its streams."""
@@ -262,61 +203,35 @@ class Task:
         )
         made = process(node.fn, chunk, node.keys, node.null_keys, step, node.behind, node.schema)
         self.control.dead.extend(made.dead)
-        self.count(node, len(chunk), len(made.dead))
-        self.push(node, made.chunk)
-        self.emitting.publish(made.published, inside=False)
+        self.count(node.name, len(chunk), len(made.dead))
+        self.push(node.name, made.chunk)
+        publish(self, made.published)
 
-    def _offer(self, node: nodes.Update, via: int, chunk: Chunk) -> None:
-        """Records to an updater: keyless ones are set aside, and late ones if it wants that."""
-        counts = self.ledger(node.name)
-        counts["offered"] += len(chunk)
-        job, keys = node.job, node.keys[via]
-        late = np.zeros(len(chunk), np.bool_)
-        if job.order == "event":
-            late = chunk.late() | (chunk.ts < self.batch.closed[node.name])
-            if job.late == "divert" and late.any():
-                counts["diverted"] += int(late.sum())
-                self.push_late(node.name, chunk.take(late))
-                chunk, late = chunk.take(~late), late[~late]
-        if not len(chunk):
-            return
-        known = keys_of(chunk, keys)
-        bad = known.place(job.partition, self.batch.shards)
-        bad.update(known.refused(self.batch.max_key))
-        if node.null_keys[via] == "dead":
-            bad.update(null_keys(keys, chunk))
-        if bad:
-            dead = [dead_row(node.name, chunk, index, why) for index, why in sorted(bad.items())]
-            self.control.dead.extend(dead)
-            counts["dead"] += len(dead)
-            good = np.ones(len(chunk), np.bool_)
-            good[list(bad)] = False
-            chunk, known, late = chunk.take(good), known.take(good), late[good]
-        counts["late"] += int(late.sum())
-        counts["aggregated"] += len(chunk) - int(late.sum())
-        if len(chunk):
-            values = packed_values(chunk, keys)
-            due = chunk.ts
-            if late.any():  # what is late for good is applied with what this batch applies first
-                due = np.maximum(chunk.ts if chunk.due is None else chunk.due, chunk.ts)
-                due[late] = np.maximum(due[late], self.batch.closed[node.name])
-            behind = due - chunk.ts if late.any() else None
-            self.emitting.deliver(node, known, due, chunk.src, chunk.pos, values, behind)
-
-    def push_late(self, operator: str, late: Chunk) -> None:
-        """What is late goes to those who asked for it."""
+    def push_late(self, step: str, late: Chunk) -> None:
+        """Give what came too late for a step to those who asked for it."""
         for node in self.plan.nodes:
-            if isinstance(node, nodes.Late) and node.of.name == operator and len(late):
-                self.count(node, len(late), 0)
-                job = self.plan.jobs.get(operator)
-                self.push(node, unpacked(late) if job is not None and job.packed else late)
+            if isinstance(node, nodes.Late) and node.of.name == step and len(late):
+                self.count(node.name, len(late), 0)
+                self.push(node.name, late)
 
-    def _hold(self, held: list[pa.Table], table: pa.Table, family: Family) -> None:
-        held.append(table)
-        if family.name in self.batch.single:
-            return
-        if len(held) > 1 and sum(map(len, held)) > _MERGE_ROWS:
-            held[:] = [merge_panes(family, concat(held))]
+    # -- what operators ask for -----------------------------------------------------------------
+
+    def inlet(self, step: str) -> Inlet | None:
+        """The inlet of a step in this task; None if it is not keyed."""
+        operator = self.plan.operator_of(step)
+        if operator is None:
+            return None
+        if operator.name not in self.inlets:
+            self.inlets[operator.name] = operator.inlet(self)
+        return self.inlets[operator.name]
+
+    def consumers(self, step: str) -> list[nodes.Node]:
+        """The steps after a step."""
+        return self.plan.consumers(self.plan.node(step))
+
+    def number(self, step: str) -> int:
+        """The number of a step in the identity of its records."""
+        return self.plan.numbers[step]
 
     # -- accounts -------------------------------------------------------------------------------
 
@@ -324,9 +239,9 @@ class Task:
         """The account of one step."""
         return self.control.ledger.setdefault(name, Counter())
 
-    def count(self, node: nodes.Node, offered: int, dead: int) -> None:
+    def count(self, step: str, offered: int, dead: int) -> None:
         """Note what a step got, and how much of it it could not process."""
-        counts = self.ledger(node.name)
+        counts = self.ledger(step)
         counts["offered"] += offered
         counts["dead"] += dead
         counts["aggregated"] += offered - dead
@@ -345,15 +260,13 @@ class Task:
     # -- leaving --------------------------------------------------------------------------------
 
     def _finish(self) -> Iterator[Item]:
-        self.emitting.finish()
-        yield from self._blocks(self.panes, "panes")
-        yield from self._blocks(self.events, "events")
-        yield from self._blocks(self.values, "values")
+        yield from self._blocks()
         yield from self._sink_outputs()
         control = self.control
         counts = {
             name: control.ledger[name]["aggregated"]
-            for name in self.batch.firing
+            for operator in self.plan.operators.values()
+            for name in operator.counted
             if name in control.ledger
         }
         seen = Seen(
@@ -372,22 +285,20 @@ class Task:
         yield (DRIVER, "control", "", control)
         yield from self.forwarded
 
-    def _blocks(self, held: dict[str, list[pa.Table]], kind: str) -> Iterator[Item]:
+    def _blocks(self) -> Iterator[Item]:
         """Rows per partition of the next level: the partition owns the shards congruent to it."""
         parts = self.batch.parallelism
-        for name, tables in held.items():
-            table = concat(tables)
-            if kind == "panes" and len(tables) > 1 and name not in self.batch.single:
-                table = merge_panes(self.plan.families[name], table)
-            if parts == 1:
-                yield (0, kind, name, encode_block(table))
-                continue
-            part = np.asarray(flat(table.column("shard"))) % parts
-            for number in range(parts):
-                rows = np.flatnonzero(part == number)
-                if len(rows):
-                    block = encode_block(table.take(pa.array(rows)))
-                    yield (number, kind, name, block)
+        for name, inlet in self.inlets.items():
+            for kind, table in inlet.rows():
+                if parts == 1:
+                    yield (0, "rows", name, (kind, encode_block(table)))
+                    continue
+                part = np.asarray(flat(table.column("shard"))) % parts
+                for number in range(parts):
+                    rows = np.flatnonzero(part == number)
+                    if len(rows):
+                        block = encode_block(table.take(pa.array(rows)))
+                        yield (number, "rows", name, (kind, block))
 
     def _sink_outputs(self) -> Iterator[Item]:
         for name, chunks in self.sunk.items():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from millstream.ops.progress import Horizon
-from millstream.run.batch import AnySplit
+from millstream.run.splits import AnySplit
 from millstream.run.spreading import rows_of
 from millstream.state.manifests import SourceState
 

@@ -28,12 +28,12 @@ from millstream.ops.codec import as_key
 from millstream.ops.progress import BEGIN, Horizon
 from millstream.ops.records import to_table
 from millstream.plan.planner import make_plan
-from millstream.run.batch import AnySplit, SpoolSplit
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.program import known_panes
 from millstream.run.replacing import Replacement, replace_program
 from millstream.run.runner import plan_flow
+from millstream.run.splits import AnySplit, SpoolSplit
 from millstream.run.tracking import WithoutFiles
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint

@@ -35,6 +35,7 @@ def share_panes(plan: Plan) -> Plan:
             name = home or _name(plan, job, number)
             while (
                 name in full  # its windows do not fit in there
+                or name in plan.groups  # updaters go by this name
                 or owners.setdefault(name, shared) != shared
                 or not _fit([job], plan.units.get(name))  # stored panes it cannot count in
             ):

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.operators.batch import Batch, Control
+from millstream.operators.stores import Store, between, small_ones
 from millstream.ops.chunks import concat, flat
 from millstream.ops.updates import NEVER, Cell, key_text
-from millstream.run.batch import Batch, Control
-from millstream.run.stores import Store, between, small_ones
-from millstream.state.segments import Segment, read_segments
+from millstream.state.segments import Segment
 from millstream.state.tables import KeyedTable
 
 _LARGE = 50_000  # rows of a merged shard that are worth a file of their own
@@ -39,7 +39,7 @@ class Queue(Store):
         for segments in self.stored.values():
             for one in segments:
                 if one.low < until and one.high >= since:
-                    (rows,) = read_segments(self.root, [one], self.batch.files)
+                    (rows,) = self._read([one])
                     found.append(between(rows, ((since, until),), ordered=True))
         if self.new is not None:
             found.append(self.new.filter(pc.less(self.new.column("pane"), until)))
@@ -62,7 +62,7 @@ class Queue(Store):
             for shard, segments in self.kept.items()
         }
         merging = small_ones(kept, sum(map(len, fresh)))
-        for rows in read_segments(self.root, merging, self.batch.files):
+        for rows in self._read(merging):
             fresh.append(rows.filter(pc.greater_equal(rows.column("pane"), until)))
         gone = set(merging)
         left = {shard: [s for s in segments if s not in gone] for shard, segments in kept.items()}
@@ -80,7 +80,7 @@ class Queue(Store):
             if one.low >= until:
                 first = min(first, one.low)
             elif until < first:
-                (rows,) = read_segments(self.root, [one], self.batch.files)
+                (rows,) = self._read([one])
                 panes = np.asarray(flat(rows.column("pane")))
                 first = min(first, int(panes[np.searchsorted(panes, until)]))
         return first

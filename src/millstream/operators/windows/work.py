@@ -1,24 +1,35 @@
-"""One family's share of a batch in one task: where time stands, and how far each operator goes."""
+"""A family's share of a batch in one task: where time stands, and how far each operator goes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from millstream.operators.batch import Batch, Clocks, Control
 from millstream.ops.chunks import Chunk
 from millstream.ops.closing import Outcome
+from millstream.ops.firing import Firing
 from millstream.ops.jobs import Family, WindowJob
-from millstream.run.batch import Batch, Control
 
 
 @dataclass(frozen=True)
-class Clocks:
-    """Where time stands in this batch: per operator the watermark, with and without lateness."""
+class Order:
+    """What the tasks of a family must know of the last manifest."""
 
-    watermarks: dict[str, int]
-    on_time: dict[str, int]
-    latest: int  # the latest event time of all
-    furthest: dict[str, int]  # per operator a time that no watermark of its input has passed
+    closed: dict[str, int]  # operator -> the last window end that has left, in panes
+    firing: dict[str, Firing] = field(default_factory=dict)  # operators with early results
+    since: dict[str, int] = field(default_factory=dict)  # state that came later -> from when on
+    single: bool = False  # each value is kept by itself, not panes
+
+
+@dataclass
+class Report:
+    """What a task tells the driver of a family."""
+
+    last_end: dict[str, int] = field(default_factory=dict)  # operator -> how far it came, in panes
+    firing: dict[str, Firing] = field(default_factory=dict)
+    strategies: dict[str, str] = field(default_factory=dict)  # operator -> how windows slid
+    filled: tuple[int, int] = (0, 0)  # panes that entered windows of the longest, and windows
 
 
 @dataclass
@@ -26,6 +37,8 @@ class Work:
     """One family's share of a batch in one task."""
 
     family: Family
+    order: Order
+    report: Report
     batch: Batch
     control: Control
     numbers: dict[str, int]  # operator -> its number in the identity of records
@@ -34,7 +47,7 @@ class Work:
 
     def closed(self, job: WindowJob) -> int:
         """The last window end that had left before this batch."""
-        return self.batch.closed[job.name]
+        return self.order.closed[job.name]
 
     def closing(self, job: WindowJob) -> int:
         """The last window end that leaves with this batch."""
@@ -46,7 +59,7 @@ class Work:
 
     def account(self, job: WindowJob, last: int, outcome: Outcome) -> Chunk:
         """Note how far an operator came, and results that could not be computed."""
-        self.control.last_end[job.name] = last
+        self.report.last_end[job.name] = last
         return self.count(job, outcome)
 
     def count(self, job: WindowJob, outcome: Outcome) -> Chunk:

@@ -14,6 +14,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.operators.stores import Table
+from millstream.operators.windows.bags import BAGS, Bag
+from millstream.operators.windows.looking import (
+    Look,
+    Round,
+    emit,
+    landmark_rounds,
+    look_of,
+    numbered_rounds,
+    others,
+    session_rounds,
+)
+from millstream.operators.windows.sliding import Slider, slider_of
+from millstream.operators.windows.work import Work
 from millstream.ops.changes import lifted, still_open, unsigned
 from millstream.ops.chunks import Chunk, Int64, flat
 from millstream.ops.closing import Outcome, close
@@ -24,29 +38,12 @@ from millstream.ops.numbered import Numbered, close_numbered, touched
 from millstream.ops.preparing import count_panes, in_pane_order, merge_panes
 from millstream.ops.progress import END
 from millstream.ops.rates import has_choice, longest
-from millstream.run.looking import (
-    Look,
-    Round,
-    emit,
-    landmark_rounds,
-    look_of,
-    numbered_rounds,
-    others,
-    session_rounds,
-)
-from millstream.run.sliding import Slider, slider_of
-from millstream.run.stores import BAGS, Bag, Table
-from millstream.run.work import Work
 
 
-def run_keyed(work: Work, rows: dict[str, list[bytes]]) -> dict[str, Chunk]:
+def leaving(work: Work, rows: dict[str, list[bytes]]) -> dict[str, Chunk]:
     """Process one family's share of a batch; segments and accounts go into its control."""
     family = work.family
-    bags = {
-        table: Bag(family, table, rows.get(table, []), work.batch, work.control)
-        for table in BAGS
-        if family.users(table)
-    }
+    bags = {table: Bag(work, table, rows.get(table, [])) for table in BAGS if family.users(table)}
     if family.kind == "time":
         return _plain(work, bags)
     run = {"session": _sessions, "landmark": _landmarks}.get(family.kind, _numbered)
@@ -59,7 +56,7 @@ def run_keyed(work: Work, rows: dict[str, list[bytes]]) -> dict[str, Chunk]:
 
 def _plain(work: Work, bags: dict[str, Bag]) -> dict[str, Chunk]:
     """Tumbling, sliding and hopping windows: every job slides over the family's panes."""
-    family, strategies = work.family, work.control.strategies
+    family, strategies = work.family, work.report.strategies
     looks = {job.name: look_of(work, job) for job in family.jobs}
     slid: dict[str, Chunk] = {}
     sliders: dict[str, Slider] = {}
@@ -92,7 +89,7 @@ def _plain(work: Work, bags: dict[str, Bag]) -> dict[str, Chunk]:
             rounds = rows.rounds(job, look)
         if has_choice(family) and job is longest(family):
             entered = sliders[job.name].entered if job.name in slid else rows.entered(job)
-            work.control.filled[family.name] = (entered, _windows(job, chunk))
+            work.report.filled = (entered, _windows(job, chunk))
         chunk = _without_unknown(work, job, chunk)
         results[job.name] = emit(work, job, look, chunk, opened, rounds or ())
     for bag in bags.values():
@@ -105,7 +102,7 @@ class _Rows:
 
     def __init__(self, work: Work, bags: dict[str, Bag], due: bool) -> None:
         self.work, self.family = work, work.family
-        self.single = work.family.name in work.batch.single
+        self.single = work.order.single
         loaded = {table: bag.all_rows() if due else None for table, bag in bags.items()}
         self.panes, self.values = loaded.get("panes"), loaded.get("values")
         if self.family.changes:
@@ -176,7 +173,7 @@ def _windows(job: WindowJob, chunk: Chunk) -> int:
 
 def _without_unknown(work: Work, job: WindowJob, chunk: Chunk) -> Chunk:
     """Null for aggregates added later, in windows with panes that were computed without them."""
-    since = work.batch.since.get(work.family.name)
+    since = work.order.since
     if not since or not len(chunk) or job.reducer is not None:
         return chunk
     table = chunk.table
@@ -235,7 +232,7 @@ def _landmarks(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
     due = look.due or any(bag.due(work.all_closing()) for bag in bags.values())
     panes = bags["panes"].all_rows() if due and "panes" in bags else None
     values = bags["values"].every_row() if due and "values" in bags else None
-    kept, totals, table = values, None, Table(family, "totals", work.batch, work.control)
+    kept, totals, table = values, None, Table(family.name, "totals", work.batch, work.control)
     if job.changes and values is not None:
         panes = lifted(family, values.filter(pc.greater_equal(values.column("pane"), closed)))
         values = values if job.lists else None
@@ -302,8 +299,8 @@ class _Tails:
 
     def __init__(self, work: Work) -> None:
         self.family, self.job = work.family, work.family.jobs[0]
-        self.tails = Table(self.family, "tails", work.batch, work.control)
-        self.totals = Table(self.family, "totals", work.batch, work.control)
+        self.tails = Table(self.family.name, "tails", work.batch, work.control)
+        self.totals = Table(self.family.name, "totals", work.batch, work.control)
 
     def all(self) -> Numbered:
         """Everything."""

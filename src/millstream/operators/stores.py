@@ -1,6 +1,6 @@
-"""What a keyed task remembers: bags of rows, and tables with one row per key.
+"""What a keyed task remembers: rows by time, and tables with one row per key.
 
-Both are views of the shards a task owns. They read what the last manifest names, and what they
+All are views of the shards a task owns. They read what the last manifest names, and what they
 write becomes part of the state only with the manifest of this batch.
 """
 
@@ -12,19 +12,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from millstream.ops.changes import settle, without_pairs
-from millstream.ops.chunks import concat, decode_block, flat
-from millstream.ops.jobs import Family, WindowJob
+from millstream.operators.batch import Batch, Control
+from millstream.ops.chunks import concat, flat
 from millstream.ops.keys import key_arrays
-from millstream.ops.preparing import live, merge_panes
 from millstream.ops.updates import both_hashes
-from millstream.run.batch import Batch, Control
 from millstream.state.segments import Segment, read_segments, safe_name, write_segment
 from millstream.state.tables import KeyedTable
 
-BAGS = ("panes", "values")
 _SEGMENTS = 6  # per shard, before small ones are merged
-_NEVER = 2**61
 
 
 class Store:
@@ -41,6 +36,10 @@ class Store:
             if int(shard) % batch.parallelism == control.part and segments
         }
 
+    def _read(self, segments: Iterable[Segment]) -> list[pa.Table]:
+        """The rows of some segments."""
+        return read_segments(self.root, list(segments), self.batch.files)
+
     def _everywhere(self) -> list[Segment]:
         """The segments of all shards, also of those of other tasks."""
         shards = self.batch.segments.get(self.owner, {}).get(self.table, {})
@@ -52,7 +51,7 @@ class Store:
         for segments in self.stored.values():
             for one in segments:
                 if any(one.low < high and one.high >= low for low, high in ranges):
-                    (rows,) = read_segments(self.root, [one], self.batch.files)
+                    (rows,) = self._read([one])
                     tables.append(between(rows, ranges, ordered=True))
         return tables
 
@@ -82,122 +81,6 @@ class Store:
         }
 
 
-class Bag(Store):
-    """Rows that are only added, and forgotten when no window needs them."""
-
-    def __init__(
-        self, family: Family, table: str, blocks: list[bytes], batch: Batch, control: Control
-    ) -> None:
-        super().__init__(family.name, table, batch, control)
-        self.family = family
-        self.ordered = table == "panes"
-        self.jobs = family.users(table)
-        self.combines = table == "panes" and family.name not in batch.single
-        self.new = self._together([decode_block(block) for block in blocks])
-
-    def _together(self, tables: list[pa.Table]) -> pa.Table | None:
-        """Rows as they are kept: those of the same pane as one, or each value by itself."""
-        tables = [table for table in tables if len(table)]
-        if not tables:
-            return None
-        table = concat(tables)
-        return merge_panes(self.family, table) if self.combines else without_pairs(table)
-
-    def lowest(self) -> int:
-        """The first pane of any row here."""
-        first = [s.low for segments in self.stored.values() for s in segments]
-        return min([*first, self.first_new()])
-
-    def first_new(self) -> int:
-        """The first pane of any new row."""
-        if self.new is None:
-            return _NEVER
-        return int(np.asarray(flat(self.new.column("pane"))).min())
-
-    def due(self, closing: dict[str, int], jobs: Iterable[WindowJob] | None = None) -> bool:
-        """Whether windows (of some jobs) leave, and any of them may have rows here."""
-        ends = [
-            closing[job.name]
-            for job in (self.jobs if jobs is None else jobs)
-            if closing[job.name] > self.batch.closed[job.name] and job in self.jobs
-        ]
-        return bool(ends) and self.lowest() < max(ends)
-
-    def every_row(self) -> pa.Table | None:
-        """New and stored rows, all of them."""
-        segments = [s for found in self.stored.values() for s in found]
-        tables = read_segments(self.root, segments, self.batch.files)
-        rows = self._together([*tables, *([] if self.new is None else [self.new])])
-        return None if rows is None else settle(rows)
-
-    def all_rows(self) -> pa.Table | None:
-        """New and stored rows that a window not yet closed can need, not merged."""
-        closed = self.batch.closed
-        wanted = [s for found in self.stored.values() for s in found if self._alive(s, closed)]
-        tables = read_segments(self.root, wanted, self.batch.files)
-        if self.new is not None:
-            tables.append(self.new)
-        if not tables:
-            return None
-        return settle(live(self.jobs, concat(tables), closed))
-
-    def size(self) -> int:
-        """Stored rows that a window not yet closed can need."""
-        closed = self.batch.closed
-        found = (s for segments in self.stored.values() for s in segments)
-        return sum(s.rows for s in found if self._alive(s, closed))
-
-    def everywhere(self) -> int:
-        """The same in all shards, also in those of other tasks."""
-        closed = self.batch.closed
-        return sum(s.rows for s in self._everywhere() if self._alive(s, closed))
-
-    def rows_in(self, *ranges: tuple[int, int]) -> pa.Table | None:
-        """New and stored panes that lie in one of some ranges [low, high), merged."""
-        ranges = _apart(ranges)
-        tables = [] if self.new is None else [between(self.new, ranges, ordered=False)]
-        tables = [table for table in (*tables, *self._between(ranges)) if len(table)]
-        return merge_panes(self.family, concat(tables)) if tables else None
-
-    def append(self) -> None:
-        """Keep all there is, and what is new."""
-        self._store_with({**self.stored}, self.new, None)
-
-    def replace(self, rows: pa.Table | None) -> None:
-        """Keep these rows and nothing else."""
-        self._report({}, self._write(rows))
-
-    def store(self, closing: dict[str, int]) -> None:
-        """Keep what windows still need: new rows are written, old segments dropped or merged."""
-        kept = {
-            shard: [s for s in segments if self._alive(s, closing)]
-            for shard, segments in self.stored.items()
-        }
-        fresh = None if self.new is None else live(self.jobs, self.new, closing)
-        self._store_with(kept, fresh, closing)
-
-    def _store_with(
-        self,
-        kept: dict[str, list[Segment]],
-        fresh: pa.Table | None,
-        closing: dict[str, int] | None,
-    ) -> None:
-        merging = small_ones(kept, 0 if fresh is None else len(fresh))
-        tables = read_segments(self.root, merging, self.batch.files)
-        if fresh is not None:
-            tables.append(fresh)
-        if closing is not None:
-            tables = [live(self.jobs, table, closing) for table in tables]
-        gone = set(merging)
-        left = {shard: [s for s in segments if s not in gone] for shard, segments in kept.items()}
-        self._report(left, self._write(self._together(tables)))
-
-    def _alive(self, segment: Segment, closed: dict[str, int]) -> bool:
-        """Whether a window that has not closed can need rows of a segment."""
-        high = np.array([segment.high])
-        return any(bool(job.needed_until(high)[0] > closed[job.name]) for job in self.jobs)
-
-
 def small_ones(kept: dict[str, list[Segment]], fresh: int) -> list[Segment]:
     """Newest segments to merge, while they are not much larger than what is written anyway."""
     chosen: list[Segment] = []
@@ -214,7 +97,7 @@ def small_ones(kept: dict[str, list[Segment]], fresh: int) -> list[Segment]:
 
 
 class Kept(Store):
-    """What an operator keeps of the window that left last: rows that are replaced together."""
+    """Rows that are replaced together: of the window that left last, or what was emitted."""
 
     ordered = True
 
@@ -234,7 +117,7 @@ class Kept(Store):
     def rows(self) -> pa.Table | None:
         """All rows in the shards of this task."""
         segments = [s for found in self.stored.values() for s in found]
-        return concat(read_segments(self.root, segments, self.batch.files)) if segments else None
+        return concat(self._read(segments)) if segments else None
 
     def rows_in(self, *ranges: tuple[int, int]) -> pa.Table | None:
         """Rows whose pane lies in one of some ranges [low, high)."""
@@ -244,33 +127,6 @@ class Kept(Store):
     def replace(self, rows: pa.Table | None) -> None:
         """Store new rows, or none."""
         self._report({}, self._write(rows))
-
-
-class Emitted(Store):
-    """What an operator has emitted of windows that are still open."""
-
-    def __init__(self, family: Family, job: str, batch: Batch, control: Control) -> None:
-        super().__init__(family.name, f"emitted {job}", batch, control)
-
-    def rows(self) -> pa.Table | None:
-        """All that is remembered."""
-        segments = [s for found in self.stored.values() for s in found]
-        return concat(read_segments(self.root, segments, self.batch.files)) if segments else None
-
-    def replace(self, rows: pa.Table | None) -> None:
-        """Remember this and nothing else."""
-        self._report({}, self._write(rows))
-
-
-def _apart(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """The same ranges with none overlapping: a batch may slide by more than a window."""
-    joined: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
-        if joined and low <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
-        else:
-            joined.append((low, high))
-    return tuple(joined)
 
 
 def between(rows: pa.Table, ranges: tuple[tuple[int, int], ...], ordered: bool) -> pa.Table:
@@ -287,8 +143,8 @@ def between(rows: pa.Table, ranges: tuple[tuple[int, int], ...], ordered: bool) 
 class Table(Store):
     """One row per key, newest wins: a batch reads and writes the keys it touches."""
 
-    def __init__(self, family: Family, table: str, batch: Batch, control: Control) -> None:
-        super().__init__(family.name, table, batch, control)
+    def __init__(self, owner: str, table: str, batch: Batch, control: Control) -> None:
+        super().__init__(owner, table, batch, control)
         self.rows = KeyedTable(self.root, self.stored, batch.files)
         self.fresh: pa.Table | None = None
         self.cleared = False

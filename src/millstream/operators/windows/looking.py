@@ -1,6 +1,6 @@
 """Windows that are still open: when a task looks at them, and what then leaves.
 
-Between computing results (`run/keyed.py`) and the marks they get (`ops/emission.py`).
+Between computing results (`leaving.py`) and the marks they get (`ops/emission.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.operators.stores import Kept
+from millstream.operators.windows.work import Work
 from millstream.ops.changes import lifted, still_open
 from millstream.ops.chunks import Chunk, Int64, flat
 from millstream.ops.closing import Outcome
@@ -21,8 +23,6 @@ from millstream.ops.jobs import WindowJob
 from millstream.ops.kinds import close_landmarks, close_sessions
 from millstream.ops.numbered import Numbered, close_numbered, times_held
 from millstream.ops.progress import END
-from millstream.run.stores import Emitted
-from millstream.run.work import Work
 
 Round = tuple[int, Outcome]  # a moment of event time, and results of windows that are open then
 
@@ -53,7 +53,7 @@ def look_of(work: Work, job: WindowJob) -> Look:
         return Look(until if until > work.closing(job) else None)
     if how.mode != "early":
         return Look()
-    last = work.batch.firing[job.name]
+    last = work.order.firing[job.name]
     rows, now, event = work.counts[job.name], work.batch.now, work.clocks.latest
     if how.by_event:
         # Files that wait may have moved the watermark beyond all that was read; at the end of the
@@ -61,13 +61,13 @@ def look_of(work: Work, job: WindowJob) -> Look:
         watermark = work.clocks.watermarks[job.name]
         reached = watermark if watermark < END else work.clocks.furthest[job.name]
         reached = max(last.event, reached)
-        work.control.firing[job.name] = Firing(now, reached)
+        work.report.firing[job.name] = Firing(now, reached)
         return Look(stretch=(last.event, reached) if passes(how, last, reached) else None)
     if fires(how, last, now, event, rows):
-        work.control.firing[job.name] = fired(how, last, now, event, rows)
+        work.report.firing[job.name] = fired(how, last, now, event, rows)
         return Look(job.span.closes_at(END), too=crosses(how, last, rows))
     begun = last if last.at else Firing(now, event, last.rows, last.over)
-    work.control.firing[job.name] = Firing(begun.at, begun.event, last.rows + rows, last.over)
+    work.report.firing[job.name] = Firing(begun.at, begun.event, last.rows + rows, last.over)
     return Look()
 
 
@@ -86,7 +86,7 @@ def emit(
     """
     if job.emission.mode == "final":
         return final
-    store = Emitted(work.family, job.name, work.batch, work.control)
+    store = Kept(work.family.name, f"emitted {job.name}", work.batch, work.control)
     known, given = store.rows(), []
     shards = 1 if job.over_stream else work.batch.shards
     for at, outcome in rounds:

@@ -18,13 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import RunError
+from millstream.operators.stores import Kept
+from millstream.operators.windows.bags import Bag
+from millstream.operators.windows.work import Work
 from millstream.ops import running, stacks
 from millstream.ops.chunks import Chunk, flat
 from millstream.ops.closing import Answers, Found, Outcome, close, results
 from millstream.ops.jobs import Measure, WindowJob
 from millstream.ops.preparing import count_panes, merge_panes
-from millstream.run.stores import Bag, Kept
-from millstream.run.work import Work
 
 _MOST_STEPS = 64  # windows per batch: a backlog with more is faster in blocks
 _REFRESH = 256  # slides after which running values are recomputed, so that rounding stays bounded
@@ -91,7 +92,7 @@ class _Sliding:
 
     def complete(self, end: int, measures: tuple[Measure, ...]) -> bool:
         """Whether all panes of a window have the states of some measures: they may be new."""
-        since = self.work.batch.since.get(self.work.family.name, {})
+        since = self.work.order.since
         begun = [since[m.state] for m in measures if m.state in since]
         return all(at <= (end - self.job.span.panes) * self.job.span.pane for at in begun)
 

@@ -1,0 +1,142 @@
+"""What a keyed operator is to those who run it: a family of windows, a group of updaters, others.
+
+An operator runs one or more keyed steps of the graph. Beside the readers its *inlet* takes chunks
+and gives rows per shard. Where the shards live, `run` makes results of them. Between batches, in
+the driver, `order` says what its tasks must know of the last manifest, `wakes` whether time alone
+gives it something to do, and `settle` writes into the next manifest what its tasks reported.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from millstream.graph.nodes import Node
+from millstream.operators.batch import Batch, Clocks, Control
+from millstream.ops.chunks import Chunk
+from millstream.ops.updates import Publication
+from millstream.settings import Settings
+from millstream.state.manifests import Manifest
+
+
+class Host(Protocol):
+    """The task an operator works in: where its records go and its accounts are kept."""
+
+    batch: Batch
+    control: Control
+
+    def push(self, step: str, chunk: Chunk, to: Callable[[str], bool] | None = None) -> None:
+        """Give records of a step to all steps after it, or to some of them."""
+
+    def consumers(self, step: str) -> list[Node]:
+        """The steps after a step."""
+
+    def number(self, step: str) -> int:
+        """The number of a step in the identity of its records."""
+
+    def inlet(self, step: str) -> Inlet | None:
+        """The inlet of a step in this task; None if it is not keyed."""
+
+    def push_late(self, step: str, late: Chunk) -> None:
+        """Give what came too late for a step to those who asked for it."""
+
+    def ledger(self, step: str) -> Counter[str]:
+        """The account of a step."""
+
+    def count(self, step: str, offered: int, dead: int) -> None:
+        """Note what a step got, and how much of it it could not process."""
+
+
+class Inlet(Protocol):
+    """The side of an operator that stands beside the readers, in one task."""
+
+    def take(self, step: Node, before: Node, chunk: Chunk) -> None:
+        """Records that the step before gave to a step of the operator."""
+
+    def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
+        """Published events as they are; False if the step wants them as records."""
+
+    def rows(self) -> Iterator[tuple[str, pa.Table]]:
+        """What goes to the shards: tables, each with its name and a column `shard`."""
+
+
+@dataclass
+class Share:
+    """One operator's share of a batch in one task, where its shards live."""
+
+    host: Host
+    clocks: Clocks
+    counts: Counter[str]  # keyed step -> records it got in this batch
+    rows: dict[str, list[bytes]] = field(default_factory=dict)  # table -> blocks of it
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the driver knows between two batches."""
+
+    manifest: Manifest
+    settings: Settings
+    now: int  # the wall clock
+    born: dict[str, int]  # keyed step that came later -> from when on it works
+    since: dict[str, dict[str, int]]  # operator, state that came later -> from when on it is there
+
+    def reached(self, step: str) -> int | None:
+        """How far a step has come, in microseconds."""
+        return self.manifest.closed.get(step, self.born.get(step))
+
+    def has_state(self, operator: str) -> bool:
+        """Whether anything is stored of an operator."""
+        tables = self.manifest.segments.get(operator, {}).values()
+        return any(segments for table in tables for segments in table.values())
+
+
+@dataclass(frozen=True)
+class Done:
+    """A batch all tasks of which have reported."""
+
+    batch: Batch
+    controls: list[Control]
+    watermarks: dict[str, int]  # at the input of every keyed step, after it
+    ended: bool  # the input has ended
+
+    def reports(self, operator: str) -> list[Any]:
+        """What an operator reported from its tasks."""
+        return [one.reports[operator] for one in self.controls if operator in one.reports]
+
+
+class Operator(Protocol):
+    """One or more keyed steps that share an exchange and state."""
+
+    @property
+    def name(self) -> str:
+        """The name its rows and its state go by."""
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The steps of the graph that it runs."""
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """Those whose records in a batch all tasks must be able to count."""
+
+    def inlet(self, host: Host) -> Inlet:
+        """A new inlet for a task that may have records for it."""
+
+    def run(self, share: Share) -> None:
+        """Take what came for the shards of a task, bring state up to date, push results."""
+
+    def order(self, known: Known) -> Any:
+        """What its tasks must know in the next batch."""
+
+    def holds(self, known: Known) -> dict[str, int]:
+        """How far its steps go at most in the next batch, if not as far as their input."""
+
+    def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
+        """Whether it has something to do although no record has come."""
+
+    def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
+        """Write into the manifest of a batch how far its steps came, and what else they need."""

@@ -1,0 +1,196 @@
+"""A group of updaters in one task: events that are due are applied, the rest waits.
+
+Updaters outside cycles work key by key. Those of a cycle are simulated together: the next call is
+always the earliest of all that are known, so that what a call publishes is seen by every later one,
+whatever the batches are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.errors import RunError
+from millstream.operators.updates.cycles import Item, event_rows, simulate
+from millstream.operators.updates.members import Member, behind, in_order, member_of
+from millstream.operators.updates.slates import Queue
+from millstream.operators.updates.work import Work
+from millstream.ops.chunks import concat, decode_block, flat
+from millstream.ops.codec import decode_key
+from millstream.ops.progress import BEGIN, END
+from millstream.ops.records import DeadLetter
+from millstream.ops.updates import Cell, Outcome, key_text, run_key
+from millstream.ops.updates import Item as Event
+
+_HOTTEST = 10  # keys that are reported
+_MOST_CARRIED = 50  # batches' worth of events a cycle may leave over
+
+
+def run_group(work: Work, blocks: list[bytes]) -> dict[str, Outcome]:
+    """Apply what is due to all updaters of a group; segments and accounts go into the control."""
+    group, batch, control = work.group, work.batch, work.control
+    members = [member_of(work, job) for job in group.jobs]
+    first = members[0]
+    tables = [decode_block(block) for block in blocks]
+    waiting = Queue(first.job.name, "waiting", concat(tables) if tables else None, batch, control)
+    at_once = first.job.order == "arrival"
+    planned = until = END if at_once else first.machine.limit
+    ready = waiting.due(BEGIN if at_once else work.order.worked_to(first.job.name), until)
+    rest: list[Item] = []
+    if first.job.merge is not None:
+        _merge(first, ready)
+    elif group.cyclic:
+        until, rest = simulate(work, members, ready, until)
+    else:
+        _by_key(first, ready)
+    if at_once:
+        waiting.forget()
+    next_event = waiting.store(until, event_rows(rest))
+    for number, member in enumerate(members):
+        _settle(work, member, until, next_event)
+        _account(work, member, ready, number)
+        if until < planned:
+            control.holds[member.job.name] = until
+            work.report.carried[member.job.name] = sum(1 for item in rest if item.to == number)
+            if len(rest) > _MOST_CARRIED * work.order.cycle_events:
+                raise RunError(
+                    f"the cycle of {group.name!r} does not settle: every event sets off more of "
+                    f"them, and {len(rest):,} wait by now. Let an updater publish less; this batch "
+                    "was not committed"
+                )
+    return {member.job.name: member.machine.out for member in members}
+
+
+# -- key by key ---------------------------------------------------------------------------------
+
+
+def _by_key(member: Member, ready: pa.Table | None) -> None:
+    """The calls of every key in turn: keys do not see each other."""
+    timers, alarms = member.timers_due(), member.alarms_due()
+    keys: list[tuple[int, int]] = []
+    starts: list[int] = [0]
+    items: list[Event] = []
+    if ready is not None:
+        rows = in_order(ready)
+        hashes, checks = (np.asarray(flat(rows.column(name))) for name in ("hash", "check"))
+        bounds = np.flatnonzero((np.diff(hashes) != 0) | (np.diff(checks) != 0)) + 1
+        starts = [0, *bounds.tolist()]
+        at = pa.array(starts)
+        shards = flat(rows.column("shard")).take(at).to_pylist()
+        packed = flat(rows.column("key")).take(at).to_pylist()
+        keys = list(zip(hashes[starts].tolist(), checks[starts].tolist(), strict=True))
+        for key, shard, name in zip(keys, shards, packed, strict=True):
+            if key not in member.cells:
+                member.cells[key] = (Cell(name, *key), shard)
+        columns = [flat(rows.column(name)).to_pylist() for name in ("pane", "src", "pos", "value")]
+        items = list(zip(*columns, behind(rows), strict=True))
+    member.load()
+    stops = [*starts[1:], len(items)]
+    machine, call = member.machine, member.machine.call
+    if machine.is_plain:
+        for key, start, stop in zip(keys, starts, stops, strict=False):
+            machine.call_plain(member.cells[key][0], items[start:stop])
+        return
+    if member.job.on_timer is None:
+        for key, start, stop in zip(keys, starts, stops, strict=False):
+            cell = member.cells[key][0]
+            for us, src, pos, value, late_by in items[start:stop]:
+                call(cell, us, src, pos, value, late_by)
+        return
+    for key, start, stop in zip(keys, starts, stops, strict=False):
+        run_key(
+            machine,
+            member.cells[key][0],
+            items[start:stop],
+            timers.pop(key, []),
+            alarms.pop(key, None) is not None,
+        )
+    for key in {**timers, **alarms}:
+        run_key(machine, member.cells[key][0], (), timers.get(key, []), key in alarms)
+
+
+def _merge(member: Member, ready: pa.Table | None) -> None:
+    """Partial slates, built where records were read, into those that are stored."""
+    if ready is None:
+        return
+    names = ("hash", "check", "key", "shard", "pane", "value")
+    rows = list(
+        zip(*(flat(in_order(ready).column(name)).to_pylist() for name in names), strict=True)
+    )
+    for key_hash, check, packed, shard, _, _ in rows:
+        member.cells.setdefault((key_hash, check), (Cell(packed, key_hash, check), shard))
+    member.load()
+    for key_hash, check, _, _, us, partial in rows:
+        member.machine.merge(member.cells[key_hash, check][0], us, partial)
+
+
+# -- leaving ------------------------------------------------------------------------------------
+
+
+def _settle(work: Work, member: Member, until: int, next_event: int) -> None:
+    """Store slates, timers and alarms; say how far the updater came and when it is due next."""
+    job, machine = member.job, member.machine
+    reached = min(machine.limit, until)
+    next_timer = member.timers.store(reached, _time_rows(machine.out.timers, member))
+    next_alarm = member.alarms.store(work.batch.now + 1, _time_rows(machine.out.alarms, member))
+    if machine.latest is not None:  # the end of input: time stands where the input ended
+        ended = max(work.clocks.latest, work.clocks.furthest[job.name])
+        stands = min(reached, max(machine.closed, ended + 1 if ended > BEGIN else BEGIN))
+        if stands < reached < END:  # what timers set off beyond that takes several batches
+            work.report.worked[job.name] = reached
+        reached = stands
+    changed = [one for one in member.cells.values() if one[0].wrote]
+    member.slates.store(changed, work.batch.now if job.clock == "wall" else reached)
+    work.report.last_end[job.name] = reached
+    work.report.due[job.name] = (min(next_event, next_timer), next_alarm)
+
+
+def _time_rows(times: list[tuple[int, Cell]], member: Member) -> pa.Table | None:
+    if not times:
+        return None
+    unique = {(at, cell.hash, cell.check): cell for at, cell in times}
+    cells = list(unique.values())
+    return pa.table(
+        {
+            "shard": pa.array(
+                [member.cells[cell.hash, cell.check][1] for cell in cells], pa.int32()
+            ),
+            "pane": pa.array([at for at, _, _ in unique], pa.int64()),
+            "hash": pa.array([cell.hash for cell in cells], pa.uint64()),
+            "check": pa.array([cell.check for cell in cells], pa.uint64()),
+            "key": pa.array([cell.packed for cell in cells], pa.binary()),
+        }
+    )
+
+
+def _account(work: Work, member: Member, ready: pa.Table | None, number: int) -> None:
+    """Dead letters, and which keys had the most events."""
+    control, name = work.control, member.job.name
+    ledger = control.ledger.setdefault(name, Counter())
+    if member.machine.out.fired:
+        ledger["answered"] += member.machine.out.fired
+    for failure in member.machine.out.failures:
+        control.dead.append(DeadLetter(name, failure.src, failure.pos, failure.raw, failure.error))
+        if failure.timer:
+            ledger["failed"] += 1
+            ledger["answered"] -= 1
+        else:
+            ledger["late" if failure.late else "aggregated"] -= 1
+            ledger["dead"] += 1
+    if ready is None:
+        return
+    mine = ready.filter(pc.equal(ready.column("to"), number))
+    if not len(mine):
+        return
+    # An event is one; a partial slate is as many as were put into it where they were read.
+    events = ("hops", "sum") if member.job.merge is not None else ("key", "count")
+    keys = mine.select(["key", "hops"]).group_by("key", use_threads=False).aggregate([events])
+    counts = np.asarray(flat(keys.column("_".join(events))))
+    top = np.argsort(-counts, kind="stable")[:_HOTTEST].tolist()
+    work.report.hot[name] = (
+        int(counts.sum()),
+        {key_text(decode_key(keys.column("key")[i].as_py()))[0]: int(counts[i]) for i in top},
+    )

@@ -1,0 +1,104 @@
+"""Updaters at work in one task: the function, and what is stored of its keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.operators.updates.slates import Queue, Slates
+from millstream.operators.updates.work import Order, Work
+from millstream.ops.chunks import flat
+from millstream.ops.progress import BEGIN, END
+from millstream.ops.updates import Cell, Machine, UpdateJob
+
+
+@dataclass
+class Member:
+    """One updater at work."""
+
+    job: UpdateJob
+    order: Order
+    machine: Machine
+    slates: Slates
+    timers: Queue
+    alarms: Queue
+    cells: dict[tuple[int, int], tuple[Cell, int]] = field(default_factory=dict)
+
+    def cell(self, key_hash: int, check: int, packed: bytes, shard: int) -> Cell:
+        """The slate of a key; loaded alone if no other way brought it here."""
+        known = self.cells.get((key_hash, check))
+        if known is None:
+            made = Cell(packed, key_hash, check)
+            self.slates.load([made], [shard])
+            self.cells[key_hash, check] = known = (made, shard)
+        return known[0]
+
+    def load(self) -> None:
+        """Give every cell what is stored of its slate."""
+        held = self.cells.values()
+        self.slates.load([cell for cell, _ in held], [shard for _, shard in held])
+
+    def timers_due(self) -> dict[tuple[int, int], list[int]]:
+        """Timers by event time that are due, by key; their cells are made on the way."""
+        worked = self.order.worked_to(self.job.name)
+        return self._times(self.timers.due(worked, self.machine.limit))
+
+    def alarms_due(self) -> dict[tuple[int, int], list[int]]:
+        """The same by the wall clock."""
+        rung = self.order.rung.get(self.job.name, BEGIN)
+        return self._times(self.alarms.due(rung, self.alarms.batch.now + 1))
+
+    def _times(self, rows: pa.Table | None) -> dict[tuple[int, int], list[int]]:
+        found: dict[tuple[int, int], list[int]] = {}
+        if rows is None:
+            return found
+        names = ("hash", "check", "key", "shard", "pane")
+        for key_hash, check, packed, shard, at in zip(
+            *(flat(rows.column(name)).to_pylist() for name in names), strict=True
+        ):
+            found.setdefault((key_hash, check), []).append(at)
+            if (key_hash, check) not in self.cells:
+                self.cells[key_hash, check] = (Cell(packed, key_hash, check), shard)
+        return found
+
+
+def member_of(work: Work, job: UpdateJob) -> Member:
+    """An updater with what is stored of it."""
+    batch, control = work.batch, work.control
+    watermark = work.clocks.watermarks[job.name]
+    machine = Machine(
+        job,
+        closed=work.order.closed[job.name],
+        limit=min(watermark, batch.holds.get(job.name, watermark)),
+        now=batch.now,
+        latest=work.clocks.latest if watermark >= END else None,
+        streams=work.origins.publishes.get(job.name, frozenset()),
+        declared=work.origins.declared,
+        names=work.origins.names,
+        longest=batch.max_key,
+    )
+    return Member(
+        job,
+        work.order,
+        machine,
+        Slates(job.name, batch, control),
+        Queue(job.name, "timers", None, batch, control),
+        Queue(job.name, "alarms", None, batch, control),
+    )
+
+
+def in_order(rows: pa.Table) -> pa.Table:
+    """Events by key, and of one key in the order in which they are applied."""
+    names = ("pos", "src", "pane", "check", "hash")
+    order = np.lexsort(tuple(np.asarray(flat(rows.column(name))) for name in names))
+    return rows.take(pa.array(order))
+
+
+def behind(rows: pa.Table) -> list[int]:
+    """Of late events how much earlier than when applied their time is, else 0."""
+    if "behind" not in rows.column_names:  # waiting since an older version
+        return [0] * len(rows)
+    found: list[int] = flat(rows.column("behind")).to_pylist()
+    return found

@@ -1,0 +1,145 @@
+"""What windows remember: bags of partial rows or values, by pane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.operators.stores import Store, between, small_ones
+from millstream.operators.windows.work import Work
+from millstream.ops.changes import settle, without_pairs
+from millstream.ops.chunks import concat, decode_block, flat
+from millstream.ops.jobs import WindowJob
+from millstream.ops.preparing import live, merge_panes
+from millstream.state.segments import Segment
+
+BAGS = ("panes", "values")
+_NEVER = 2**61
+
+
+class Bag(Store):
+    """Rows that are only added, and forgotten when no window needs them."""
+
+    def __init__(self, work: Work, table: str, blocks: list[bytes]) -> None:
+        family = work.family
+        super().__init__(family.name, table, work.batch, work.control)
+        self.family, self.closed = family, work.order.closed
+        self.ordered = table == "panes"
+        self.jobs = family.users(table)
+        self.combines = table == "panes" and not work.order.single
+        self.new = self._together([decode_block(block) for block in blocks])
+
+    def _together(self, tables: list[pa.Table]) -> pa.Table | None:
+        """Rows as they are kept: those of the same pane as one, or each value by itself."""
+        tables = [table for table in tables if len(table)]
+        if not tables:
+            return None
+        table = concat(tables)
+        return merge_panes(self.family, table) if self.combines else without_pairs(table)
+
+    def lowest(self) -> int:
+        """The first pane of any row here."""
+        first = [s.low for segments in self.stored.values() for s in segments]
+        return min([*first, self.first_new()])
+
+    def first_new(self) -> int:
+        """The first pane of any new row."""
+        if self.new is None:
+            return _NEVER
+        return int(np.asarray(flat(self.new.column("pane"))).min())
+
+    def due(self, closing: dict[str, int], jobs: Iterable[WindowJob] | None = None) -> bool:
+        """Whether windows (of some jobs) leave, and any of them may have rows here."""
+        ends = [
+            closing[job.name]
+            for job in (self.jobs if jobs is None else jobs)
+            if closing[job.name] > self.closed[job.name] and job in self.jobs
+        ]
+        return bool(ends) and self.lowest() < max(ends)
+
+    def every_row(self) -> pa.Table | None:
+        """New and stored rows, all of them."""
+        segments = [s for found in self.stored.values() for s in found]
+        tables = self._read(segments)
+        rows = self._together([*tables, *([] if self.new is None else [self.new])])
+        return None if rows is None else settle(rows)
+
+    def all_rows(self) -> pa.Table | None:
+        """New and stored rows that a window not yet closed can need, not merged."""
+        closed = self.closed
+        wanted = [s for found in self.stored.values() for s in found if self._alive(s, closed)]
+        tables = self._read(wanted)
+        if self.new is not None:
+            tables.append(self.new)
+        if not tables:
+            return None
+        return settle(live(self.jobs, concat(tables), closed))
+
+    def size(self) -> int:
+        """Stored rows that a window not yet closed can need."""
+        closed = self.closed
+        found = (s for segments in self.stored.values() for s in segments)
+        return sum(s.rows for s in found if self._alive(s, closed))
+
+    def everywhere(self) -> int:
+        """The same in all shards, also in those of other tasks."""
+        closed = self.closed
+        return sum(s.rows for s in self._everywhere() if self._alive(s, closed))
+
+    def rows_in(self, *ranges: tuple[int, int]) -> pa.Table | None:
+        """New and stored panes that lie in one of some ranges [low, high), merged."""
+        ranges = _apart(ranges)
+        tables = [] if self.new is None else [between(self.new, ranges, ordered=False)]
+        tables = [table for table in (*tables, *self._between(ranges)) if len(table)]
+        return merge_panes(self.family, concat(tables)) if tables else None
+
+    def append(self) -> None:
+        """Keep all there is, and what is new."""
+        self._store_with({**self.stored}, self.new, None)
+
+    def replace(self, rows: pa.Table | None) -> None:
+        """Keep these rows and nothing else."""
+        self._report({}, self._write(rows))
+
+    def store(self, closing: dict[str, int]) -> None:
+        """Keep what windows still need: new rows are written, old segments dropped or merged."""
+        kept = {
+            shard: [s for s in segments if self._alive(s, closing)]
+            for shard, segments in self.stored.items()
+        }
+        fresh = None if self.new is None else live(self.jobs, self.new, closing)
+        self._store_with(kept, fresh, closing)
+
+    def _store_with(
+        self,
+        kept: dict[str, list[Segment]],
+        fresh: pa.Table | None,
+        closing: dict[str, int] | None,
+    ) -> None:
+        merging = small_ones(kept, 0 if fresh is None else len(fresh))
+        tables = self._read(merging)
+        if fresh is not None:
+            tables.append(fresh)
+        if closing is not None:
+            tables = [live(self.jobs, table, closing) for table in tables]
+        gone = set(merging)
+        left = {shard: [s for s in segments if s not in gone] for shard, segments in kept.items()}
+        self._report(left, self._write(self._together(tables)))
+
+    def _alive(self, segment: Segment, closed: dict[str, int]) -> bool:
+        """Whether a window that has not closed can need rows of a segment."""
+        high = np.array([segment.high])
+        return any(bool(job.needed_until(high)[0] > closed[job.name]) for job in self.jobs)
+
+
+def _apart(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """The same ranges with none overlapping: a batch may slide by more than a window."""
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if joined and low <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
+        else:
+            joined.append((low, high))
+    return tuple(joined)

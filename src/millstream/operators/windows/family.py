@@ -1,0 +1,201 @@
+"""A family of windows as an operator: one exchange and one set of panes for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+
+from millstream.graph.nodes import Node
+from millstream.operators.protocol import Done, Host, Known, Share
+from millstream.operators.windows.choosing import measure, single_values
+from millstream.operators.windows.leaving import leaving
+from millstream.operators.windows.work import Order, Report, Work
+from millstream.ops.chunks import Chunk, concat
+from millstream.ops.codec import decode
+from millstream.ops.firing import Firing, fires, passes
+from millstream.ops.jobs import Family, WindowJob
+from millstream.ops.preparing import merge_panes, prepare
+from millstream.ops.progress import END
+from millstream.ops.records import as_json
+from millstream.ops.spans import NOTHING_CLOSED
+from millstream.ops.updates import Publication
+from millstream.state.manifests import Manifest
+
+_MERGE_ROWS = 1_000_000  # partial rows a task holds before it merges them
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows over the same stream and key."""
+
+    family: Family
+    numbers: dict[str, int]  # operator -> its number in the identity of records
+
+    @property
+    def name(self) -> str:
+        """The family's."""
+        return self.family.name
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """One per window."""
+        return tuple(job.name for job in self.family.jobs)
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """Windows with early results may fire by the number of records."""
+        return tuple(job.name for job in self.family.jobs if job.emission.mode == "early")
+
+    # -- in tasks -------------------------------------------------------------------------------
+
+    def inlet(self, host: Host) -> Panes:
+        """Records are reduced to panes where they are read."""
+        return Panes(self.family, host)
+
+    def run(self, share: Share) -> None:
+        """New rows meet stored ones, and windows leave."""
+        host, report = share.host, Report()
+        order: Order = host.batch.orders[self.name]
+        work = Work(
+            self.family,
+            order,
+            report,
+            host.batch,
+            host.control,
+            self.numbers,
+            share.clocks,
+            share.counts,
+        )
+        results = leaving(work, share.rows)
+        host.control.reports[self.name] = report
+        for step, chunk in results.items():
+            host.control.results += len(chunk)
+            if len(chunk):
+                host.ledger(step)["results"] += len(chunk)
+            host.push(step, chunk)
+
+    # -- in the driver --------------------------------------------------------------------------
+
+    def order(self, known: Known) -> Order:
+        """How far windows have left, and what their last looks were."""
+        return Order(
+            {job.name: _closed(job, known) for job in self.family.jobs},
+            self._firing(known),
+            known.since.get(self.name, {}),
+            single_values(self.family, known.manifest),
+        )
+
+    def holds(self, known: Known) -> dict[str, int]:
+        """Windows take all that came."""
+        return {}
+
+    def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
+        """Whether windows leave by a watermark that moved alone, or are looked at."""
+        firing = self._firing(known)
+        for job in self.family.jobs:
+            at, last = watermarks[job.name], firing.get(job.name)
+            leaves = job.span.closes_at(at) > _closed(job, known)
+            if (leaves or passes(job.emission, last, at)) and known.has_state(self.name):
+                return True
+            if last is not None and fires(job.emission, last, known.now, last.event, 0):
+                return True
+        return False
+
+    def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
+        """Window ends that have left, how windows slid, and what is kept from now on."""
+        reports: list[Report] = done.reports(self.name)
+        for report in reports:
+            manifest.strategies.update(report.strategies)
+            for step, firing in report.firing.items():
+                manifest.firing[step] = list(msgspec.structs.astuple(firing))
+        for job in self.family.jobs:
+            reached = _reached(job, known, done.watermarks[job.name], reports)
+            if reached > NOTHING_CLOSED and not job.span.whole:
+                manifest.closed[job.name] = reached * job.span.pane
+        measure(self.family, done.batch.orders[self.name], done, manifest)
+
+    def _firing(self, known: Known) -> dict[str, Firing]:
+        """When operators with early results gave some last."""
+        return {name: Firing(*known.manifest.firing.get(name, ())) for name in self.counted}
+
+
+def _closed(job: WindowJob, known: Known) -> int:
+    """The last window end that has left, in panes; the manifest has it in microseconds."""
+    at = known.reached(job.name)
+    return NOTHING_CLOSED if at is None else at // job.span.pane
+
+
+def _reached(job: WindowJob, known: Known, watermark: int, reports: list[Report]) -> int:
+    """The last window end that has left after a batch, in panes."""
+    reached = job.span.closes_at(watermark)
+    if watermark >= END:  # the end of input closes what there is, not all time to come
+        ends = (one.last_end[job.name] for one in reports if job.name in one.last_end)
+        reached = max(ends, default=NOTHING_CLOSED)
+    return max(_closed(job, known), reached)
+
+
+class Panes:
+    """Records on their way into the windows of a family, in one task."""
+
+    def __init__(self, family: Family, host: Host) -> None:
+        self.family, self.host = family, host
+        self.order: Order = host.batch.orders[family.name]
+        self.panes: list[pa.Table] = []
+        self.values: list[pa.Table] = []
+
+    def take(self, step: Node, before: Node, chunk: Chunk) -> None:
+        """Reduce records to panes on this side, once for all operators that share them."""
+        family, host, batch = self.family, self.host, self.host.batch
+        if family.jobs[0].name != step.name:
+            return  # the first of the family does it for all
+        order = self.order
+        prepared = prepare(family, chunk, order.closed, batch.shards, order.single, batch.max_key)
+        if prepared.panes is not None:
+            self._hold(prepared.panes)
+        if prepared.values is not None:
+            self.values.append(prepared.values)
+        for operator, account in prepared.accounts.items():
+            host.control.dead.extend(account.dead)
+            counts = host.ledger(operator)
+            counts["offered"] += len(chunk)
+            counts["aggregated"] += account.accepted
+            counts["late"] += len(account.late)
+            counts["dead"] += len(account.dead)
+            counts["dropped"] += account.dropped
+            self._push_late(operator, account.late)
+
+    def _push_late(self, operator: str, late: Chunk) -> None:
+        """Late records to those who asked for them; pairs of a MapReduce job in JSON."""
+        if len(late) and self.family.jobs[0].packed:
+            pairs = {
+                name: pa.array([as_json(decode(data)) for data in late.column(name).to_pylist()])
+                for name in ("key", "value")
+            }
+            late = late.with_table(pa.table(pairs))
+        self.host.push_late(operator, late)
+
+    def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
+        """Windows take published events as records."""
+        return False
+
+    def _hold(self, table: pa.Table) -> None:
+        self.panes.append(table)
+        many = len(self.panes) > 1 and not self.order.single
+        if many and sum(map(len, self.panes)) > _MERGE_ROWS:
+            self.panes = [self._merged()]
+
+    def _merged(self) -> pa.Table:
+        """All panes so far, each once per key."""
+        table = concat(self.panes)
+        alone = len(self.panes) == 1 or self.order.single
+        return table if alone else merge_panes(self.family, table)
+
+    def rows(self) -> Iterator[tuple[str, pa.Table]]:
+        """Panes, and values that are kept."""
+        if self.panes:
+            yield "panes", self._merged()
+        if self.values:
+            yield "values", concat(self.values)

@@ -1,0 +1,29 @@
+"""Turn families of windows and groups of updaters into operators, which tasks and driver run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from millstream.graph import nodes
+from millstream.operators.protocol import Operator
+from millstream.operators.updates.group import Updates
+from millstream.operators.updates.work import Origins
+from millstream.operators.windows.family import Windows
+from millstream.plan.stages import Plan
+
+
+def build_operators(plan: Plan) -> Plan:
+    """Give origins of records that are new the next numbers, then make every operator."""
+    numbers = dict(plan.numbers)
+    for node in plan.origins():
+        numbers.setdefault(node.name, max(numbers.values(), default=-1) + 1)
+    names = {numbers[node.name]: node.name for node in plan.origins()}
+    declared = frozenset(one.name for one in plan.nodes if isinstance(one, nodes.Published))
+    origins = Origins(names, plan.publishes, declared)
+    made: list[Operator] = []
+    for family in plan.families.values():
+        made.append(Windows(family, {job.name: numbers[job.name] for job in family.jobs}))
+    for group in plan.groups.values():
+        cycle = frozenset(plan.cycle_of(group.jobs[0].name)) if group.cyclic else frozenset()
+        made.append(Updates(group, origins, cycle))
+    return replace(plan, numbers=numbers, operators={one.name: one for one in made})

@@ -1,0 +1,46 @@
+"""Pieces of input that tasks read, and the items that travel between tasks and to the driver.
+
+Items are small tuples `(partition, tag, name, payload)`. `rows` carry Arrow blocks to an operator,
+with the name of their table; `results` and `ordered` are results that are being sorted; `seen` goes
+to every partition of the next level, so that each keyed task can work out the watermark itself;
+`control` and `deliver` travel through to the driver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from millstream.io.readers import Split
+
+Item = tuple[int, str, str, Any]
+
+
+@dataclass(frozen=True)
+class SpoolSplit:
+    """A sealed piece of a spool: lines, or Arrow records of a generator.
+
+    Small ones that follow are read with it, because each chunk of records has its cost.
+    """
+
+    source: int
+    file: int
+    path: str
+    arrival: int
+    rows: int
+    base: int | None = None  # the position of its beginning; None counts from its number
+    more: tuple[SpoolSplit, ...] = ()
+
+
+@dataclass(frozen=True)
+class RateSplit:
+    """Numbered records [start, end) of a rate source that began at `origin`."""
+
+    source: int
+    start: int
+    end: int
+    origin: int
+    interval: float
+
+
+AnySplit = Split | SpoolSplit | RateSplit
