@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.operators.updates import slates
+from millstream.operators import stores
 from millstream.testing import Driver
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -36,7 +36,7 @@ def test_every_batch_leaves_what_it_said(
     large: int, parallelism: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Large merged shards get files of their own, small ones share one."""
-    monkeypatch.setattr(slates, "_LARGE", large)
+    monkeypatch.setattr(stores, "LARGE", large)
     random_ = random.Random(large + parallelism)
     expected: dict[int, dict[str, int]] = {}
     alone = 0

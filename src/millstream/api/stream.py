@@ -19,6 +19,7 @@ from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.io.formats import parse_schema
+from millstream.operators.distinct import Distinct
 from millstream.ops.expressions import parse_condition, parse_projection
 from millstream.ops.firing import FINAL, Emission
 from millstream.ops.updates import DICTS, UpdateJob
@@ -128,6 +129,19 @@ class Stream:
 
     # -- keyed ----------------------------------------------------------------------------------
 
+    def distinct(self, *columns: str) -> Stream:
+        """Every row once: of these columns, or of all.
+
+        A row leaves when the watermark has passed the first record that has it. Over changes it is
+        there as long as at least one record has it, and is taken back after the last.
+        """
+        for column in columns:
+            if not isinstance(column, str) or not column:
+                raise ConfigError(f"distinct(): expected names of columns, got {column!r}")
+        if len(set(columns)) != len(columns):
+            raise ConfigError(f"distinct(): a column is named twice in {columns}")
+        return self._add(Distinct, "distinct", keys=columns)
+
     def key_by(
         self,
         *columns: str,
@@ -169,10 +183,10 @@ class Stream:
         For a MapReduce job these are the pairs of its `map`, key and value as JSON.
         """
         node = self.node
-        if not isinstance(node, nodes.Windowed | nodes.Update):
+        if not isinstance(node, nodes.Keyed):
             raise ConfigError(
                 f"late(): {node.name!r} is not windowed; call it on the result of agg(), "
-                "reduce(), map_reduce() or update()"
+                "reduce(), map_reduce(), update() or distinct()"
             )
         if isinstance(node, nodes.Update) and node.job.late != "divert":
             raise ConfigError(

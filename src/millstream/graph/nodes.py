@@ -95,8 +95,19 @@ class Union(Node):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Windowed(Node):
-    """A keyed operator with state: aggregates or a reduce over windows."""
+class Keyed(Node):
+    """A step with state by key; some operator runs it."""
+
+    in_order: bool = False  # sorted output: ranges of keys, one after the other
+
+    def output_watermark(self, at: int) -> int | None:
+        """Where time stands behind it when it stands at `at` before it; None: at the same time."""
+        return None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Windowed(Keyed):
+    """Aggregates or a reduce over windows."""
 
     keys: tuple[str, ...]
     window: Any
@@ -105,13 +116,17 @@ class Windowed(Node):
     job: Any = None
     null_keys: str = "dead"
     emission: Emission = FINAL
-    in_order: bool = False  # sorted output: ranges of keys, one after the other
     partition: Callable[[Any], int] | None = None  # which shard a key belongs to; None: by hash
+
+    def output_watermark(self, at: int) -> int:
+        """Results have the end of their window as their time."""
+        watermark: int = self.window.span.output_watermark(at)
+        return watermark
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Update(Node):
-    """A keyed operator with one slate per key, changed by a function per event."""
+class Update(Keyed):
+    """One slate per key, changed by a function per event."""
 
     keys: tuple[tuple[str, ...], ...]  # per input
     null_keys: tuple[str, ...]  # likewise
@@ -128,7 +143,7 @@ class Published(Node):
 class Late(Node):
     """Records that came too late for a keyed operator."""
 
-    of: Windowed | Update
+    of: Keyed
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from millstream.graph.nodes import Node
+from millstream.graph.nodes import Keyed, Node
 from millstream.operators.batch import Batch, Clocks, Control
 from millstream.ops.chunks import Chunk
 from millstream.ops.updates import Publication
@@ -140,3 +140,30 @@ class Operator(Protocol):
 
     def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
         """Write into the manifest of a batch how far its steps came, and what else they need."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class KeyedStep(Keyed):
+    """A keyed step with an operator of its own, and what the planner must know of it."""
+
+    keys: tuple[str, ...]
+
+    def operator(self, number: int) -> Operator:
+        """What runs it; `number` stands in the identity of its records."""
+        raise NotImplementedError
+
+    def columns(self, have: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """The columns it gives, from those it gets; None: not known."""
+        return have
+
+    def uses(self, wanted: set[str] | None) -> set[str] | None:
+        """The columns it looks at if these of what it gives are wanted; None: all."""
+        return None
+
+    def words(self) -> str:
+        """What it does, for the plan."""
+        return self.kind
+
+    def remembered(self) -> dict[str, Any]:
+        """What must not change from one start to the next on the same checkpoint."""
+        return {}

@@ -11,15 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.operators.batch import Batch, Control
 from millstream.ops.chunks import concat, flat
 from millstream.ops.keys import key_arrays
-from millstream.ops.updates import both_hashes
+from millstream.ops.updates import UInt64, both_hashes
 from millstream.state.segments import Segment, read_segments, safe_name, write_segment
 from millstream.state.tables import KeyedTable
 
 _SEGMENTS = 6  # per shard, before small ones are merged
+_NEVER = 2**61  # no time
+LARGE = 50_000  # rows of a merged shard that are worth a file of their own
 
 
 class Store:
@@ -140,6 +143,74 @@ def between(rows: pa.Table, ranges: tuple[tuple[int, int], ...], ordered: bool) 
     return rows.filter(pa.array(inside))
 
 
+class Queue(Store):
+    """Rows that wait for a time: `pane` is the time, rows before it are taken out in order."""
+
+    ordered = True
+
+    def __init__(
+        self, owner: str, table: str, new: pa.Table | None, batch: Batch, control: Control
+    ) -> None:
+        super().__init__(owner, table, batch, control)
+        self.new = new
+        self.kept = self.stored
+
+    def due(self, since: int, until: int) -> pa.Table | None:
+        """Stored rows of times [since, until), and new rows of any time before `until`.
+
+        Stored rows before `since` were taken out by an earlier batch.
+        """
+        found = []
+        for segments in self.stored.values():
+            for one in segments:
+                if one.low < until and one.high >= since:
+                    (rows,) = self._read([one])
+                    found.append(between(rows, ((since, until),), ordered=True))
+        if self.new is not None:
+            found.append(self.new.filter(pc.less(self.new.column("pane"), until)))
+        found = [rows for rows in found if len(rows)]
+        return concat(found) if found else None
+
+    def forget(self) -> None:
+        """Keep nothing of what was stored or new."""
+        self.kept = {shard: [] for shard in self.stored}
+        self.new = None
+
+    def store(self, until: int, more: pa.Table | None = None) -> int:
+        """Keep what is not due, and rows of the same kind made meanwhile; gives the next time."""
+        fresh = [] if self.new is None else [self.new]
+        fresh = [rows.filter(pc.greater_equal(rows.column("pane"), until)) for rows in fresh]
+        fresh.extend([] if more is None else [more])
+        fresh = [rows for rows in fresh if len(rows)]
+        kept = {
+            shard: [one for one in segments if one.high >= until]
+            for shard, segments in self.kept.items()
+        }
+        merging = small_ones(kept, sum(map(len, fresh)))
+        for rows in self._read(merging):
+            fresh.append(rows.filter(pc.greater_equal(rows.column("pane"), until)))
+        gone = set(merging)
+        left = {shard: [s for s in segments if s not in gone] for shard, segments in kept.items()}
+        table = concat(fresh) if fresh else None
+        self._report(left, self._write(table))
+        first = self._first(left, until)
+        if table is not None and len(table):
+            first = min(first, int(pc.min(table.column("pane")).as_py()))
+        return first
+
+    def _first(self, kept: dict[str, list[Segment]], until: int) -> int:
+        """The first time that is still waiting among stored rows."""
+        first = _NEVER
+        for one in (one for segments in kept.values() for one in segments):
+            if one.low >= until:
+                first = min(first, one.low)
+            elif until < first:
+                (rows,) = self._read([one])
+                panes = np.asarray(flat(rows.column("pane")))
+                first = min(first, int(panes[np.searchsorted(panes, until)]))
+        return first
+
+
 class Table(Store):
     """One row per key, newest wins: a batch reads and writes the keys it touches."""
 
@@ -169,45 +240,79 @@ class Table(Store):
     def put(self, keys: tuple[str, ...], rows: pa.Table) -> None:
         """Rows (one per key, with their shard) that take the place of what is stored."""
         hashes, checks = hashes_of(keys, rows)
-        order = np.argsort(hashes, kind="stable")
         for name in ("hash", "check", "gone", "pane"):
             if name in rows.column_names:
                 rows = rows.drop_columns([name])
         zeros = np.zeros(len(rows), np.int64)
-        rows = (
+        self.put_hashed(
             rows.append_column("hash", pa.array(hashes))
             .append_column("check", pa.array(checks))
             .append_column("gone", pa.array(zeros.astype(np.bool_)))
             .append_column("pane", pa.array(zeros))
         )
-        self.fresh = rows.take(pa.array(order))
+
+    def put_hashed(self, rows: pa.Table) -> None:
+        """The same for rows that have all columns of a stored one."""
+        hashes = np.asarray(flat(rows.column("hash")))
+        self.fresh = rows.take(pa.array(np.argsort(hashes, kind="stable")))
 
     def clear(self) -> None:
         """Forget every key."""
         self.cleared = True
 
-    def store(self) -> None:
-        """Write what was put, together with small segments worth merging."""
+    def store(self, gone_by: int | None = None) -> None:
+        """Write what was put, together with small segments worth merging.
+
+        gone_by: rows expire, at the time in their column `pane`, and those by then are dropped
+            where that is cheap.
+        """
         if self.cleared:
             self._report({}, {})
             return
-        kept = {shard: list(segments) for shard, segments in self.stored.items()}
-        if self.fresh is None:
+        kept = {
+            shard: list(segments) if gone_by is None else _without_expired(segments, gone_by)
+            for shard, segments in self.stored.items()
+        }
+        fresh = self.fresh
+        if fresh is None:
             self._report(kept, {})
             return
-        merging = self.rows.to_merge(len(self.fresh))
-        owner = np.asarray(flat(self.fresh.column("shard")))
-        pieces = [self.fresh.filter(pa.array(~np.isin(owner, [int(s) for s in merging])))]
+        merging = self.rows.to_merge(len(fresh))
+        owner = np.asarray(flat(fresh.column("shard")))
+        alone = ~np.isin(owner, [int(shard) for shard in merging])
+        pieces = [fresh if alone.all() else fresh.filter(pa.array(alone))]
+        written: dict[int, Segment] = {}
+        number = self.batch.number if "batch" in fresh.column_names else None
         for shard, segments in merging.items():
-            mine = self.fresh.filter(pa.array(owner == int(shard)))
-            merged = self.rows.merged(shard, segments, mine)
-            kept[shard] = kept[shard][: len(kept[shard]) - len(segments)]
-            if merged is not None:
+            mine = fresh.filter(pa.array(owner == int(shard)))
+            merged = self.rows.merged(shard, segments, mine, number)
+            chosen = set(segments)
+            kept[shard] = [one for one in kept[shard] if one not in chosen]
+            if merged is None:
+                continue
+            if gone_by is not None and not kept[shard]:  # else an older row could come to light
+                alive = pc.greater(merged.column("pane"), gone_by)
+                merged = merged if pc.all(alive).as_py() else merged.filter(alive)
+            if len(merged) > LARGE:  # a file of its own, so that one at a time is in memory
+                written |= self._write(merged, f"-{shard}")
+            else:
                 pieces.append(merged)
-        self._report(kept, self._write(concat([p for p in pieces if len(p)] or pieces[:1])))
+            del merged
+        pieces = [piece for piece in pieces if len(piece)]
+        written |= self._write(concat(pieces) if pieces else None)
+        self._report(kept, written)
 
 
-def hashes_of(keys: tuple[str, ...], rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+def _without_expired(segments: list[Segment], gone_by: int) -> list[Segment]:
+    """The segments of a shard without the oldest ones in which everything has expired.
+
+    A newer one stays, since it may hide an older row that lives longer.
+    """
+    first = next((i for i, one in enumerate(segments) if one.high > gone_by), len(segments))
+    return segments[first:]
+
+
+def hashes_of(keys: tuple[str, ...], rows: pa.Table) -> tuple[UInt64, UInt64]:
     """The two hashes that name the key of every row."""
     if not keys:
         zeros = np.zeros(len(rows), np.uint64)

@@ -12,6 +12,7 @@ from typing import Any
 from millstream.api.programs import job_name
 from millstream.durations import text
 from millstream.graph import nodes
+from millstream.operators.protocol import KeyedStep
 from millstream.ops.jobs import Family, WindowJob
 from millstream.plan.figures import Figures, moment, read_figures
 from millstream.plan.planner import sketch
@@ -252,6 +253,8 @@ def what_of(node: nodes.Node) -> str:
             return f"map of {job_name(node.job)}"
         case nodes.Update():
             return f"update {function_name(node.job.fn)}"
+        case KeyedStep():
+            return node.words()
         case nodes.Published():
             return "stream that is published to"
         case nodes.Late():

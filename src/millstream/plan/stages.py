@@ -47,7 +47,7 @@ class Plan:
     def leaving(self, operator: str) -> int:
         """The level where the results of a keyed operator leave: sorted ones go two further."""
         node = self.node(operator)
-        ordered = isinstance(node, graph.Windowed) and node.in_order
+        ordered = isinstance(node, graph.Keyed) and node.in_order
         return self.levels[operator] + (2 if ordered else 0)
 
     def node(self, name: str) -> graph.Node:
@@ -120,7 +120,7 @@ class Plan:
 
     def origins(self) -> list[graph.Node]:
         """Where records come from: sources, keyed operators, and streams that are published to."""
-        kinds = graph.Source | graph.Windowed | graph.Update | graph.Published | graph.Process
+        kinds = graph.Source | graph.Keyed | graph.Published | graph.Process
         return [node for node in self.nodes if isinstance(node, kinds)]
 
     def watermarks(
@@ -149,11 +149,10 @@ class Plan:
                 out[node.name] = lowest if not waiting else min(at, *waiting)
                 if isinstance(node, graph.Source):
                     out[node.name] = of_sources[node.name]
-                elif isinstance(node, graph.Windowed):
+                elif isinstance(node, graph.Keyed):
                     at_input[node.name] = at
-                    out[node.name] = node.window.span.output_watermark(at)
-                elif isinstance(node, graph.Update):
-                    at_input[node.name] = at
+                    moved = node.output_watermark(at)
+                    out[node.name] = out[node.name] if moved is None else moved
                 elif isinstance(node, graph.Process) and lowest is not None:
                     out[node.name] = held_by(node.behind, lowest)
         return at_input
@@ -173,11 +172,10 @@ class Plan:
                 out[node.name] = at
                 if isinstance(node, graph.Source):
                     out[node.name] = latest.get(node.name, BEGIN)
-                elif isinstance(node, graph.Windowed):
+                elif isinstance(node, graph.Keyed):
                     at_input[node.name] = at
-                    out[node.name] = node.window.span.output_watermark(at)
-                elif isinstance(node, graph.Update):
-                    at_input[node.name] = at
+                    moved = node.output_watermark(at)
+                    out[node.name] = at if moved is None else moved
         return at_input
 
 

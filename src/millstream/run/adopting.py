@@ -15,12 +15,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from millstream.graph import nodes
 from millstream.ops.jobs import Family, WindowJob, timestamp
 from millstream.plan.stages import Plan
 from millstream.run.program import ALL, describe_program, is_plain, keeps
 from millstream.state.manifests import Manifest
 
-_OF_OPERATORS = ("closed", "firing", "strategies", "rung", "due", "carried", "hot")
+_OF_OPERATORS = ("memos", "closed", "firing", "strategies", "rung", "due", "carried", "hot")
 _SHARED = ("panes", "values", "totals", "tails")  # tables of a family; others belong to one job
 _FOREVER = -(2**61)
 
@@ -37,7 +38,8 @@ def adopt(
         for family in plan.families.values():
             notes.extend(_fill(family, program, manifest, max(latest)))
     if manifest.batch >= 0:
-        fresh = [node.name for node in plan.updaters() if node.name not in program["operators"]]
+        alone = (node.name for node in plan.nodes if _is_alone(node))
+        fresh = [name for name in alone if name not in program["operators"]]
         notes.extend(f"{name} is new and begins with what comes from now on" for name in fresh)
     program.update(
         {name: described[name] for name in ("operators", "families", "numbers", "sinks", "graph")}
@@ -50,7 +52,7 @@ def adopt(
 
 def _drop(plan: Plan, program: dict[str, Any], manifest: Manifest) -> list[str]:
     dropped = program.setdefault("dropped", {"operators": {}, "tables": {}})
-    now = {node.name for node in (*plan.windowed(), *plan.updaters())}
+    now = {node.name for node in plan.nodes if isinstance(node, nodes.Keyed)}
     notes = []
     for name, before in program["operators"].items():
         if name not in now:
@@ -69,7 +71,7 @@ def _drop(plan: Plan, program: dict[str, Any], manifest: Manifest) -> list[str]:
 
 
 def _is_used(plan: Plan, owner: str, table: str) -> bool:
-    if any(node.name == owner for node in plan.updaters()):
+    if any(node.name == owner for node in plan.nodes if _is_alone(node)):
         return True
     family = plan.families.get(owner)
     if family is None:
@@ -77,6 +79,11 @@ def _is_used(plan: Plan, owner: str, table: str) -> bool:
     if table in _SHARED:
         return table not in ("panes", "values") or bool(family.users(table))
     return any(job.name == table.partition(" ")[2] for job in family.jobs)
+
+
+def _is_alone(node: nodes.Node) -> bool:
+    """Whether a keyed step has a state of its own; windows share theirs."""
+    return isinstance(node, nodes.Keyed) and not isinstance(node, nodes.Windowed)
 
 
 def without_dropped(manifest: Manifest, program: dict[str, Any]) -> Manifest:

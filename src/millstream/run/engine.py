@@ -42,8 +42,8 @@ from millstream.run.mirroring import Mirrors
 from millstream.run.program import check_owners, check_program, owner_of, renew_lease
 from millstream.run.publishing import publish, recover, stage_delivery
 from millstream.run.sources import make_tracker, progress_of
-from millstream.run.spool import PATIENCE
 from millstream.run.splits import AnySplit, Item
+from millstream.run.spool import PATIENCE
 from millstream.run.spreading import Spreading, readers
 from millstream.run.tracking import Tracker
 from millstream.settings import Settings

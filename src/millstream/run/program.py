@@ -18,6 +18,7 @@ from millstream.api.sinks import FileSink
 from millstream.errors import CheckpointError, ConfigError
 from millstream.graph import nodes
 from millstream.io.claims import Lease, check_owner
+from millstream.operators.protocol import KeyedStep
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.preparing import held_columns
 from millstream.ops.updates import DICTS
@@ -75,6 +76,9 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             "cycle": _cycle(plan, one.name),
             **_partitioned(job.partition),
         }
+    for step in plan.nodes:
+        if isinstance(step, KeyedStep):
+            operators[step.name] = {"family": step.name, "kind": step.kind, **step.remembered()}
     sources = {
         node.name: {
             "kind": type(node.spec).__name__,

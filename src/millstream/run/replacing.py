@@ -95,7 +95,7 @@ def describe(before: Plan, after: Plan, notes: list[str], batch: int) -> Replace
 
 
 def _holding(plan: Plan) -> list[str]:
-    kinds = graph.Source | graph.Windowed | graph.Update | graph.Sink
+    kinds = graph.Source | graph.Keyed | graph.Sink
     return [node.name for node in plan.nodes if isinstance(node, kinds)]
 
 

@@ -90,6 +90,7 @@ class Manifest(msgspec.Struct):
     worked: dict[str, int] = {}  # updater -> how far it came beyond the end of the input
     carried: dict[str, int] = {}  # updater of a cycle -> events left over for the next batch
     readers: dict[str, int] = {}  # source -> tasks that read it in this batch
+    memos: dict[str, dict[str, Any]] = {}  # operator -> what else it needs for the next batch
     hot: dict[str, Hot] = {}  # updater -> its most frequent keys, in its last batch with events
     outputs: list[Output] = []
     written: dict[str, str] = {}  # Parquet sink -> the columns of its files (an Arrow schema)

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import RunError
+from millstream.operators.stores import Queue
 from millstream.operators.updates.cycles import Item, event_rows, simulate
 from millstream.operators.updates.members import Member, behind, in_order, member_of
-from millstream.operators.updates.slates import Queue
 from millstream.operators.updates.work import Work
 from millstream.ops.chunks import concat, decode_block, flat
 from millstream.ops.codec import decode_key
@@ -143,7 +143,8 @@ def _settle(work: Work, member: Member, until: int, next_event: int) -> None:
             work.report.worked[job.name] = reached
         reached = stands
     changed = [one for one in member.cells.values() if one[0].wrote]
-    member.slates.store(changed, work.batch.now if job.clock == "wall" else reached)
+    member.slates.put_cells(changed)
+    member.slates.store(gone_by=work.batch.now if job.clock == "wall" else reached)
     work.report.last_end[job.name] = reached
     work.report.due[job.name] = (min(next_event, next_timer), next_alarm)
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from millstream.operators.updates.slates import Queue, Slates
+from millstream.operators.stores import Queue
+from millstream.operators.updates.slates import Slates
 from millstream.operators.updates.work import Order, Work
 from millstream.ops.chunks import flat
 from millstream.ops.progress import BEGIN, END

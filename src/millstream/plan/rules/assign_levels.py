@@ -16,11 +16,11 @@ def assign_levels(plan: Plan) -> Plan:
         members = [plan.node(name) for name in names]
         feeding = {one.name for node in members for one in plan.feeding(node)} - set(names)
         above = max((reached[name] for name in feeding), default=0)
-        keyed = [n.name for n in members if isinstance(n, nodes.Windowed | nodes.Update)]
+        keyed = [n.name for n in members if isinstance(n, nodes.Keyed)]
         if keyed:
             above += 1
             levels.update(dict.fromkeys(keyed, above))
-            if any(isinstance(n, nodes.Windowed) and n.in_order for n in members):
+            if any(isinstance(n, nodes.Keyed) and n.in_order for n in members):
                 above += 2  # their results are parted into ranges, and sorted there
         reached.update(dict.fromkeys(names, above))
     return replace(plan, levels=levels)

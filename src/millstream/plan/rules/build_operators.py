@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from millstream.graph import nodes
-from millstream.operators.protocol import Operator
+from millstream.operators.protocol import KeyedStep, Operator
 from millstream.operators.updates.group import Updates
 from millstream.operators.updates.work import Origins
 from millstream.operators.windows.family import Windows
@@ -26,4 +26,7 @@ def build_operators(plan: Plan) -> Plan:
     for group in plan.groups.values():
         cycle = frozenset(plan.cycle_of(group.jobs[0].name)) if group.cyclic else frozenset()
         made.append(Updates(group, origins, cycle))
+    made.extend(
+        node.operator(numbers[node.name]) for node in plan.nodes if isinstance(node, KeyedStep)
+    )
     return replace(plan, numbers=numbers, operators={one.name: one for one in made})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from millstream.graph import nodes
+from millstream.operators.protocol import KeyedStep
 from millstream.plan.stages import Plan
 
 _ALL = None
@@ -47,6 +48,8 @@ def _used_by(plan: Plan, node: nodes.Node) -> set[str] | None:
             return {column for item in node.items for column in item.columns}
         case nodes.Union():
             return _wanted(plan, node)
+        case KeyedStep():
+            return node.uses(_wanted(plan, node))
         case nodes.Windowed():
             late = any(isinstance(n, nodes.Late) and n.of is node for n in plan.nodes)
             whole_records = any(agg.column is None and not _counts(agg) for _, agg in node.aggs)

@@ -16,6 +16,7 @@ from millstream.api.aggregates import Builtin
 from millstream.api.sinks import Redis
 from millstream.errors import ConfigError
 from millstream.graph import nodes
+from millstream.operators.protocol import KeyedStep
 from millstream.ops.mixed import differ, wider
 from millstream.plan.stages import Plan
 
@@ -81,7 +82,7 @@ def _check(
             for item in node.items:
                 if item.name != "*":
                     _check_expression(node, item, have)
-        case nodes.Pairs() | nodes.Process() | nodes.Windowed():
+        case nodes.Pairs() | nodes.Process() | nodes.Windowed() | KeyedStep():
             for key in node.keys:
                 _check_name(node, "key", key, have)
         case nodes.Sink(spec=Redis() as spec):
@@ -160,6 +161,9 @@ def _output(
             if node.reducer is not None:
                 return None, {}
             return (*node.keys, *bounds, *(name for name, _ in node.aggs), *marks), {}
+        case KeyedStep():
+            names = node.columns(have)
+            return names, {name: types[name] for name in names or () if name in types}
         case _:
             return have, types
 

@@ -33,7 +33,7 @@ def _with_inputs(
 ) -> nodes.Node:
     if isinstance(node, nodes.Late):
         of = kept[node.of]
-        assert isinstance(of, nodes.Windowed | nodes.Update)
+        assert isinstance(of, nodes.Keyed)
         if inputs != node.inputs or of is not node.of:
             return replace(node, inputs=inputs, of=of)
         return node
