@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ def drive(
     """The flow over the rows in some batches, begun anew at every other cut."""
     bounds = [0, *sorted(cuts), len(rows)]
     with Driver(flow, parallelism=parallelism, checkpoint=checkpoint) as driver:
-        for number, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        for number, (start, stop) in enumerate(pairwise(bounds)):
             driver.push("in", rows[start:stop]).step()
             if number % 2:
                 driver.restart()

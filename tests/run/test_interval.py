@@ -1,4 +1,4 @@
-"""`interval`: commits are at least so far apart."""
+"""`interval`: batches begin at least so far apart."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ from typing import Any
 import pytest
 
 import millstream as ms
+from millstream.run.runner import Handle
 
 pytestmark = pytest.mark.spark
 
 
-def test_commits_keep_their_distance(spark: Any, tmp_path: Path) -> None:
+def test_batches_keep_their_distance(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flow = ms.Flow("paced")
-    flow.source(ms.Rate(200, limit=500)).sink(ms.Memory())
-    moments: list[float] = []
-    seen: list[int] = []
-
-    def note(progress: Any) -> None:
-        if progress.batch not in seen:
-            seen.append(progress.batch)
-            moments.append(progress.elapsed)
-
-    flow.run(tmp_path / "ck", interval=0.6, on_progress=note, master="local[2]")
-    gaps = [after - before for before, after in pairwise(moments)]
-    assert len(gaps) >= 2
-    assert min(gaps[1:-1], default=0.6) >= 0.5
+    flow.source(ms.Rate(200, limit=300)).sink(ms.Memory())
+    until: list[float] = []
+    rest = Handle._rest
+    monkeypatch.setattr(Handle, "_rest", lambda self, at: (until.append(at), rest(self, at)))
+    flow.run(tmp_path / "ck", interval=0.6, poll=0.6, master="local[2]")
+    # A batch begins when the rest after the one before is over, so what it rests until is later.
+    assert len(until) >= 2
+    assert all(after - before >= 0.6 for before, after in pairwise(until))
 
 
 def test_a_negative_interval_is_refused() -> None:

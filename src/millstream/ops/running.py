@@ -2,8 +2,8 @@
 
 For aggregates with an inverse, a window costs what enters and leaves it, however long it is. The
 value of every key is kept from batch to batch. Rounding is kept in bounds in two ways: values are
-recomputed from panes at intervals (see `run/keyed.py`), and a value that has become small beside
-what it once was is not trusted (`Advanced.sure`).
+recomputed from panes at intervals (`operators/windows/sliding.py`), and a value that has become
+small beside what it once was is not trusted (`Advanced.sure`).
 """
 
 from __future__ import annotations
