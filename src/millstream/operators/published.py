@@ -52,13 +52,12 @@ def publish(
         in_cycle = name in cycle
         if inside == in_cycle:  # each is counted once, where it arrives
             host.count(name, len(several), 0)
-        wanted = set()
-        for consumer in host.consumers(name):
-            if (consumer.name in cycle and in_cycle) == inside:
-                stream = next(one for one in consumer.inputs if one.name == name)
-                inlet = host.inlet(consumer.name)
-                if inlet is None or not inlet.take_published(consumer, stream, several):
-                    wanted.add(consumer.name)
-        if wanted:
-            chunk = event_chunk(host, name, several)
-            host.push(name, chunk, wanted.__contains__)
+        chunk: Chunk | None = None
+        for consumer in host.consumers(name):  # in this order: it is that of equal events
+            if (consumer.name in cycle and in_cycle) != inside:
+                continue
+            stream = next(one for one in consumer.inputs if one.name == name)
+            inlet = host.inlet(consumer.name)
+            if inlet is None or not inlet.take_published(consumer, stream, several):
+                chunk = event_chunk(host, name, several) if chunk is None else chunk
+                host.push(name, chunk, consumer.name.__eq__)
