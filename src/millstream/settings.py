@@ -21,7 +21,7 @@ class Settings:
     parallelism: tasks per stage; default as many as Spark has cores.
     batch_rows, batch_bytes: the most one batch takes in; the size follows `batch_seconds`.
     batch_seconds: what a batch should cost; a backlog runs in batches of about this length.
-    interval: seconds from the beginning of one batch to the next at least; 0: as soon as something came.
+    interval: seconds from the beginning of one batch to the next at least; 0 waits for nothing.
     dead_letter_limit, dead_letter_grace: the run stops once more than this share of all records
         after the first so many were dead letters, or of the records or results of one step.
     cycle_events: published events a cycle of updaters handles in one batch; the rest is carried.
