@@ -102,8 +102,6 @@ def rotate(case: Case, place: Path) -> tuple[Input, Ledger]:
             running.step()
         if living and random.random() < 0.4:
             running.look()  # what came and went between two looks nobody has seen
-            if path == log.path and case.kills:  # who is killed forgets what was seen, not begun
-                running.until(lambda: running.read == sum(map(len, files.values())))
             log.rotate(way)
             assert case.lateness is not None
             each = [Input({n: f}, case.lateness).passed() for n, f in files.items()]

@@ -351,3 +351,70 @@ def test_a_full_disk_leaves_the_registry_usable(
     assert kept.state.open == {}
     kept.restart()
     assert kept.step() == []
+
+
+# -- what was seen --------------------------------------------------------------------------------
+
+
+def test_damage_to_the_list_of_files_seen_is_refused(tmp_path: Path, inbox: Path) -> None:
+    kept = Kept(tmp_path, inbox, follow=True)
+    (inbox / "a").write_bytes(lines(1, 2))
+    (inbox / "b").write_bytes(lines(3, 4))
+    kept.step(size=9)
+    path = kept.registry.with_suffix(".seen")
+    data = path.read_bytes()
+    for wrong in (data[:-3], data.replace(b"/a", b"/b"), b"", bytes(len(data))):
+        path.write_bytes(wrong)
+        with pytest.raises(CheckpointError, match=r"registry\.seen is damaged.*still to be read"):
+            kept.restart()
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"registry\.seen is damaged"):
+        kept.restart()
+    for torn in (b'{"seen":2,"pa', b'{"seen":2}\n', b"\0\0\0", b"\n"):
+        path.write_bytes(data + torn)
+        kept.restart()
+    (inbox / "c").write_bytes(lines(5))
+    kept.step()
+    kept.restart()
+    assert kept.step() == []
+    assert sorted(kept.read) == [1, 2, 3, 4, 5]
+
+
+def test_a_full_disk_forgets_no_file_that_was_seen(
+    tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept(tmp_path, inbox, follow=True)
+    (inbox / "a").write_bytes(lines(1, 2))
+    (inbox / "b").write_bytes(lines(3, 4))
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("millstream.run.sightings.os.fsync", full)
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space"):
+                kept.take(size=9)
+    assert kept.step(size=9) == [1]
+    kept.restart()
+    assert {Path(file.path).name for file in kept.tracker.unread} == {"b"}
+    (inbox / "b").unlink()
+    with pytest.raises(RunError, match="b was seen, nothing of it was read yet"):
+        kept.step()
+
+
+def test_a_parquet_file_that_was_half_read_and_is_gone_stops_the_run(
+    tmp_path: Path, inbox: Path
+) -> None:
+    for gone in ("a", "b"):  # begun, and waiting
+        kept = Kept(tmp_path, inbox, "parquet", follow=True)
+        for n, name in enumerate("ab"):
+            pq.write_table(pa.table({"n": [n] * 10}), inbox / f"{name}.parquet")
+            os.utime(inbox / f"{name}.parquet", (1000 + n, 1000 + n))
+        assert len(kept.step(rows=5)) == 5
+        (inbox / f"{gone}.parquet").unlink()
+        kept.restart()
+        with pytest.raises(RunError, match=rf"{gone}\.parquet was .* is not there any more"):
+            kept.step()
+        kept.registry.unlink()
+        kept.registry.with_suffix(".seen").unlink()

@@ -332,3 +332,98 @@ def test_rotated_between_the_plan_and_the_reading(kept: Kept, how: str) -> None:
     kept.read += kept.records(splits)
     kept.commit()
     assert drain(kept) == list(range(400))
+
+
+# -- files that were seen and not begun -----------------------------------------------------------
+
+
+def rotate(kept: Kept, how: str) -> None:
+    """What logrotate does; app.log.2 is free."""
+    if log(kept, "app.log.1").exists():
+        log(kept, "app.log.1").rename(log(kept, "app.log.2"))
+    if how == "copied":
+        shutil.copy(log(kept), log(kept, "app.log.1"))
+        os.truncate(log(kept), 0)
+        return
+    log(kept).rename(log(kept, "app.log.1"))
+    if how == "compressed":
+        compress(log(kept, "app.log.1"))
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("how", ["renamed", "compressed", "copied"])
+def test_what_waited_when_the_flow_was_killed_is_found_again(
+    kept: Kept, how: str, committed: bool
+) -> None:
+    append(log(kept), lines(*range(100)))
+    kept.step(size=300)
+    rotate(kept, "renamed")
+    append(log(kept), lines(*range(100, 150)))
+    kept.take(size=300)  # it is seen, and nothing of it is read
+    assert [Path(file.path).name for file in kept.tracker.unread] == ["app.log"]
+    if committed:
+        kept.restart()
+        kept.step(size=300)
+        append(log(kept), lines(*range(150, 170)))
+        kept.step(size=300)
+    else:
+        append(log(kept), lines(*range(150, 170)))
+    rotate(kept, how)
+    append(log(kept), lines(*range(170, 200)))
+    kept.restart()
+    assert drain(kept) == list(range(200))
+    kept.restart()
+    assert drain(kept) == list(range(200))
+
+
+def test_what_waited_and_is_nowhere_to_be_found_stops_the_run(kept: Kept) -> None:
+    append(log(kept), lines(*range(100)))
+    kept.step(size=300)
+    rotate(kept, "renamed")
+    append(log(kept), lines(*range(100, 150)))
+    kept.step(size=300)
+    log(kept).unlink()
+    append(log(kept), lines(*range(200, 250)))
+    kept.restart()
+    with pytest.raises(RunError, match=r"app\.log was seen.* nothing of it was read.*cannot be"):
+        kept.step()
+
+
+@pytest.mark.parametrize("how", ["renamed", "compressed", "copied"])
+def test_a_kill_before_the_first_commit_forgets_nothing(kept: Kept, how: str) -> None:
+    append(log(kept), lines(*range(100)))
+    assert kept.take(size=300)
+    rotate(kept, how)
+    append(log(kept), lines(*range(100, 150)))
+    kept.restart()
+    assert drain(kept) == list(range(150))
+
+
+def test_a_log_that_grows_while_it_waits_is_known_by_what_it_had_grown_to(kept: Kept) -> None:
+    """Its first line alone is that of every log of its kind."""
+    append(log(kept, "app.log.0"), lines(*range(100)))
+    log(kept, "app.log.0").rename(log(kept))
+    kept.step(size=300)
+    rotate(kept, "renamed")
+    append(log(kept), lines(100))
+    kept.step(size=100)
+    append(log(kept), lines(*range(101, 150)))
+    kept.step(size=100)
+    append(log(kept, "app.log.0"), lines(100))  # not ours
+    append(log(kept, "app.log.0"), lines(999))
+    compress(log(kept))
+    kept.restart()
+    wanted = [*range(150), 100, 999] if kept.spec.path == log(kept).parent else range(150)
+    assert drain(kept) == sorted(wanted)
+
+
+def test_what_is_seen_costs_a_line_and_few_more_as_it_grows(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    kept = Kept(tmp_path, tmp_path / "in", follow=True)
+    append(log(kept, "a.log"), lines(*range(1000)))
+    append(log(kept, "b.log"), lines(0))
+    for n in range(1, 200):
+        append(log(kept, "b.log"), lines(n))
+        kept.step(size=10)
+    assert len(kept.tracker.unread) == 1
+    assert len((tmp_path / "registry.seen").read_bytes().splitlines()) < 12

@@ -9,6 +9,7 @@ import pytest
 
 import millstream as ms
 from millstream.run.sources import resolve_format
+from millstream.testing import run_in_process
 
 SCHEMA = "ts timestamp, host string"
 
@@ -38,3 +39,16 @@ def test_the_zone_of_a_generator_without_a_schema_is_one() -> None:
 def test_a_rate_refuses_what_it_cannot_do(options: dict[str, Any]) -> None:
     with pytest.raises(ms.ConfigError, match=rf"Rate\({next(iter(options))}="):
         ms.Rate(**options)
+
+
+def test_none_declares_no_participants(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("ts,host\n5,a\n")
+    flow, memory = ms.Flow("none"), ms.Memory()
+    options: dict[str, Any] = {"participant": "host", "participants": None, "lateness": "0s"}
+    stream = flow.source(ms.Files(tmp_path, time="ts", **options))
+    stream.key_by("host").window(ms.tumbling("10s")).agg(n=ms.count()).sink(memory)
+    run_in_process(flow, tmp_path / "ck")
+    assert [row["n"] for row in memory.rows] == [1]
+    for wrong in (5, "a", [1]):
+        with pytest.raises(ms.ConfigError, match=r"participants=.*expected a list of names"):
+            ms.Files(tmp_path, participant="host", participants=wrong)

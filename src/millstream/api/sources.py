@@ -29,7 +29,7 @@ class Timing:
     participant: a column whose values (nodes, devices ...) report progress separately. Without it
         every file is a participant, and any other source is one as a whole.
     participants: values of that column that are expected: until each has been seen (or has been
-        silent for the idle timeout), nothing leaves.
+        silent for the idle timeout), nothing leaves. None and an empty list declare nobody.
     """
 
     time: str | None = None
@@ -39,7 +39,7 @@ class Timing:
     idle_timeout: Duration | None = "10s"
     max_future_skew: Duration = "1d"
     participant: str | None = None
-    participants: Sequence[str] = ()
+    participants: Sequence[str] | None = ()
 
     def __post_init__(self) -> None:
         step = type(self).__name__
@@ -48,8 +48,11 @@ class Timing:
         if self.idle_timeout is not None:
             micros(self.idle_timeout, f"{step}(idle_timeout=)")
         micros(self.max_future_skew, f"{step}(max_future_skew=)", zero=True)
-        if isinstance(self.participants, str) or not all(
-            isinstance(who, str) for who in self.participants
+        declared = () if self.participants is None else self.participants
+        if (
+            isinstance(declared, str)
+            or not isinstance(declared, Iterable)
+            or not all(isinstance(who, str) for who in declared)
         ):
             raise ConfigError(
                 f"{step}(participants={self.participants!r}): expected a list of names, like "

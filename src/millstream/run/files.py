@@ -1,8 +1,9 @@
 """Files as a source, in the driver: which there are, how far they were read, what to read next.
 
 Files that were begun have a number and stand in the registry; the manifest holds those of them that
-go on. Files that wait are only listed, in the order in which they will be begun. Every file is a
-participant: until it has been read to its end it holds the watermark where it is.
+go on. Files that wait are in the order in which they will be begun; that a followed one was seen is
+durable too. Every file is a participant: until it has been read to its end it holds the watermark
+where it is.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain, takewhile
 from pathlib import Path
 
 from millstream.api.sources import Files
 from millstream.durations import micros
 from millstream.errors import ConfigError, RunError
-from millstream.io.firsts import first_times
+from millstream.io.firsts import Peek, first_times
 from millstream.io.formats import READER, Format
 from millstream.io.prints import NOTHING
 from millstream.io.readers import Split, available_end, is_gzip, last_line_end, plan_splits
@@ -24,8 +26,10 @@ from millstream.ops.progress import BEGIN, END, Horizon
 from millstream.run.lengths import Lengths
 from millstream.run.listing import Inode, Seen, list_files, look
 from millstream.run.merging import share
+from millstream.run.quiet import Quiet, Stamp, how_far
 from millstream.run.recognising import Recogniser
 from millstream.run.registry import Known, Registry, is_sealed
+from millstream.run.sightings import Sightings
 from millstream.run.splits import AnySplit
 from millstream.run.spreading import rows_of
 from millstream.run.tracking import Probe, directly
@@ -55,22 +59,24 @@ class FilesTracker:
         self._registry = Registry(registry, state, fmt.kind)
         self.files, self.open = self._registry.files, self._registry.open
         self._lengths = Lengths()
-        self._known = Recogniser(
-            fmt.kind, spec.follow, self.files, self._registry.moved, self._lengths
-        )
+        known = self.files
+        self._sightings: Sightings | None = None
+        if spec.follow:
+            self._sightings = Sightings(registry.with_suffix(".seen"), state)
+            self.unread = self._sightings.waiting(self.files)
+            known = sorted([*self.files, *self.unread], key=_when_seen)
+        self._known = Recogniser(fmt.kind, spec.follow, known, self._registry.moved, self._lengths)
         self._timed = spec.time is not None and spec.lateness_micros() is not None
         self._merged = self._timed and spec.participant is None
-        self._idle: int | None = None
-        if spec.idle_timeout is not None and spec.follow:
-            self._idle = micros(spec.idle_timeout, "idle_timeout")
-        self._since: int | None = None  # the wall clock when this began
+        timeout = spec.idle_timeout
+        self._quiet = Quiet(None if timeout is None else micros(timeout, "idle_timeout"))
         self._taken: dict[int, tuple[int, int | None]] = {}  # file -> how much, and from when on
         self._much = 0  # all of it
         self._waiting = 0  # what there is in files that wait
         self._last: Known | None = None  # of followed files that cannot grow, the furthest
         self._pace: float | None = None  # microseconds of event time per byte (row)
         self._stored_row = _STORED_ROW
-        self._unripe: dict[Inode, tuple[int, int]] = {}
+        self._unripe: dict[Inode, Stamp] = {}  # listed, and without a whole line
         self._copying = False
         self._listed = False
         self._next_look = 0.0
@@ -93,12 +99,16 @@ class FilesTracker:
         self._lengths.find([seen for seen in listed if self._is_wanted(seen)])
         watched = [*(f for f in self.open.values() if not f.done), *self.unread]
         found = self._known.recognise(listed, watched, self._is_ripe)
+        there = {seen.inode for seen in listed}
+        self._unripe = {inode: at for inode, at in self._unripe.items() if inode in there}
         self._copying = found.copying
         for file in found.gone:
             self._give_up(file)
         again = [file for file, seen in found.here.items() if self._measure(file, seen)]
         looked = time.monotonic() - began  # without the first times, which a cold Spark may take
         self._welcome(found.fresh, again, probe)
+        if self._sightings is not None:
+            self._sightings.write()
         self._waiting = sum(file.end for file in self.unread)
         self._listed = True
         if not self.spec.follow:
@@ -165,12 +175,9 @@ class FilesTracker:
             read = file.done and file.sealed and is_gzip(self.fmt.kind, seen.path)
             end = file.offset if read else self._readable(seen)
             try:
-                if end > file.end or not file.print.span:
-                    self._known.see(file, seen, end)
+                self._grow(file, seen, end)
             except FileNotFoundError:
                 return False  # it was just renamed or removed: the next look finds out
-            if end >= file.offset:
-                file.end, file.size, file.stamp = end, seen.size, seen.stamp
         if file.number is None:
             return file.first is None
         if file.end > file.offset:
@@ -178,15 +185,25 @@ class FilesTracker:
             self.open[file.number] = file
         return False
 
+    def _grow(self, file: Known, seen: Seen, end: int) -> None:
+        if end > file.end or not file.print.span:
+            self._known.see(file, seen, end)
+        if end >= file.offset:
+            file.end, file.size, file.stamp = end, seen.size, seen.stamp
+        if file.number is None and self._sightings is not None:
+            self._sightings.note(file)
+
     def _give_up(self, file: Known) -> None:
         """A file is nowhere to be found."""
         if file.offset < file.end or not self.spec.follow:
             unit = "row" if self.fmt.kind == "parquet" else "byte"
+            known = f"read to {unit} {file.offset}, had more"
+            if file.number is None:
+                known = "seen, nothing of it was read yet"
             raise RunError(
-                f"{file.path} was read to {unit} {file.offset}, had more, and is not there any "
-                "more: it was removed, truncated or replaced, and neither it nor a copy of it was "
-                "found beside it. What the rest of it was cannot be known: put it back, or start "
-                "with a new checkpoint"
+                f"{file.path} was {known}, and is not there any more: it was removed, truncated or "
+                "replaced, and neither it nor a copy of it was found beside it. What the rest of "
+                "it was cannot be known: put it back, or start with a new checkpoint"
             )
         file.done = True
         if file.number is None:
@@ -201,7 +218,7 @@ class FilesTracker:
             return
         if self._timed:
             limit = int(time.time() * 1e6) + micros(self.spec.max_future_skew, "skew", zero=True)
-            find = partial(first_times, self.fmt, limit=limit)
+            find = partial(first_times, Peek(self.fmt, limit, self.spec.follow))
             times = probe(find, [file.path for file in unknown])
             for file, first in zip(unknown, times, strict=True):
                 file.first = first
@@ -260,7 +277,7 @@ class FilesTracker:
             count *= 2
         chosen = [(file, amount) for file, amount in zip(files, much, strict=True) if amount]
         if self._merged:
-            chosen.sort(key=lambda one: _how_far(one[0]))
+            chosen.sort(key=lambda one: how_far(one[0]))
         yield from chosen[: self.spec.max_files_per_batch or len(chosen)]
         self.unread[:count] = [file for file in self.unread[:count] if file.number is None]
 
@@ -306,7 +323,7 @@ class FilesTracker:
             return found
         order = [*range(len(files))]
         if self._merged:
-            order.sort(key=lambda i: _how_far(files[i]))
+            order.sort(key=lambda i: how_far(files[i]))
         free: float = rows
         for i in order:
             file, wanted = files[i], found[i]
@@ -325,13 +342,13 @@ class FilesTracker:
         if not self._merged:
             return self._in_turn(files, budget, budget)
         if self._pace is None or self.fmt.kind == READER:
-            order = sorted(files, key=_how_far)
+            order = sorted(files, key=how_far)
             most = budget if len(files) == 1 else max(1, budget // _FIRST_SHARE)
             turns = dict(zip(order, self._in_turn(order, budget, most), strict=True))
             return [turns[file] for file in files]
         paces = [self._pace if file.pace is None else file.pace for file in files]
         left = [file.end - file.offset for file in files]
-        return share([_how_far(file) for file in files], left, paces, budget)
+        return share([how_far(file) for file in files], left, paces, budget)
 
     def _in_turn(self, files: list[Known], budget: int, most: int) -> list[int]:
         """One file after the other, none begun before the one before it is read to its end.
@@ -406,37 +423,31 @@ class FilesTracker:
             return Horizon(clock=now)
         if not self._timed:
             return Horizon()
-        self._since = now if self._since is None else self._since
         unread = self.unread[0].first if self.unread else None
         if self._copying:
             unread = BEGIN
         if not self._merged:
             return Horizon(unread)
-        files = {}
+        files: dict[int, int] = {}
+        blank: list[Known] = []
         ends = [] if self._last is None else [self._last]
         for number, file in self.open.items():
             if file.offset < file.end or (self.spec.follow and number in self._taken):
                 files[number] = BEGIN if file.reached is None else file.reached
-            elif file.latest is not None and not file.done:
-                ends.append(file)
-        return Horizon(unread, self._at_their_ends(ends, now) | files)
+            elif not file.done:
+                (blank if file.latest is None else ends).append(file)
+        if not self.spec.follow:
+            return Horizon(unread, files)
+        files |= self._quiet.at_their_ends(ends, now)
+        listed = self._quiet.without_records(self._without_records(blank), now)
+        self._quiet.stands(_lowest(unread, *files.values()), listed is not None, now)
+        return Horizon(_lowest(unread, listed), files)
 
-    def _at_their_ends(self, ends: list[Known], now: int) -> dict[int, int]:
-        """Followed files of which all is read, and that have not been silent for too long.
-
-        The furthest has twice the time, so that what waits for the others can leave before nobody
-        holds anything.
-        """
-        if not ends or not self.spec.follow:
-            return {}
-        furthest = max(ends, key=_how_far)
-        return {
-            file.number: file.latest
-            for file in ends
-            if self._idle is None
-            or now - max(file.heard, self._since or 0) <= self._idle * (1 + (file is furthest))
-            if file.number is not None and file.latest is not None
-        }
+    def _without_records(self, begun: list[Known]) -> dict[Inode, Stamp]:
+        """Files that take part since they were listed, and of which no time is known."""
+        waiting = takewhile(lambda file: file.first is None, reversed(self.unread))
+        known = {file.inode: file.stamp for file in chain(waiting, begun) if file.inode is not None}
+        return self._unripe | known
 
     def reached(self, files: dict[int, int], now: int) -> None:
         """Note how far files came, and how fast: time for what was taken."""
@@ -479,17 +490,19 @@ class FilesTracker:
         settled = [file for file in self.open.values() if self._is_settled(file)]
         if self.spec.follow:
             ends = [f for f in settled if f.latest is not None and not f.done]
-            self._last = max([*ends, *filter(None, [self._last])], key=_how_far, default=None)
+            self._last = max([*ends, *filter(None, [self._last])], key=how_far, default=None)
         self._registry.save(settled, state)
+        if self._sightings is not None:
+            self._sightings.save(state)
 
     def _is_settled(self, file: Known) -> bool:
         if file.offset < file.end:
             return False
         if not self.spec.follow or file.done or is_sealed(self.fmt.kind, file.path):
             return True
-        if self._merged and self._idle is None:
+        if self._merged and self._quiet.idle is None:
             return False  # it holds the watermark for ever
-        old = time.time() - max(self._SETTLED, 2 * (self._idle or 0) / 1e6)
+        old = time.time() - max(self._SETTLED, 2 * (self._quiet.idle or 0) / 1e6)
         return file.stamp is not None and file.stamp[1] < old * 1e9
 
     def committed(self) -> None:
@@ -507,11 +520,13 @@ class FilesTracker:
         """Nothing is held open."""
 
 
-def _how_far(file: Known) -> int:
-    """How far its time has come; nothing is known of a file without a record."""
-    if file.reached is None:
-        return END if file.number is None else BEGIN
-    return file.reached
+def _lowest(*times: int | None) -> int | None:
+    return min((at for at in times if at is not None), default=None)
+
+
+def _when_seen(file: Known) -> int:
+    """Of two files with one inode the one counts that was seen later."""
+    return -1 if file.seen is None else file.seen
 
 
 def _moved(error: Exception) -> bool:

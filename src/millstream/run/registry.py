@@ -41,6 +41,8 @@ class Known:
     heard: int = 0  # the wall clock when something was read last
     pace: float | None = None  # microseconds of event time per byte (row)
     done: bool = False  # nothing more is expected of it
+    seen: int | None = None  # its number among the files that were seen
+    noted: int = 0  # and how much of it that list tells
 
     @property
     def reached(self) -> int | None:
@@ -65,7 +67,7 @@ class Registry:
             file.offset, file.done, file.stamp = state.open[key], False, None
             file.latest = state.reached.get(key)
             file.print = Print(*state.prints.get(key, ()))
-            file.end = 0 if file.sealed else file.print.span
+            file.end = file.offset + 1 if file.sealed else file.print.span  # it had more
         self.size, self.checksum = state.registry, state.registry_sum
         self._append([])
 
@@ -77,6 +79,7 @@ class Registry:
                 self.files[number].path, self.files[number].inode = path, tuple(inode)
             case {"path": path, "inode": inode, "sealed": sealed, "first": first}:
                 self._add(path, tuple(inode), first, sealed)
+                self.files[-1].seen = entry.get("seen")
             case [number, offset, *more]:
                 file = self.files[number]
                 file.offset = file.end = offset
@@ -101,10 +104,7 @@ class Registry:
 
     def save(self, settled: list[Known], state: SourceState) -> None:
         """Write down what is new; `settled` files are complete and leave the manifest."""
-        begun = self.files[self._written :]
-        entries: list[Any] = [
-            {"path": f.path, "inode": f.inode, "sealed": f.sealed, "first": f.first} for f in begun
-        ]
+        entries: list[Any] = [_begun(file) for file in self.files[self._written :]]
         entries += [
             {"number": f.number, "path": f.path, "inode": f.inode}
             for f in sorted(self._moved, key=_number)
@@ -145,6 +145,11 @@ class Registry:
 def is_sealed(kind: str, path: str) -> bool:
     """Whether such a file is complete once it can be read."""
     return kind in ("parquet", READER) or is_gzip(kind, path)
+
+
+def _begun(file: Known) -> dict[str, Any]:
+    told = {"path": file.path, "inode": file.inode, "sealed": file.sealed, "first": file.first}
+    return told if file.seen is None else {**told, "seen": file.seen}
 
 
 def _number(file: Known) -> int:

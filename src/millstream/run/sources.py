@@ -155,7 +155,7 @@ def progress_of(
 
     Nobody is idle for having been silent while the flow was down: what they sent then still waits.
     """
-    declared = frozenset(spec.participants)
+    declared = frozenset(spec.participants or ())
     idle: frozenset[str] = frozenset()
     silent = False
     if spec.idle_timeout is not None and not spec.bounded:

@@ -18,6 +18,7 @@ from millstream.state.checkpoint import SCRATCH, Checkpoint, Published
 from millstream.state.manifests import (
     Manifest,
     check_registry,
+    check_sightings,
     list_manifests,
     load_manifest,
     name_of,
@@ -105,7 +106,9 @@ def _missing(checkpoint: Checkpoint, manifest: Manifest) -> list[str]:
             problems.append(str(error))
     for name, source in manifest.sources.items():
         try:
-            check_registry(checkpoint.sources / f"{safe_name(name)}.jsonl", source)
+            registry = checkpoint.sources / f"{safe_name(name)}.jsonl"
+            check_registry(registry, source)
+            check_sightings(registry.with_suffix(".seen"), source)
         except CheckpointError as error:
             problems.append(str(error))
     return problems

@@ -56,6 +56,8 @@ class SourceState(msgspec.Struct):
 
     registry: int = 0  # bytes of the registry of files that are valid
     registry_sum: int = 0  # and their checksum
+    seen: int = 0  # the same of the files that were seen, begun or not
+    seen_sum: int = 0
     files: int = 0
     open: dict[str, int] = {}  # file number -> offset reached, for files not yet complete
     reached: dict[str, int] = {}  # and the latest time in each
@@ -221,14 +223,23 @@ def check_registry(path: Path, state: SourceState) -> bytes:
     """The part of a registry that a manifest stands for; refused if it is not what was written."""
     if not state.registry:
         return b""
+    data = _checked(path, state.registry, state.registry_sum, "which files were read")
+    return data[: state.registry]
+
+
+def check_sightings(path: Path, state: SourceState) -> bytes:
+    """All that was written of files that were seen; refused if a manifest stands for more."""
+    return _checked(path, state.seen, state.seen_sum, "which files are still to be read")
+
+
+def _checked(path: Path, size: int, checksum: int, unknown: str) -> bytes:
     try:
-        data = read_regular(path)[: state.registry]
+        data = read_regular(path)
     except FileNotFoundError:
         data = b""
-    if len(data) != state.registry or zlib.crc32(data) != state.registry_sum:
+    if len(data) < size or zlib.crc32(data[:size]) != checksum:
         raise CheckpointError(
-            f"registry {path} is damaged: its first {state.registry} bytes are not what was "
-            "written, so it is not known which files were read; `millstream doctor` names the "
-            "last good batch"
+            f"registry {path} is damaged: its first {size} bytes are not what was written, so it "
+            f"is not known {unknown}; `millstream doctor` names the last good batch"
         )
     return data

@@ -120,7 +120,7 @@ class Run:
         """The time that every participant of a source has passed by the lateness."""
         spec, came = node.spec, self.came.get(node, {})
         lateness: int | None = spec.lateness_micros()
-        expected = set(spec.participants) - set(came)
+        expected = set(spec.participants or ()) - set(came)
         unknown = spec.bounded and spec.participant is not None and not spec.participants
         if lateness is None or not came or expected or unknown:
             return -math.inf

@@ -1,0 +1,75 @@
+"""Followed files of which there is nothing to read now: until when they hold the watermark.
+
+A file at its end holds it where it came to, one without a record where it stood when the file was
+listed, each until nothing was heard of it for the idle timeout.
+"""
+
+from __future__ import annotations
+
+from millstream.ops.progress import BEGIN, END
+from millstream.run.listing import Inode
+from millstream.run.registry import Known
+
+Stamp = tuple[int, int] | None
+
+
+class Quiet:
+    """The silent files of one source; `idle` is the timeout, None waits for ever."""
+
+    def __init__(self, idle: int | None) -> None:
+        self.idle = idle
+        self._since: int | None = None  # the wall clock when this began
+        self._blank: dict[Inode, tuple[Stamp, int, int]] = {}  # stamp, where it holds, when heard
+        self._stood = BEGIN  # where files hold that are listed next and have no record
+        self._held: int | None = None  # since when such files hold
+
+    def at_their_ends(self, ends: list[Known], now: int) -> dict[int, int]:
+        """Files of which all is read, and that have not been silent for too long.
+
+        The furthest has twice the time, so that what waits for the others can leave before nobody
+        holds anything.
+        """
+        self._since = now if self._since is None else self._since
+        if not ends:
+            return {}
+        furthest = max(ends, key=how_far)
+        return {
+            file.number: file.latest
+            for file in ends
+            if self.idle is None
+            or now - max(file.heard, self._since) <= self.idle * (1 + (file is furthest))
+            if file.number is not None and file.latest is not None
+        }
+
+    def without_records(self, blank: dict[Inode, Stamp], now: int) -> int | None:
+        """Where files without a record hold, the lowest of all; None if none does."""
+        before, self._blank = self._blank, {}
+        for inode, stamp in blank.items():
+            was, at, heard = before.get(inode, (stamp, self._stood, now))
+            self._blank[inode] = (stamp, at, heard if was == stamp else now)
+        return min(
+            (
+                at
+                for _, at, heard in self._blank.values()
+                if self.idle is None or now - heard <= self.idle
+            ),
+            default=None,
+        )
+
+    def stands(self, others: int | None, held: bool, now: int) -> None:
+        """Note how far the others are, and whether files without a record hold the watermark.
+
+        While they do it stands, for whoever is listed meanwhile too. But not for longer than the
+        timeout, or files that never get a record could follow each other and hold it for ever.
+        """
+        self._held = None if not held else now if self._held is None else self._held
+        stuck = self._held is not None and (self.idle is None or now - self._held <= self.idle)
+        if others is not None and not stuck:
+            self._stood = max(self._stood, others)
+
+
+def how_far(file: Known) -> int:
+    """How far its time has come; nothing is known of a file without a record."""
+    if file.reached is None:
+        return END if file.number is None else BEGIN
+    return file.reached
