@@ -14,6 +14,7 @@ import pytest
 
 from millstream.api.sources import Files
 from millstream.errors import RunError
+from millstream.io import prints
 from millstream.run.files import FilesTracker
 from millstream.run.recognising import Recogniser
 from millstream.run.sources import resolve_format
@@ -427,3 +428,29 @@ def test_what_is_seen_costs_a_line_and_few_more_as_it_grows(tmp_path: Path) -> N
         kept.step(size=10)
     assert len(kept.tracker.unread) == 1
     assert len((tmp_path / "registry.seen").read_bytes().splitlines()) < 12
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_renamed_while_it_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: bool
+) -> None:
+    """What moved between the listing and a look at its bytes is not another file."""
+    (tmp_path / "in").mkdir()
+    kept = Kept(tmp_path, tmp_path / "in", follow=True)
+    append(log(kept), lines(*range(10)))
+    kept.step()
+    compress(log(kept))
+    moved: list[str] = []
+
+    def lead_of(path: str) -> bytes:
+        lead = b"" if last else prints.lead_of(path)
+        if not moved:
+            moved.append(path)
+            log(kept, "app.log.gz").rename(log(kept, "app.log.2.gz"))
+        return lead
+
+    monkeypatch.setattr("millstream.run.recognising.lead_of", lead_of)
+    kept.step()
+    monkeypatch.undo()
+    assert moved
+    assert drain(kept) == list(range(10))

@@ -10,6 +10,7 @@ import errno
 import gzip
 import itertools
 import os
+import time
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 REACH = 1024  # bytes looked at, at either end
 _WINDOW = 1024 * 1024
+_PAUSES = (0.01, 0.05)  # seconds before a file that was not found is looked for again
 
 
 class Print(NamedTuple):
@@ -92,7 +94,8 @@ def open_known(path: str, inode: int, seen: Print = NOTHING) -> Iterator[BinaryI
     It is looked for in the directory it was in: under its inode (0: whatever has the name), and if
     it is no longer what was `seen`, as a copy, compressed or not. The bytes come uncompressed then.
     """
-    for name in itertools.chain([path], in_directory(path, inode)):
+    again = (name for pause in _PAUSES if inode for name in _after(pause, path, inode))
+    for name in itertools.chain([path], in_directory(path, inode), again):
         try:
             stream = open(name, "rb")  # noqa: SIM115  it is closed below
         except FileNotFoundError:
@@ -110,6 +113,12 @@ def open_known(path: str, inode: int, seen: Print = NOTHING) -> Iterator[BinaryI
                 return
     why = "no such file, or it was removed or replaced while it was read; start the flow again"
     raise FileNotFoundError(errno.ENOENT, why, path)
+
+
+def _after(pause: float, path: str, inode: int) -> Iterator[str]:
+    """The same after a moment: a listing may miss what is renamed meanwhile."""
+    time.sleep(pause)
+    yield from in_directory(path, inode)
 
 
 def _uncompressed(path: str) -> BinaryIO:

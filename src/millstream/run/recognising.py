@@ -109,7 +109,10 @@ class Recogniser:
                 self._move(file, seen)
         lost = [f for f in watched if f not in found.here and not self._found(f, found)]
         for seen in rest:
-            self._judge(seen, found, ripe)
+            try:
+                self._judge(seen, found, ripe)
+            except FileNotFoundError:
+                found.copying = True  # it has just moved: the next look shows whether it is new
         self._hold_new_copies(found)
         found.gone = [f for f in lost if f not in found.here and not self._elsewhere(f, found)]
         self._last = set(found.here)
@@ -131,6 +134,11 @@ class Recogniser:
         elif self._being_copied(seen, found.here):
             found.copying = True
         else:
+            there = look(seen.path)
+            if (
+                there is None or there.inode != seen.inode
+            ):  # then other bytes were compared, or none
+                raise FileNotFoundError(seen.path)
             self._refuse_changed(seen, found.here)
             found.fresh.append(seen)
 
