@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.testing import Driver
+from millstream.testing import Driver, reference
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -60,3 +60,50 @@ def test_every_row_once(seed: int, parallelism: int, tmp_path: Any) -> None:
     assert len(found) == len(expected)
     assert {(row["a"], row["b"]) for row in found} == expected
     assert all(row.keys() == {"a", "b"} for row in found)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_steps_around_it_give_what_the_reference_gives(seed: int, tmp_path: Any) -> None:
+    rng = random.Random(seed)
+    rows = records(rng, 60)
+    flow = ms.Flow("around")
+    once = source(flow).where("c < 800").distinct("a", "b").named("once")
+    windows = once.key_by("b", nulls="keep").window(ms.tumbling("10s"))
+    windows.agg(n=ms.count()).sink(ms.Memory(), name="out")
+    cuts = [rng.randrange(61) for _ in range(3)]
+    found = drive(flow, rows, cuts, 2, tmp_path)
+    expected = reference(flow, {"in": rows})["out"]
+    assert sorted(found, key=repr) == sorted(expected, key=repr)
+
+
+def test_late_records_are_set_aside(tmp_path: Any) -> None:
+    flow = ms.Flow("late")
+    once = source(flow).distinct("a")
+    once.sink(ms.Memory(), name="out")
+    once.late().sink(ms.Memory(), name="late")
+    rows = [
+        {"ts": START + timedelta(seconds=s), "a": s, "b": "x", "c": 0} for s in (20, 10, 18, 20)
+    ]
+    with Driver(flow, checkpoint=tmp_path) as driver:
+        driver.push("in", rows).end()
+        assert [row["a"] for row in driver.output("out")] == [18, 20]
+        assert [row["a"] for row in driver.output("late")] == [10]
+        account = driver.ledger["distinct"]
+    assert (account["offered"], account["aggregated"], account["late"]) == (4, 3, 1)
+
+
+def test_other_columns_need_another_checkpoint(tmp_path: Any) -> None:
+    flow = ms.Flow("same")
+    source(flow).distinct("a").sink(ms.Memory(), name="out")
+    with Driver(flow, checkpoint=tmp_path) as driver:
+        driver.end()
+    flow = ms.Flow("same")
+    source(flow).distinct("a", "b").sink(ms.Memory(), name="out")
+    with pytest.raises(ms.CheckpointError, match="distinct"):
+        Driver(flow, checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize("columns", [("",), ("a", "a"), (3,)])
+def test_columns_are_checked(columns: Any) -> None:
+    with pytest.raises(ms.ConfigError, match="distinct"):
+        source(ms.Flow("wrong")).distinct(*columns)

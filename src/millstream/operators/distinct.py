@@ -49,6 +49,14 @@ class Distinct(KeyedStep):
         """For the plan."""
         return f"distinct {', '.join(self.keys) or 'rows'}"
 
+    def answers(self, rows: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+        """The first of all equal rows."""
+        first: dict[str, tuple[int, dict[str, Any]]] = {}
+        for at, row in enumerate(rows):
+            mine = {name: row.get(name) for name in self.keys or row}
+            first.setdefault(repr(sorted(mine.items())), (at, mine))
+        return list(first.values())
+
     def remembered(self) -> dict[str, Any]:
         """The columns that are compared."""
         return {"keys": list(self.keys)}

@@ -164,6 +164,13 @@ class KeyedStep(Keyed):
         """What it does, for the plan."""
         return self.kind
 
+    def answers(self, rows: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+        """What it gives, in plain Python, for the reference: rows, and of which record each is.
+
+        `rows` are all that came so far, in the order of time and place.
+        """
+        raise NotImplementedError
+
     def remembered(self) -> dict[str, Any]:
         """What must not change from one start to the next on the same checkpoint."""
         return {}

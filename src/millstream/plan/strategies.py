@@ -1,7 +1,7 @@
 """How the windows of an operator are computed, and why: what plans say before anything runs.
 
-The engine decides batch by batch (`run/sliding.py`); here stands what it can choose from, by the
-very conditions it asks.
+Operators decide batch by batch (`operators/windows/sliding.py`); here stands what they can choose
+from, by the very conditions they ask.
 """
 
 from __future__ import annotations

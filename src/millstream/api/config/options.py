@@ -112,6 +112,7 @@ VERBS = {
     "flat_map": Verb(_by_name(Stream.flat_map)),
     "process": Verb(_by_name(Stream.process)),
     "map_batches": Verb(_by_name(Stream.map_batches)),
+    "distinct": Verb({}),
     "agg": Verb({}, keyed=True, windowed=True),
     "reduce": Verb(_by_name(WindowedStream.reduce), keyed=True, windowed=True),
     "map_reduce": Verb(_by_name(WindowedStream.map_reduce), keyed=True, windowed=True),

@@ -73,11 +73,12 @@ class StepReader(Reader):
         """What a verb is called with."""
         value = table[verb]
         spot = (*place, verb)
-        if verb == "select":
+        if verb in ("select", "distinct"):
             several = [value] if isinstance(value, str) else value
             if not isinstance(several, list) or any(not isinstance(one, str) for one in several):
+                what = "SQL expressions" if verb == "select" else "columns"
                 raise self.document.mistake(
-                    spot, f"select: expected a list of SQL expressions, got {shown(value)}"
+                    spot, f"{verb}: expected a list of {what}, got {shown(value)}"
                 )
             return several
         if not isinstance(value, str):

@@ -11,9 +11,10 @@ from millstream.api.programs import Program
 from millstream.api.windows import WindowSpec
 from millstream.errors import ConfigError
 from millstream.graph import nodes
+from millstream.operators.protocol import KeyedStep
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.expressions import Expression
-from millstream.testing.reference.records import Record, Row, event_time, filled
+from millstream.testing.reference.records import Record, Row, event_time, filled, place
 from millstream.testing.reference.steps import mapped_batch, paired, processed, rows_of
 from millstream.testing.reference.updates import Discovered, Times, Updaters, check_update
 from millstream.testing.reference.windows import KINDS, PLAIN, results, windows_of
@@ -33,12 +34,13 @@ class Run:
     latest: dict[nodes.Node, int] = field(default_factory=dict)
     came: dict[nodes.Node, dict[Any, int]] = field(default_factory=dict)  # each participant to when
     pieces: dict[nodes.Node, int] = field(default_factory=dict)
+    answered: dict[nodes.Node, int] = field(default_factory=dict)  # rows that were given
 
     def __post_init__(self) -> None:
         for node in self.graph:
             self.arrived[node] = []
             self.watermark[node] = -math.inf
-        kinds = nodes.Source | nodes.Windowed | nodes.Update | nodes.Published | nodes.Process
+        kinds = nodes.Source | nodes.Keyed | nodes.Published | nodes.Process
         self.origins: list[nodes.Node] = [n for n in self.graph if isinstance(n, kinds)]
         streams = {n.name: n for n in self.graph if isinstance(n, nodes.Published)}
         self.updaters = Updaters(self.origins, streams, self.targets, self.push, self._push_late)
@@ -74,11 +76,25 @@ class Run:
             for node in together:
                 if isinstance(node, nodes.Windowed) and (ended or self._leaves_early(node)):
                     self._close(node, until[node.inputs[0]])
+                elif isinstance(node, KeyedStep):
+                    self._answer(node, until[node.inputs[0]])
         self.watermark = until
 
     def _leaves_early(self, node: nodes.Windowed) -> bool:
         """Whether it matters to anything when results leave: to updaters it does."""
         return bool(self.targets) and node.window.kind in PLAIN
+
+    def _answer(self, node: KeyedStep, until: float) -> None:
+        """What a step of its own kind gives for all that came before a moment, and gave not yet."""
+        ready = sorted((one for one in self.arrived[node] if one.ts < until), key=place)
+        number = self.origins.index(node)
+        answers = node.answers([one.row for one in ready])
+        given = self.answered.setdefault(node, 0)
+        self.answered[node] = len(answers)
+        self.push(
+            node,
+            [replace(ready[at], row=row, source=number, due=None) for at, row in answers[given:]],
+        )
 
     def _close(self, node: nodes.Windowed, until: float) -> None:
         number, ended = self.origins.index(node), self._furthest(node.inputs[0])
@@ -192,6 +208,9 @@ class Run:
                 self.arrived[node] += records
             case nodes.Windowed():
                 self._arrive(node, records)
+            case KeyedStep():
+                self.arrived[node] += [one for one in records if not one.late]
+                self._push_late(node, [one for one in records if one.late])
             case nodes.Union():
                 self.push(node, records)
             case nodes.Process():
