@@ -190,7 +190,7 @@ class Engine:
         return notes
 
     def _known_program(self) -> dict[str, Any]:
-        known = self.checkpoint.read_program()
+        known = self.checkpoint.read_whole_program()
         assert known is not None  # it was written at the start
         return known
 

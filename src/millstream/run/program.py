@@ -164,7 +164,7 @@ def known_panes(path: Path | None) -> tuple[dict[str, int], dict[str, str], dict
     """
     if path is None or not (path / "flow.json").exists():
         return {}, {}, {}
-    program = Checkpoint(path, create=False).read_program() or {}
+    program = Checkpoint(path, create=False).read_whole_program() or {}
     units = {name: family["unit"] for name, family in program.get("families", {}).items()}
     homes = {name: known["family"] for name, known in program.get("operators", {}).items()}
     return units, homes, _numbers(program)
@@ -191,7 +191,7 @@ def check_program(
     """
     described = describe_program(plan)
     _check_removed(described, remove)
-    known = checkpoint.read_program()
+    known = checkpoint.read_whole_program()
     if known is None:
         known = {
             "format": 1,
@@ -303,10 +303,16 @@ def _fields(what: str, before: dict[str, Any], after: dict[str, Any]) -> Iterato
         was: Any = before.get(field)
         now: Any = after.get(field)
         if field == "family":
-            if was != now and all(before[n] == after[n] for n in ("keys", "kind")):  # said there
+            same = all(before.get(n) == after.get(n) for n in ("keys", "kind"))
+            if was != now and same:  # else that is said
                 yield f"{what}: {_moved(_input(was, before), _input(now, after))}"
             continue
-        if field == "aggregates" and before["kind"] == after["kind"]:
+        if (
+            field == "aggregates"
+            and isinstance(was, dict)
+            and isinstance(now, dict)
+            and before.get("kind") == after.get("kind")
+        ):
             changed = any(was[name] != now[name] for name in was.keys() & now.keys())
         else:
             changed = was != now and field not in _SETTLED

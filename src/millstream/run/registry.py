@@ -11,15 +11,17 @@ import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from millstream.errors import CheckpointError
 from millstream.io.formats import READER
 from millstream.io.prints import NOTHING, Print
 from millstream.io.readers import is_gzip
 from millstream.run.listing import Inode
 from millstream.state.manifests import SourceState, check_registry
+from millstream.state.values import Count, FilePath, Identity, Int64
 
 
 @dataclass(eq=False, slots=True)
@@ -50,6 +52,33 @@ class Known:
         return self.first if self.latest is None else self.latest
 
 
+class _Begun(msgspec.Struct, frozen=True):
+    """A line of a file that was begun, or (with a number) of one that moved."""
+
+    path: FilePath
+    inode: tuple[Identity, Identity] | None
+    number: Count | None = None
+    sealed: bool = False
+    first: Int64 | None = None
+    seen: Count | None = None
+
+
+class _Left(NamedTuple):
+    """A line of a file that is complete: how it was left."""
+
+    number: Count
+    offset: Count
+    size: Count | None = None  # None: written down before files were known again
+    changed: Int64 = -1
+    latest: Int64 | None = None
+    span: Count = 0
+    head: Count = 0
+    tail: Count = 0
+
+
+_line = msgspec.json.Decoder(FilePath | _Begun | _Left)
+
+
 class Registry:
     """The numbered files of one source."""
 
@@ -58,10 +87,16 @@ class Registry:
         self.files: list[Known] = []
         self._written = 0  # files that are in it
         self._moved: set[Known] = set()
-        for line in check_registry(path, state).splitlines():
-            self._read(msgspec.json.decode(line))
+        try:
+            for line in check_registry(path, state).splitlines():
+                self._read(_line.decode(line))
+            self.open = {int(number): self.files[int(number)] for number in state.open}
+        except (msgspec.DecodeError, LookupError, RecursionError) as error:
+            raise CheckpointError(
+                f"registry {path} is damaged: what it says of files makes no sense ({error}); "
+                "`millstream doctor` names the last good batch"
+            ) from None
         self._written = len(self.files)
-        self.open = {int(number): self.files[int(number)] for number in state.open}
         for number, file in self.open.items():
             key = str(number)
             file.offset, file.done, file.stamp = state.open[key], False, None
@@ -71,21 +106,22 @@ class Registry:
         self.size, self.checksum = state.registry, state.registry_sum
         self._append([])
 
-    def _read(self, entry: Any) -> None:
+    def _read(self, entry: str | _Begun | _Left) -> None:
         match entry:
             case str():
                 self._add(entry, None, None, is_sealed(self.kind, entry))
-            case {"number": number, "path": path, "inode": inode}:
-                self.files[number].path, self.files[number].inode = path, tuple(inode)
-            case {"path": path, "inode": inode, "sealed": sealed, "first": first}:
-                self._add(path, tuple(inode), first, sealed)
-                self.files[-1].seen = entry.get("seen")
-            case [number, offset, *more]:
+            case _Begun(path, inode, number) if number is not None:
+                self.files[number].path, self.files[number].inode = path, inode
+            case _Begun(path, inode):
+                self._add(path, inode, entry.first, entry.sealed)
+                self.files[-1].seen = entry.seen
+            case _Left(number, offset):
                 file = self.files[number]
                 file.offset = file.end = offset
-                if more:
-                    size, changed, file.latest, *seen = more
-                    file.size, file.stamp, file.print = size, (size, changed), Print(*seen)
+                if entry.size is not None:
+                    file.size, file.latest = entry.size, entry.latest
+                    file.stamp = (entry.size, entry.changed)
+                    file.print = Print(entry.span, entry.head, entry.tail)
 
     def _add(self, path: str, inode: Inode | None, first: int | None, sealed: bool) -> None:
         file = Known(path, inode, sealed, first=first, number=len(self.files), done=True)

@@ -74,7 +74,7 @@ def plan_replacement(
         raise _refused(changed)
     formats = {name: _whole(fmt) for name, fmt in running.formats.items()}
     plan = make_plan(name, nodes, formats, *known_panes(checkpoint.path))
-    program = checkpoint.read_program()
+    program = checkpoint.read_whole_program()
     assert program is not None  # it was written at the start
     found = difference(program, describe_program(plan))
     if found.refused:

@@ -413,7 +413,7 @@ def start(flow: Flow, checkpoint: Path, settings: Settings) -> Handle:
     place = Checkpoint(checkpoint)
     place.lock()
     try:
-        program = place.read_program()
+        program = place.read_whole_program()
         if program is not None:
             check_program(plan, place, settings.shards, 1, settings.remove)
         check_owners(plan, program)

@@ -14,20 +14,21 @@ from pathlib import Path
 
 import msgspec
 
+from millstream.errors import CheckpointError
 from millstream.io.prints import Print
-from millstream.run.listing import Inode
 from millstream.run.registry import Known
 from millstream.state.manifests import SourceState, check_sightings
 from millstream.state.segments import sync_directory
+from millstream.state.values import Count, FilePath, Identity
 
 
 class _Line(msgspec.Struct):
-    seen: int  # its number among all that were seen
-    path: str
-    inode: Inode
+    seen: Count  # its number among all that were seen
+    path: FilePath
+    inode: tuple[Identity, Identity]
     sealed: bool
-    size: int
-    print: tuple[int, int, int]
+    size: Count
+    print: tuple[Count, Count, Count]
 
 
 class Sightings:
@@ -48,9 +49,12 @@ class Sightings:
         for text in data.splitlines(keepends=True):
             try:
                 line = msgspec.json.decode(text, type=_Line)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError) as error:
                 if size < sure:
-                    raise
+                    raise CheckpointError(
+                        f"{self.path} is damaged: what it says of files makes no sense ({error}); "
+                        "`millstream doctor` names the last good batch"
+                    ) from None
                 break  # a kill in the middle of writing: nothing was done about it yet
             if not text.endswith(b"\n"):
                 break

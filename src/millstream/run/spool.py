@@ -124,11 +124,12 @@ class Receiver(threading.Thread):
         self.forget([piece for piece in there if piece.number < taken])
         rest = [piece for piece in there if piece.number >= taken]
         self._number = taken + len(rest)
-        if [piece.number for piece in rest] != list(range(taken, max(self._number, self._count()))):
+        end = max(self._number, self._count())
+        numbers = [piece.number for piece in rest]
+        if len(numbers) != end - taken or numbers != list(range(taken, end)):
             raise CheckpointError(
-                f"spool {self.directory} is damaged: it should hold pieces {taken} to "
-                f"{max(self._number, self._count()) - 1} and holds "
-                f"{[piece.number for piece in rest]}; what they held was received but not yet "
+                f"spool {self.directory} is damaged: it should hold pieces {taken} to {end - 1} "
+                f"and holds {numbers}; what they held was received but not yet "
                 "processed. To go on without it remove the directory"
             )
         for piece in rest:

@@ -116,6 +116,8 @@ class OpenFile:
         """One record batch of the file."""
         found = self._shelves.get(index)
         if found is None:
+            if index >= self._reader.num_record_batches:
+                raise CheckpointError(f"a state segment has no part {index}; it is damaged")
             found = self._shelves[index] = Shelf(self, self._reader.get_batch(index))
         return found
 

@@ -39,6 +39,7 @@ from millstream.state.places import (
     strangers,
 )
 from millstream.state.segments import write_durably
+from millstream.state.values import OF_FAMILY, OF_OPERATOR, WHOLE, Program
 
 _PARTS = ("manifests", "state", "staged", "dead", "sources", "spool")
 SCRATCH = "spark"  # what Spark keeps on disk while it runs; removed without being looked at
@@ -176,10 +177,26 @@ class Checkpoint:
             program = msgspec.json.decode(read_regular(path), type=dict[str, Any])
             if program.pop("checksum", None) != checksum(program):
                 raise msgspec.DecodeError("its checksum does not match")
+            msgspec.convert(program, Program)  # types and ranges; what is kept is what was written
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise CheckpointError(
                 f"{path} is damaged ({error}); run `millstream doctor {self.path}`"
             ) from error
+        return program
+
+    def read_whole_program(self) -> dict[str, Any] | None:
+        """The same for who goes on with it: nothing that is needed for that is missing."""
+        program = self.read_program()
+        if program is not None:
+            missing = [name for name in WHOLE if name not in program]
+            for part, needed in (("operators", OF_OPERATOR), ("families", OF_FAMILY)):
+                for name, one in program.get(part, {}).items():
+                    missing += [f"{part}.{name}.{field}" for field in needed if field not in one]
+            if missing:
+                raise CheckpointError(
+                    f"{self.path / 'flow.json'} is damaged (it lacks {', '.join(missing)}); run "
+                    f"`millstream doctor {self.path}`"
+                )
         return program
 
     def write_program(self, program: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ import msgspec
 from millstream.errors import CheckpointError
 from millstream.state.places import read_regular
 from millstream.state.segments import Segment, SegmentFile, safe_name, write_durably
+from millstream.state.values import Count, Firing, Int64, Number, Pair, Print, Seconds
 
 FORMAT = 2
 _READ = (1, 2)  # 1: no `previous`, and outputs with whole paths
@@ -39,65 +40,65 @@ class Output(msgspec.Struct, frozen=True):
     sink: str
     staged: str
     final: str | None  # None: handed to the sink in the driver
-    rows: int
-    size: int = 0
-    checksum: int = 0
+    rows: Count
+    size: Count = 0
+    checksum: Count = 0
 
 
 class Hot(msgspec.Struct, frozen=True):
     """How events are spread over keys: their number, and the keys (as text) that had the most."""
 
-    events: int
-    keys: list[tuple[str, int]]
+    events: Count
+    keys: list[tuple[str, Count]]
 
 
 class SourceState(msgspec.Struct):
     """How far a source has been read, and how far its time has come."""
 
-    registry: int = 0  # bytes of the registry of files that are valid
-    registry_sum: int = 0  # and their checksum
-    seen: int = 0  # the same of the files that were seen, begun or not
-    seen_sum: int = 0
-    files: int = 0
-    open: dict[str, int] = {}  # file number -> offset reached, for files not yet complete
-    reached: dict[str, int] = {}  # and the latest time in each
-    prints: dict[str, list[int]] = {}  # and by what it is known again, whatever its name
-    latest: dict[str, int] = {}  # participant -> its latest time
-    seen_at: dict[str, float] = {}  # wall-clock time a participant was last heard of
-    heard: float = 0.0  # the same of anybody
-    top: int | None = None  # the latest time of all
-    watermark: int | None = None  # None: it holds nothing back
+    registry: Count = 0  # bytes of the registry of files that are valid
+    registry_sum: Count = 0  # and their checksum
+    seen: Count = 0  # the same of the files that were seen, begun or not
+    seen_sum: Count = 0
+    files: Count = 0
+    open: dict[Number, Count] = {}  # file number -> offset reached, for files not yet complete
+    reached: dict[Number, Int64] = {}  # and the latest time in each
+    prints: dict[Number, Print] = {}  # and by what it is known again, whatever its name
+    latest: dict[str, Int64] = {}  # participant -> its latest time
+    seen_at: dict[str, Seconds] = {}  # wall-clock time a participant was last heard of
+    heard: Seconds = 0.0  # the same of anybody
+    top: Int64 | None = None  # the latest time of all
+    watermark: Int64 | None = None  # None: it holds nothing back
     ended: bool = False
-    extra: dict[str, Any] = {}
+    extra: dict[str, Int64] = {}
 
 
 class Manifest(msgspec.Struct):
     """The state after a batch."""
 
-    batch: int
-    at: float = 0.0
-    format: int = FORMAT
+    batch: Int64
+    at: Seconds = 0.0
+    format: Int64 = FORMAT
     previous: str = ""  # digest of the manifest of the batch before
     sources: dict[str, SourceState] = {}
-    closed: dict[str, int] = {}  # operator -> last window end that has left, in microseconds
-    segments: dict[str, dict[str, dict[str, list[Segment]]]] = {}  # operator, table, shard
+    closed: dict[str, Int64] = {}  # operator -> last window end that has left, in microseconds
+    segments: dict[str, dict[str, dict[Number, list[Segment]]]] = {}  # operator, table, shard
     files: dict[str, SegmentFile] = {}
-    watermarks: dict[str, int] = {}  # operator -> how far its input has come, for good
-    ledger: dict[str, dict[str, int]] = {}
-    firing: dict[str, list[int]] = {}  # operator -> when it gave early results last
+    watermarks: dict[str, Int64] = {}  # operator -> how far its input has come, for good
+    ledger: dict[str, dict[str, Int64]] = {}
+    firing: dict[str, Firing] = {}  # operator -> when it gave early results last
     strategies: dict[str, str] = {}  # operator -> how its windows slid last
     rates: dict[str, dict[str, Any]] = {}  # family -> whether it keeps panes or values, and why
-    rung: dict[str, int] = {}  # updater -> wall clock up to which its timers have fired
-    due: dict[str, list[int]] = {}  # updater -> next event time and wall clock it waits for
-    worked: dict[str, int] = {}  # updater -> how far it came beyond the end of the input
-    carried: dict[str, int] = {}  # updater of a cycle -> events left over for the next batch
-    readers: dict[str, int] = {}  # source -> tasks that read it in this batch
-    memos: dict[str, dict[str, Any]] = {}  # operator -> what else it needs for the next batch
+    rung: dict[str, Int64] = {}  # updater -> wall clock up to which its timers have fired
+    due: dict[str, Pair] = {}  # updater -> next event time and wall clock it waits for
+    worked: dict[str, Int64] = {}  # updater -> how far it came beyond the end of the input
+    carried: dict[str, Count] = {}  # updater of a cycle -> events left over for the next batch
+    readers: dict[str, Count] = {}  # source -> tasks that read it in this batch
+    memos: dict[str, dict[str, Int64]] = {}  # operator -> what else it needs for the next batch
     hot: dict[str, Hot] = {}  # updater -> its most frequent keys, in its last batch with events
     outputs: list[Output] = []
     written: dict[str, str] = {}  # Parquet sink -> the columns of its files (an Arrow schema)
-    dead: int = 0  # dead letters so far
-    windows: int = 0  # results so far
+    dead: Count = 0  # dead letters so far
+    windows: Count = 0  # results so far
     complete: bool = False  # all input read and all windows closed
 
 
@@ -157,6 +158,9 @@ def _check_content(path: Path, manifest: Manifest) -> None:
         parts = PurePosixPath(name).parts
         if name != file.file or name.startswith("/") or ".." in parts or "\0" in name:
             raise CheckpointError(f"manifest {path} names {file.file!r} outside of the state")
+    for step, account in manifest.ledger.items():
+        if "offered" not in account:
+            raise CheckpointError(f"manifest {path} has an account of {step!r} without its input")
     for tables in manifest.segments.values():
         for shards in tables.values():
             for segments in shards.values():
@@ -164,6 +168,10 @@ def _check_content(path: Path, manifest: Manifest) -> None:
                     if segment.file not in manifest.files:
                         raise CheckpointError(
                             f"manifest {path} uses {segment.file!r}, which it does not list"
+                        )
+                    if segment.rows > manifest.files[segment.file].size:
+                        raise CheckpointError(
+                            f"manifest {path} has more rows in {segment.file!r} than that has bytes"
                         )
 
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from millstream.errors import CheckpointError, RunError
 from millstream.state.places import create_new, read_regular
+from millstream.state.values import Count, Int64
 
 _LONGEST_NAME = 120
 
@@ -29,18 +30,18 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     """Where the rows of one shard lie: a record batch of a file, and the panes they span."""
 
     file: str
-    index: int
-    rows: int
-    low: int  # the smallest and largest pane
-    high: int
+    index: Count
+    rows: Count
+    low: Int64  # the smallest and largest pane
+    high: Int64
 
 
 class SegmentFile(msgspec.Struct, frozen=True, array_like=True):
     """A whole file, for checking and for deleting it once nothing refers to it."""
 
     file: str
-    size: int
-    checksum: int
+    size: Count
+    checksum: Count
 
 
 def write_segment(root: Path, name: str, table: pa.Table) -> tuple[SegmentFile, dict[int, Segment]]:
@@ -102,15 +103,27 @@ def read_segments(
     root: Path, segments: Iterable[Segment], files: dict[str, SegmentFile]
 ) -> list[pa.Table]:
     """The rows of these segments, memory-mapped; a damaged file is refused by name."""
-    by_file: dict[str, list[int]] = {}
+    by_file: dict[str, list[Segment]] = {}
     for segment in segments:
-        by_file.setdefault(segment.file, []).append(segment.index)
+        by_file.setdefault(segment.file, []).append(segment)
     tables = []
-    for name, indices in by_file.items():
+    for name, several in by_file.items():
         reader = _open(str(root / name), files[name].size, files[name].checksum)
-        batches = [reader.get_batch(index) for index in sorted(indices)]
-        tables.append(pa.Table.from_batches(batches))
+        several.sort(key=lambda segment: segment.index)
+        tables.append(pa.Table.from_batches([_rows_of(reader, one, root) for one in several]))
     return tables
+
+
+def _rows_of(reader: pa.ipc.RecordBatchFileReader, segment: Segment, root: Path) -> pa.RecordBatch:
+    if segment.index < reader.num_record_batches:
+        batch = reader.get_batch(segment.index)
+        if batch.num_rows == segment.rows:
+            return batch
+    raise CheckpointError(
+        f"state segment {root / segment.file} does not have the {segment.rows} rows in part "
+        f"{segment.index} that its manifest says it has; `millstream doctor` names the last good "
+        "batch"
+    )
 
 
 @lru_cache(maxsize=512)
