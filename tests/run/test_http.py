@@ -20,7 +20,7 @@ import pytest
 
 import millstream as ms
 from millstream.errors import ConfigError
-from millstream.run import posting, spool, taken
+from millstream.run import posting, runner, spool, taken
 from millstream.run.posts import PostReceiver
 from millstream.run.received import SpoolTracker
 from millstream.state.manifests import SourceState
@@ -371,3 +371,37 @@ def listens(port: int) -> bool:
 def written(tmp: Path) -> list[int]:
     files = (tmp / "out").glob("part-*") if (tmp / "out").exists() else ()
     return [json.loads(line)["n"] for path in files for line in path.read_text().splitlines()]
+
+
+def test_ports_and_tokens_are_looked_at_before_spark_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*_: Any) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.delenv("MILLSTREAM_INPUT_TOKEN", raising=False)
+    monkeypatch.setattr(runner, "open_session", started)
+    monkeypatch.setattr(runner, "check_surroundings", lambda settings: None)
+
+    def said(*specs: ms.Http) -> str:
+        flow = ms.Flow("posted")
+        for number, spec in enumerate(specs):
+            flow.source(spec, name=f"in{number}").sink(ms.Memory())
+        with pytest.raises(ConfigError) as caught:
+            flow.start(tmp_path / "ck")
+        return str(caught.value)
+
+    port = free_port()
+    same = [ms.Http(port, schema="n bigint"), ms.Http(port, schema="n bigint")]
+    assert "choose another port" in said(*same)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        assert "choose another port" in said(ms.Http(other.getsockname()[1], schema="n bigint"))
+    assert "needs a token" in said(ms.Http(port, host="0.0.0.0", schema="n bigint"))
+    assert "cannot be read" in said(
+        ms.Http(port, schema="n bigint", token_file=str(tmp_path / "none"))
+    )
+    monkeypatch.setenv("MILLSTREAM_INPUT_TOKEN", TOKEN)
+    assert "give an address" in said(ms.Http(port, host="192.0.2.1", schema="n bigint"))
+    weak = ms.Http(port, schema="n bigint", token_env="WEAK")
+    monkeypatch.setenv("WEAK", "short")
+    assert "at least 16 printable" in said(weak)

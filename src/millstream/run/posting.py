@@ -12,7 +12,7 @@ import errno
 import hmac
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -193,11 +193,6 @@ class PostServer:
     def __init__(self, taking: Taking, spec: Http) -> None:
         self.spec = spec
         token = _token(spec)
-        if token is None and not is_local(spec.host):
-            raise ConfigError(
-                f"Http(host={spec.host!r}) takes records from other machines, which needs a token: "
-                f"set {spec.token_env} or give token_file=, or listen on 127.0.0.1"
-            )
         rules = Rules(host=spec.host)
         config = uvicorn.Config(
             Attending(_Door(Posted(taking, spec.route, token), rules)),
@@ -219,17 +214,7 @@ class PostServer:
 
     def bind(self) -> None:
         """Take the port; whoever connects from now on is answered once it serves."""
-        spec = self.spec
-        try:
-            family = socket.getaddrinfo(spec.host, spec.port, type=socket.SOCK_STREAM)[0][0]
-            self._socket = socket.create_server((spec.host, spec.port), family=family)
-        except OSError as error:
-            taken = error.errno == errno.EADDRINUSE
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-            raise ConfigError(
-                f"Http({spec.port}, host={spec.host!r}): cannot listen there ({reason}); "
-                + ("choose another port" if taken else "give an address of this machine")
-            ) from None
+        self._socket = _listen(self.spec)
 
     def serve(self) -> None:
         """Take requests until it is stopped."""
@@ -242,8 +227,39 @@ class PostServer:
         self._server.should_exit = True
 
 
+def check_places(specs: Iterable[Http]) -> None:
+    """All ports can be had, and tokens are there: asked before anything else is started."""
+    with contextlib.ExitStack() as held:
+        for spec in specs:
+            _token(spec)
+            held.enter_context(_listen(spec))
+
+
+def _listen(spec: Http) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(spec.host, spec.port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((spec.host, spec.port), family=family)
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise ConfigError(
+            f"Http({spec.port}, host={spec.host!r}): cannot listen there ({reason}); "
+            + ("choose another port" if taken else "give an address of this machine")
+        ) from None
+
+
 def _token(spec: Http) -> str | None:
-    """The token from a file or the environment; none is ever shown."""
+    """The token, which who takes records from other machines needs; none is ever shown."""
+    token = _given_token(spec)
+    if token is None and not is_local(spec.host):
+        raise ConfigError(
+            f"Http(host={spec.host!r}) takes records from other machines, which needs a token: "
+            f"set {spec.token_env} or give token_file=, or listen on 127.0.0.1"
+        )
+    return token
+
+
+def _given_token(spec: Http) -> str | None:
     if spec.token_file is not None:
         return find_token(Path(spec.token_file))
     token = os.environ.get(spec.token_env, "").strip()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millstream.api.sinks import Redis
+from millstream.api.sources import Http
 from millstream.errors import MillstreamError, RunError
 from millstream.graph import nodes as graph
 from millstream.io.mirrors import require_redis
@@ -404,6 +405,15 @@ def plan_flow(flow: Flow, checkpoint: Path | None = None) -> Plan:
     return make_plan(flow.name, flow.nodes, formats, *known_panes(checkpoint))
 
 
+def _check_ports(plan: Plan) -> None:
+    """Who takes records over HTTP can have its port and its token."""
+    specs = [node.spec for node in plan.sources() if isinstance(node.spec, Http)]
+    if specs:
+        from millstream.run.posting import check_places  # a web server, for who wants one
+
+        check_places(specs)
+
+
 def start(flow: Flow, checkpoint: Path, settings: Settings) -> Handle:
     """Check everything, take the checkpoint, and run on a thread."""
     plan = plan_flow(flow, checkpoint)
@@ -418,6 +428,7 @@ def start(flow: Flow, checkpoint: Path, settings: Settings) -> Handle:
             check_program(plan, place, settings.shards, 1, settings.remove)
         check_owners(plan, program)
         place.latest()
+        _check_ports(plan)
         return Handle(Engine(plan, place, settings), settings, flow.name)
     except BaseException:
         place.close()
