@@ -36,6 +36,7 @@ from millstream.run.tracking import Probe, directly
 from millstream.state.manifests import SourceState
 
 _ROW_BYTES = 64.0  # assumed until rows have been seen
+_GUESSED = 1.25  # times as many rows as were guessed, up to which a file is read at once
 _STORED_ROW = 16.0  # the same for what a row of a parquet file takes
 _LEAST_ROWS = 1_000  # a piece with fewer is not worth a task of its own
 _FIRST_SHARE = 8  # so small a part of a batch goes to a file while nobody's pace is known
@@ -278,7 +279,11 @@ class FilesTracker:
         chosen = [(file, amount) for file, amount in zip(files, much, strict=True) if amount]
         if self._merged:
             chosen.sort(key=lambda one: how_far(one[0]))
-        yield from chosen[: self.spec.max_files_per_batch or len(chosen)]
+        most = self.spec.max_files_per_batch
+        if most is not None and most < len(chosen):  # these alone share what a batch may take
+            files = [file for file, _ in chosen[:most]]
+            chosen = list(zip(files, self._amounts(files, budget, rows), strict=True))
+        yield from ((file, amount) for file, amount in chosen if amount)
         self.unread[:count] = [file for file in self.unread[:count] if file.number is None]
 
     def _waiting_files(self, count: int, budget: int) -> list[Known]:
@@ -367,7 +372,10 @@ class FilesTracker:
     def _read(self, file: Known, much: int, piece: int) -> list[Split]:
         """Pieces of one file, which is then read so far."""
         if file.number is None:
+            whole = much >= file.end  # of a file whose rows were only guessed
             self._begin(file)
+            if whole and file.end <= much * _GUESSED:
+                much = file.end
         assert file.number is not None
         try:
             cut = self._cut(file, file.number, min(file.end, file.offset + much), piece)
