@@ -29,6 +29,7 @@ NAMES = (
     "updates",
     "slates",
     "http",
+    "scale",
 )
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"

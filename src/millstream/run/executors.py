@@ -51,7 +51,7 @@ class InProcess:
         items = [
             item
             for number, splits in enumerate(parts)
-            for item in Task(self.plan, batch, 0, number).ingest(splits)
+            for item in self._ingest(batch, number, splits)
         ]
         for level in range(1, self.plan.depth + 1):
             routed: list[list[Item]] = [[] for _ in range(batch.parallelism)]
@@ -60,9 +60,15 @@ class InProcess:
             items = [
                 item
                 for number, mine in enumerate(routed)
-                for item in Task(self.plan, batch, level, number).keyed(mine)
+                for item in self._keyed(batch, level, number, mine)
             ]
         return items
+
+    def _ingest(self, batch: Batch, part: int, splits: list[AnySplit]) -> Iterable[Item]:
+        return Task(self.plan, batch, 0, part).ingest(splits)
+
+    def _keyed(self, batch: Batch, level: int, part: int, items: list[Item]) -> Iterable[Item]:
+        return Task(self.plan, batch, level, part).keyed(items)
 
     def probe(
         self, source: str, look: Callable[[Iterable[str]], list[T]], paths: list[str]
