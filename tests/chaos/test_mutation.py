@@ -17,9 +17,10 @@ import millstream as ms
 from millstream.io import writers
 from millstream.operators.batch import Batch
 from millstream.run import engine as engines
-from millstream.run import publishing
+from millstream.run import owning, publishing
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
+from millstream.run.letters import Letters
 from millstream.run.runner import plan_flow
 from millstream.run.sources import make_tracker
 from millstream.run.splits import AnySplit, Item
@@ -231,7 +232,7 @@ def no_lock(patch: Patch) -> None:
 
 
 def no_dead_letters(patch: Patch) -> None:
-    patch.setattr(Engine, "_write_dead", lambda self, stem, dead: Path())
+    patch.setattr(Letters, "write", lambda self, plan, stem, dead: Path())
 
 
 def no_checksums(patch: Patch) -> None:
@@ -249,7 +250,7 @@ def no_discarding(patch: Patch) -> None:
         for path in (directory / writers.STAGING).glob("*-*"):
             path.rename(directory / f"part-{path.name}")
 
-    patch.setattr(engines, "discard_staged", publish_all)
+    patch.setattr(owning, "discard_staged", publish_all)
 
 
 MUTATIONS: list[tuple[Callable[[Patch], None], Check]] = [

@@ -10,36 +10,32 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any, TypeVar
-
-import msgspec
 
 from millstream.api.sinks import FileSink
 from millstream.durations import text
 from millstream.errors import RunError
-from millstream.io.claims import Claim, Lease
-from millstream.io.writers import discard_staged
-from millstream.operators.batch import Batch, Control, held_back
-from millstream.operators.protocol import Done, Known
-from millstream.ops.chunks import OFFSET_BITS, concat, decode_block, in_place
-from millstream.ops.lateness import Extent, check_participants, out_of_order
-from millstream.ops.progress import BEGIN, END, Reached, merge_reached
+from millstream.operators.batch import Batch, Control
+from millstream.operators.protocol import Known
+from millstream.ops.chunks import concat, decode_block, in_place
+from millstream.ops.lateness import Extent, out_of_order
 from millstream.ops.records import DeadLetter
 from millstream.plan.stages import Plan
-from millstream.run import failing, fitting
-from millstream.run import ledger as books
+from millstream.run import fitting
 from millstream.run.adopting import adopt, without_dropped
 from millstream.run.arrival import ArrivalClock
+from millstream.run.committing import next_manifest
 from millstream.run.executors import Executor
 from millstream.run.faults import crash_point
 from millstream.run.handing import Hands
+from millstream.run.letters import Letters
 from millstream.run.mirroring import Mirrors
-from millstream.run.program import check_owners, check_program, owner_of, renew_lease
+from millstream.run.owning import Owned
+from millstream.run.program import check_owners, check_program, renew_lease
 from millstream.run.publishing import publish, recover, stage_delivery
 from millstream.run.sources import make_tracker, progress_of
 from millstream.run.splits import AnySplit, Item
@@ -49,7 +45,6 @@ from millstream.run.tracking import Tracker
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import Manifest, SourceState
-from millstream.state.segments import write_durably
 
 _SMALL = 20_000  # rows a single task handles faster than two and an exchange
 _FIRST_ROWS = 200_000
@@ -88,13 +83,14 @@ class Engine:
         self.last_rows = 0
         self.manifest = Manifest(-1)
         self.trackers: dict[str, Tracker] = {}
+        self.letters = Letters(checkpoint.path / "dead", settings, self.trackers)
         self.notes: list[str] = []
         self.spreading = Spreading()
         self.ordered: dict[str, int] = {}  # sources read in order, up to which batch
         self.readers: dict[str, int] = {}  # tasks that read each source in the last batch
         self.mirrors: Mirrors | None = None
         self.hands = Hands(settings.function_micros)
-        self._claims: list[Claim] = []
+        self._owned = Owned()
         self._dropped = False  # state was dropped, and no manifest says so yet
         self._to_deliver: dict[str, Any] = {sink.name: sink.spec for sink in plan.sinks()}
 
@@ -109,7 +105,7 @@ class Engine:
         latest = self.checkpoint.latest()
         before, self._lease = renew_lease(self.checkpoint, program)
         newest = latest.batch if latest is not None else -1
-        self._claims = self._claim(self.plan, program, before, newest)
+        self._owned = self._owned.take(self.plan, program, self._lease, before, newest)
         self.mirrors = self._make_mirrors(self.plan, program)
         self._to_deliver.update(self.mirrors.rows)
         self.mirrors.check()
@@ -128,8 +124,7 @@ class Engine:
             self.mirrors.publish(self.manifest, self.checkpoint.before(latest))
         self.checkpoint.discard_uncommitted(self.manifest.batch)
         self.checkpoint.discard_delivered()
-        for claim in self._claims:
-            discard_staged(claim.directory)
+        self._owned.discard_staged()
         self._steady.raise_to(int(self.manifest.at * 1e6) + 1)
         self.started = self.wall()
         for number, node in enumerate(self.plan.sources()):
@@ -162,25 +157,26 @@ class Engine:
         check_owners(plan, known)
         program, notes = adopt(plan, known, self.manifest)
         mirrors = self._make_mirrors(plan, program)
-        claims: list[Claim] = []
+        owned = self._owned
         try:
             mirrors.check()
             prepare()
             if dry_run:
                 mirrors.close()
                 return notes
-            claims = self._claim(plan, program, self._lease, self.manifest.batch)
+            newest = self.manifest.batch
+            owned = self._owned.take(plan, program, self._lease, self._lease, newest)
             crash_point("before-switch", self.manifest.batch)
             self._patiently(lambda: self.checkpoint.write_program(program))
         except BaseException:
             mirrors.close()
-            _release(claim for claim in claims if claim not in self._claims)
+            owned.release(but=self._owned)
             raise
         crash_point("after-switch", self.manifest.batch)
         if self.mirrors is not None:
             self.mirrors.close()
-        _release(claim for claim in self._claims if claim not in claims)
-        self.plan, self.mirrors, self._claims = plan, mirrors, claims
+        self._owned.release(but=owned)
+        self.plan, self.mirrors, self._owned = plan, mirrors, owned
         self._to_deliver = {sink.name: sink.spec for sink in plan.sinks()} | mirrors.rows
         self._follow(program)
         self.watermarks = {n: at for n, at in self.watermarks.items() if n in plan.levels}
@@ -200,7 +196,7 @@ class Engine:
         if self.mirrors is not None:
             self.mirrors.close()
         self.hands.close()
-        _release(self._claims)
+        self._owned.release()
         self.checkpoint.close()
         if lost:
             raise RunError("; ".join(lost))
@@ -217,30 +213,10 @@ class Engine:
                 lost.append(str(error))
         return lost
 
-    def _claim(
-        self, plan: Plan, program: dict[str, Any], before: Lease, newest: int
-    ) -> list[Claim]:
-        """Take every output directory for this run, before anything is written there."""
-        held = {claim.directory: claim for claim in self._claims}
-        claims: list[Claim] = []
-        try:
-            for sink in plan.sinks():
-                if isinstance(sink.spec, FileSink):
-                    claim = held.get(sink.spec.directory)
-                    if claim is None:
-                        claim = Claim(sink.spec.directory, owner_of(program), self._lease)
-                        claim.take(before, newest)
-                    claims.append(claim)
-        except BaseException:
-            _release(claim for claim in claims if claim.directory not in held)
-            raise
-        return claims
-
     def _check_claims(self) -> None:
         """Neither the checkpoint nor an output directory has been taken by another run."""
         self.checkpoint.check_lock()
-        for claim in self._claims:
-            claim.check()
+        self._owned.check()
 
     # -- one batch ------------------------------------------------------------------------------
 
@@ -403,15 +379,14 @@ class Engine:
     def _discard(self, batch: Batch) -> None:
         """Remove what a batch wrote that will not be committed."""
         self.checkpoint.discard_uncommitted(batch.number - 1)
-        for claim in self._claims:
-            discard_staged(claim.directory)
+        self._owned.discard_staged()
 
     # -- committing -----------------------------------------------------------------------------
 
     def _commit(self, batch: Batch, controls: list[Control], items: list[Item]) -> None:
         manifest = self._patiently(lambda: self._next_manifest(batch, controls))
         dead = [letter for control in controls for letter in control.dead]
-        self._check_dead(manifest, dead)
+        self.letters.check(self.plan, self.manifest, manifest, dead)
         self._patiently(lambda: self._write(batch, manifest, dead, items))
         before, self.manifest, self._dropped = self.manifest, manifest, False
         crash_point("after-manifest", batch.number)
@@ -442,162 +417,21 @@ class Engine:
                 staged.append(self._stage(batch, sink, blocks))
         manifest.outputs = files + staged
         if dead:
-            self._write_dead(f"{batch.number:08d}", dead)
+            self.letters.write(self.plan, f"{batch.number:08d}", dead)
         crash_point("dead-letters-written", batch.number)
         crash_point("before-manifest", batch.number)
         self._check_claims()
         self.checkpoint.commit(manifest)
 
     def _next_manifest(self, batch: Batch, controls: list[Control]) -> Manifest:
-        old = self.manifest
-        ended = all(tracker.ended for tracker in self.trackers.values())
-        manifest = Manifest(
-            batch=batch.number,
-            at=self.wall(),
-            closed=dict(old.closed),
-            segments={
-                op: {t: dict(s) for t, s in tables.items()} for op, tables in old.segments.items()
-            },
-            strategies=dict(old.strategies),
-            rates=dict(old.rates),
-            firing=dict(old.firing),
-            readers=self.readers,
-            written=fitting.agreed(old.written, controls)[0],
-            hot=dict(old.hot),
-            ledger={step: dict(account) for step, account in old.ledger.items()},
-            dead=old.dead + sum(len(control.dead) for control in controls),
-            windows=old.windows + sum(control.results for control in controls),
+        manifest, self.watermarks = next_manifest(
+            self.plan, self._known(), batch, controls, self.trackers, self.readers
         )
-        held = any(control.holds for control in controls) or batch.holds
-        manifest.complete = ended and not held
-        files = dict(old.files)
-        for control in controls:
-            files.update({file.file: file for file in control.files})
-            manifest.outputs.extend(control.outputs)
-            for step, counts in control.ledger.items():
-                books.add(manifest.ledger, step, counts)
-            for operator, tables in control.segments.items():
-                for table, shards in tables.items():
-                    into = manifest.segments.setdefault(operator, {}).setdefault(table, {})
-                    into.update(shards)
-                    for shard in [s for s, segments in shards.items() if not segments]:
-                        into.pop(shard, None)
-        books.check(manifest.ledger)
-        used = {
-            segment.file
-            for tables in manifest.segments.values()
-            for shards in tables.values()
-            for segments in shards.values()
-            for segment in segments
-        }
-        manifest.files = {name: files[name] for name in sorted(used)}
-        self._advance(batch, controls, manifest, ended)
         return manifest
-
-    def _advance(
-        self, batch: Batch, controls: list[Control], manifest: Manifest, ended: bool
-    ) -> None:
-        """Move sources and operators on to where this batch brought them."""
-        wall = self.wall()
-        progress = {}
-        reports = merge_reached(control.reached for control in controls if control.level == 0)
-        for node in self.plan.sources():
-            before = self.manifest.sources.get(node.name) or SourceState()
-            report = reports.get(node.name, Reached())
-            seen = batch.progress[node.name].seen(report)
-            most = self.settings.max_participants
-            check_participants(node.name, node.spec.participant, seen.latest, most)
-            tracker = self.trackers[node.name]
-            tracker.reached(report.files, batch.now)
-            state = SourceState(seen_at=dict(before.seen_at), heard=before.heard)
-            tracker.save(state)
-            state.seen_at.update(dict.fromkeys(report.latest, wall))
-            if report.top > BEGIN:
-                state.heard = wall
-            state.latest, state.top = seen.latest, None if seen.top == BEGIN else seen.top
-            state.ended = tracker.ended
-            state.watermark = progress[node.name] = seen.watermark()
-            manifest.sources[node.name] = state
-        holds = held_back(batch.holds, *(control.holds for control in controls))
-        self.watermarks = self.plan.watermarks(progress, holds, self.manifest.watermarks)
-        manifest.watermarks = dict(self.manifest.watermarks)
-        manifest.watermarks.update(
-            {name: at for name, at in self.watermarks.items() if BEGIN < at < END}
-        )
-        known, done = self._known(), Done(batch, controls, self.watermarks, ended)
-        for operator in self.plan.operators.values():
-            operator.settle(known, done, manifest)
 
     def _stage(self, batch: Batch, sink: str, blocks: list[bytes]) -> Any:
         table = in_place(concat([decode_block(block) for block in blocks]))
         return stage_delivery(self.checkpoint.path / "staged", batch.number, sink, table)
-
-    def _check_dead(self, manifest: Manifest, dead: list[DeadLetter]) -> None:
-        """Stop before the commit if too much failed, or at the end if a step failed on all."""
-        limit, grace = self.settings.dead_letter_limit, self.settings.dead_letter_grace
-        if limit >= 1:
-            return
-        sources = (manifest.ledger.get(node.name, {}) for node in self.plan.sources())
-        offered = sum(account.get("offered", 0) for account in sources)
-        whole = failing.Share(manifest.dead, offered, "records")
-        share = failing.too_many(manifest.ledger, whole, dead, limit, grace)
-        if share is not None:
-            where = self._write_dead(f"rejected-{manifest.batch:08d}", dead)
-            raise RunError(
-                f"{share} are dead letters, more than the limit of {limit:.1%}: "
-                f"{failing.most_frequent(dead)}. Batch {manifest.batch} was not committed; its "
-                f"dead letters are in {where}. Correct the function or the data, or raise "
-                "dead_letter_limit"
-            )
-        if manifest.complete:
-            share = failing.all_failed(manifest.ledger, (node.name for node in self.plan.nodes))
-            if share is not None:
-                raise self._failed_on_all(manifest, share, dead)
-
-    def _failed_on_all(
-        self, manifest: Manifest, share: failing.Share, dead: list[DeadLetter]
-    ) -> RunError:
-        """Below the grace too: a flow in which nothing went well must not look complete."""
-        if dead:
-            self._write_dead(f"rejected-{manifest.batch:08d}", dead)
-        earlier = failing.errors_in(self.checkpoint.path / "dead", share.step)
-        now = (letter.error for letter in dead if letter.operator == share.step)
-        error = next(chain(earlier, now), "")
-        again = "run the same command again"
-        if self.manifest.ledger.get(share.step or "", {}).get("offered"):
-            again = "start with a new checkpoint, as what failed in earlier batches is committed"
-        return RunError(
-            f"{share.step!r} failed on all its input, {share}; the first error: {error}. Batch "
-            f"{manifest.batch} was not committed; the dead letters are in "
-            f"{self.checkpoint.path / 'dead'}. Correct the function or the data and {again}; "
-            "dead_letter_limit=1 lets it end"
-        )
-
-    def _write_dead(self, stem: str, dead: list[DeadLetter]) -> Path:
-        sources = {self.plan.number(node): node.name for node in self.plan.sources()}
-        lines = [
-            msgspec.json.encode(
-                {
-                    "operator": letter.operator,
-                    "error": letter.error,
-                    "raw": letter.raw,
-                    "source": sources.get(letter.source),
-                    **self._place(sources.get(letter.source), letter.position),
-                }
-            )
-            for letter in dead
-        ]
-        path = self.checkpoint.path / "dead" / f"{stem}.jsonl"
-        write_durably(path, b"\n".join(lines) + b"\n")
-        return path
-
-    def _place(self, source: str | None, position: int) -> dict[str, Any]:
-        """Where a record stands: its file and offset if it has them."""
-        files = getattr(self.trackers.get(source or ""), "files", None)
-        number, offset = position >> OFFSET_BITS, position & ((1 << OFFSET_BITS) - 1)
-        if files is not None and number < len(files):
-            return {"file": files[number].path, "offset": offset}
-        return {"offset": position}
 
     # -- sizes ----------------------------------------------------------------------------------
 
@@ -613,11 +447,6 @@ class Engine:
             factor = self.settings.batch_seconds / max(self.last_seconds, 1e-3)
             target = int(self.rows_target * min(2.0, max(0.5, factor)))
             self.rows_target = min(self.settings.batch_rows, max(1_000, target))
-
-
-def _release(claims: Iterable[Claim]) -> None:
-    for claim in claims:
-        claim.release()
 
 
 def _jumbled(batch: Batch, controls: list[Control]) -> set[str]:

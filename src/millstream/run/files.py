@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, takewhile
 from pathlib import Path
+from typing import Any
 
 from millstream.api.sources import Files
 from millstream.durations import micros
@@ -22,6 +23,7 @@ from millstream.io.firsts import Peek, first_times
 from millstream.io.formats import READER, Format
 from millstream.io.prints import NOTHING
 from millstream.io.readers import Split, available_end, is_gzip, last_line_end, plan_splits
+from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.progress import BEGIN, END, Horizon
 from millstream.run.lengths import Lengths
 from millstream.run.listing import Inode, Seen, list_files, look
@@ -492,6 +494,13 @@ class FilesTracker:
     def name_of(self, file: int) -> str:
         """Its path."""
         return self.files[file].path
+
+    def place(self, position: int) -> dict[str, Any]:
+        """Its file, and where in it."""
+        number, offset = position >> OFFSET_BITS, position & ((1 << OFFSET_BITS) - 1)
+        if number < len(self.files):
+            return {"file": self.files[number].path, "offset": offset}
+        return {"offset": position}
 
     def save(self, state: SourceState) -> None:
         """Offsets of files that go on; complete ones are only named in the registry."""

@@ -7,7 +7,7 @@ Offsets become durable with the manifest of the batch that took them, and nowher
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from millstream.ops.progress import Horizon
 from millstream.run.splits import AnySplit
@@ -60,6 +60,9 @@ class Tracker(Protocol):
     def name_of(self, file: int) -> str:
         """What people know a file by."""
 
+    def place(self, position: int) -> dict[str, Any]:
+        """Where the record at a position stands, for people."""
+
     def save(self, state: SourceState) -> None:
         """Put into a manifest what is needed to go on from here."""
 
@@ -96,6 +99,10 @@ class WithoutFiles:
     def name_of(self, file: int) -> str:
         """Pieces have numbers only."""
         return f"piece {file}"
+
+    def place(self, position: int) -> dict[str, Any]:
+        """As it is."""
+        return {"offset": position}
 
     def committed(self) -> None:
         """Nothing to forget."""

@@ -1,0 +1,112 @@
+"""The manifest of a batch, from what its tasks reported: state, accounts, progress."""
+
+from __future__ import annotations
+
+from millstream.operators.batch import Batch, Control, held_back
+from millstream.operators.protocol import Done, Known
+from millstream.ops.lateness import check_participants
+from millstream.ops.progress import BEGIN, END, Reached, merge_reached
+from millstream.plan.stages import Plan
+from millstream.run import fitting
+from millstream.run import ledger as books
+from millstream.run.tracking import Tracker
+from millstream.state.manifests import Manifest, SourceState
+
+
+def next_manifest(
+    plan: Plan,
+    known: Known,
+    batch: Batch,
+    controls: list[Control],
+    trackers: dict[str, Tracker],
+    readers: dict[str, int],
+) -> tuple[Manifest, dict[str, int]]:
+    """What a batch commits, and the watermarks it brought."""
+    old = known.manifest
+    ended = all(tracker.ended for tracker in trackers.values())
+    manifest = Manifest(
+        batch=batch.number,
+        at=known.now / 1e6,
+        closed=dict(old.closed),
+        strategies=dict(old.strategies),
+        rates=dict(old.rates),
+        firing=dict(old.firing),
+        readers=readers,
+        written=fitting.agreed(old.written, controls)[0],
+        hot=dict(old.hot),
+        ledger={step: dict(account) for step, account in old.ledger.items()},
+        dead=old.dead + sum(len(control.dead) for control in controls),
+        windows=old.windows + sum(control.results for control in controls),
+    )
+    holds = held_back(batch.holds, *(control.holds for control in controls))
+    manifest.complete = ended and not holds
+    for control in controls:
+        manifest.outputs.extend(control.outputs)
+        for step, counts in control.ledger.items():
+            books.add(manifest.ledger, step, counts)
+    books.check(manifest.ledger)
+    _store(old, controls, manifest)
+    progress = _move_sources(plan, known, batch, controls, trackers, manifest)
+    watermarks = plan.watermarks(progress, holds, old.watermarks)
+    reached = {name: at for name, at in watermarks.items() if BEGIN < at < END}
+    manifest.watermarks = {**old.watermarks, **reached}
+    done = Done(batch, controls, watermarks, ended)
+    for operator in plan.operators.values():
+        operator.settle(known, done, manifest)
+    return manifest, watermarks
+
+
+def _store(old: Manifest, controls: list[Control], manifest: Manifest) -> None:
+    """The segments that make up the state from now on, and the files they are in."""
+    manifest.segments = {
+        op: {t: dict(s) for t, s in tables.items()} for op, tables in old.segments.items()
+    }
+    files = dict(old.files)
+    for control in controls:
+        files.update({file.file: file for file in control.files})
+        for operator, tables in control.segments.items():
+            for table, shards in tables.items():
+                into = manifest.segments.setdefault(operator, {}).setdefault(table, {})
+                into.update(shards)
+                for shard in [s for s, segments in shards.items() if not segments]:
+                    into.pop(shard, None)
+    used = {
+        segment.file
+        for tables in manifest.segments.values()
+        for shards in tables.values()
+        for segments in shards.values()
+        for segment in segments
+    }
+    manifest.files = {name: files[name] for name in sorted(used)}
+
+
+def _move_sources(
+    plan: Plan,
+    known: Known,
+    batch: Batch,
+    controls: list[Control],
+    trackers: dict[str, Tracker],
+    manifest: Manifest,
+) -> dict[str, int | None]:
+    """Bring sources to where this batch brought them; gives their watermarks."""
+    wall = known.now / 1e6
+    progress: dict[str, int | None] = {}
+    reports = merge_reached(control.reached for control in controls if control.level == 0)
+    for node in plan.sources():
+        before = known.manifest.sources.get(node.name) or SourceState()
+        report = reports.get(node.name, Reached())
+        seen = batch.progress[node.name].seen(report)
+        most = known.settings.max_participants
+        check_participants(node.name, node.spec.participant, seen.latest, most)
+        tracker = trackers[node.name]
+        tracker.reached(report.files, batch.now)
+        state = SourceState(seen_at=dict(before.seen_at), heard=before.heard)
+        tracker.save(state)
+        state.seen_at.update(dict.fromkeys(report.latest, wall))
+        if report.top > BEGIN:
+            state.heard = wall
+        state.latest, state.top = seen.latest, None if seen.top == BEGIN else seen.top
+        state.ended = tracker.ended
+        state.watermark = progress[node.name] = seen.watermark()
+        manifest.sources[node.name] = state
+    return progress

@@ -1,0 +1,90 @@
+"""Dead letters on their way into the checkpoint; and the end of a run that has too many of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import msgspec
+
+from millstream.errors import RunError
+from millstream.ops.records import DeadLetter
+from millstream.plan.stages import Plan
+from millstream.run import failing
+from millstream.run.tracking import Tracker
+from millstream.settings import Settings
+from millstream.state.manifests import Manifest
+from millstream.state.segments import write_durably
+
+
+@dataclass(frozen=True)
+class Letters:
+    """The dead letters of one run."""
+
+    directory: Path
+    settings: Settings
+    trackers: dict[str, Tracker]
+
+    def write(self, plan: Plan, stem: str, dead: list[DeadLetter]) -> Path:
+        """One line each: the step, the error, the record, and where it stands."""
+        names = {plan.number(node): node.name for node in plan.sources()}
+        lines = []
+        for letter in dead:
+            source = names.get(letter.source)
+            tracker = self.trackers.get(source or "")
+            place = (
+                {"offset": letter.position} if tracker is None else tracker.place(letter.position)
+            )
+            told = {"operator": letter.operator, "error": letter.error, "raw": letter.raw}
+            lines.append(msgspec.json.encode({**told, "source": source, **place}))
+        path = self.directory / f"{stem}.jsonl"
+        write_durably(path, b"\n".join(lines) + b"\n")
+        return path
+
+    def check(
+        self, plan: Plan, before: Manifest, manifest: Manifest, dead: list[DeadLetter]
+    ) -> None:
+        """Stop before the commit if too much failed, or at the end if a step failed on all."""
+        limit, grace = self.settings.dead_letter_limit, self.settings.dead_letter_grace
+        if limit >= 1:
+            return
+        sources = (manifest.ledger.get(node.name, {}) for node in plan.sources())
+        offered = sum(account.get("offered", 0) for account in sources)
+        whole = failing.Share(manifest.dead, offered, "records")
+        share = failing.too_many(manifest.ledger, whole, dead, limit, grace)
+        if share is not None:
+            where = self.write(plan, f"rejected-{manifest.batch:08d}", dead)
+            raise RunError(
+                f"{share} are dead letters, more than the limit of {limit:.1%}: "
+                f"{failing.most_frequent(dead)}. Batch {manifest.batch} was not committed; its "
+                f"dead letters are in {where}. Correct the function or the data, or raise "
+                "dead_letter_limit"
+            )
+        if manifest.complete:
+            share = failing.all_failed(manifest.ledger, (node.name for node in plan.nodes))
+            if share is not None:
+                raise self._failed_on_all(plan, before, manifest, share, dead)
+
+    def _failed_on_all(
+        self,
+        plan: Plan,
+        before: Manifest,
+        manifest: Manifest,
+        share: failing.Share,
+        dead: list[DeadLetter],
+    ) -> RunError:
+        """Below the grace too: a flow in which nothing went well must not look complete."""
+        if dead:
+            self.write(plan, f"rejected-{manifest.batch:08d}", dead)
+        earlier = failing.errors_in(self.directory, share.step)
+        now = (letter.error for letter in dead if letter.operator == share.step)
+        error = next(chain(earlier, now), "")
+        again = "run the same command again"
+        if before.ledger.get(share.step or "", {}).get("offered"):
+            again = "start with a new checkpoint, as what failed in earlier batches is committed"
+        return RunError(
+            f"{share.step!r} failed on all its input, {share}; the first error: {error}. Batch "
+            f"{manifest.batch} was not committed; the dead letters are in {self.directory}. "
+            f"Correct the function or the data and {again}; dead_letter_limit=1 lets it end"
+        )

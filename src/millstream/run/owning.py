@@ -1,0 +1,55 @@
+"""The output directories of a run: taken before anything is written, checked before each commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from millstream.api.sinks import FileSink
+from millstream.io.claims import Claim, Lease
+from millstream.io.writers import discard_staged
+from millstream.plan.stages import Plan
+from millstream.run.program import owner_of
+
+
+class Owned:
+    """The claims of one run on the directories of its file sinks."""
+
+    def __init__(self, claims: Iterable[Claim] = ()) -> None:
+        self.claims = list(claims)
+
+    def take(
+        self, plan: Plan, program: dict[str, Any], lease: Lease, before: Lease, newest: int
+    ) -> Owned:
+        """The directories of a plan: those that are held already, and the others taken now."""
+        held = {claim.directory: claim for claim in self.claims}
+        now = Owned()
+        try:
+            for sink in plan.sinks():
+                if isinstance(sink.spec, FileSink):
+                    claim = held.get(sink.spec.directory)
+                    if claim is None:
+                        claim = Claim(sink.spec.directory, owner_of(program), lease)
+                        claim.take(before, newest)
+                    now.claims.append(claim)
+        except BaseException:
+            now.release(but=self)
+            raise
+        return now
+
+    def check(self) -> None:
+        """No directory has been taken by another run."""
+        for claim in self.claims:
+            claim.check()
+
+    def discard_staged(self) -> None:
+        """Remove what was staged and will not be committed."""
+        for claim in self.claims:
+            discard_staged(claim.directory)
+
+    def release(self, but: Owned | None = None) -> None:
+        """Give directories back, all but those that somebody else still holds."""
+        kept = [] if but is None else but.claims
+        for claim in self.claims:
+            if claim not in kept:
+                claim.release()
