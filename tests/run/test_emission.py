@@ -483,7 +483,7 @@ def test_what_was_taken_back_is_forgotten_when_segments_are_merged() -> None:
         driver.push("in", [{"ts": second, "v": 0} for second in range(11)]).step()
         for _ in range(60):  # each changes ten results
             driver.push("in", [{"ts": second, "v": 0} for second in range(10)]).step()
-        kept = [row for row in driver.state("hours") if "sign" in row]
+        kept = [row for row in driver.state("hours") if "weight" in row]
         assert 10 <= len(kept) < 300  # of 1,210 that came
         driver.end()
         assert [(row["n"], row["most"]) for row in driver.output()] == [(611, 61)]

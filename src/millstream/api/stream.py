@@ -268,10 +268,12 @@ class KeyedStream:
         emit="early": results of open windows leave as well, by the wall clock (`every`), by records
             taken in (`every_rows`) or by event time (`every_event`: at its multiples, over the
             records before, whatever the batches), each when it has changed;
-            columns `revision` (0, 1, 2, ...) and `final` say which is which.
+            columns `revision` (0, 1, 2, ...) and `final` say which is which. Behind a step that may
+            leave out rows there is `op` as well.
         emit="delta": a result leaves when event time has passed the end of its window, and again
             when a record within the allowed lateness changes it; column `op` is "+", "u" or, if it
-            is no more or has other bounds now, "-". Windows further down take that into account.
+            is no more or has other bounds now, "-". That column is there where results leave the
+            flow. Windows further down take changes into account.
         """
         if not isinstance(window, WindowSpec):
             raise ConfigError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -98,6 +98,7 @@ class Union(Node):
 class Keyed(Node):
     """A step with state by key; some operator runs it."""
 
+    takes_events: ClassVar[bool] = False  # changes come to it as events, with the mark `op`
     in_order: bool = False  # sorted output: ranges of keys, one after the other
 
     def output_watermark(self, at: int) -> int | None:
@@ -128,6 +129,7 @@ class Windowed(Keyed):
 class Update(Keyed):
     """One slate per key, changed by a function per event."""
 
+    takes_events: ClassVar[bool] = True
     keys: tuple[tuple[str, ...], ...]  # per input
     null_keys: tuple[str, ...]  # likewise
     job: UpdateJob

@@ -160,7 +160,7 @@ class Rows:
             "check": pa.array(checks),
             "src": pa.array(np.full(len(chunk), chunk.src, np.int64)),
             "pos": pa.array(chunk.pos),
-            "weight": pa.array(chunk.signs().astype(np.int64)),
+            "weight": pa.array(chunk.weights()),
         }
         self.tables.append(pa.table(marks | {f"{_ROW}{n}": c for n, c in columns.items()}))
 
@@ -220,8 +220,6 @@ def _count(due: pa.Table, counts: Table, number: int) -> Chunk:
     sign = np.where(here, 1, -1)[turned]
     names_of = (hashes >> np.uint64(1)).astype(np.int64)[turned]
     rows, times = rows.take(pa.array(turned)), since_ts[turned]
-    if not (weight < 0).any() and not (sign < 0).any():
-        return Chunk(rows, times, names_of, number)
     return Chunk(rows, times, names_of, number, sign, since[turned])
 
 

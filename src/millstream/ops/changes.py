@@ -1,9 +1,9 @@
 """Windows over a stream of changes: what was taken back is left out, then all is as always.
 
 Not every aggregate can take a value away, and sums of floats cannot without a trace. So such a
-window keeps its values, each with the sign and the revision it came with. A change takes back all
-rows of one revision of a result, which are known by their place; what is left are the newest
-results, and states are made of these.
+window keeps its values, each with the weight it came with and the emission that gave it. A change
+takes back all rows that one emission gave of a result, which are known by their place; what is left
+are the newest results, and states are made of these.
 """
 
 from __future__ import annotations
@@ -14,43 +14,46 @@ import pyarrow as pa
 from millstream.errors import RunError
 from millstream.ops.chunks import Chunk, Int64, flat
 from millstream.ops.closing import in_order
+from millstream.ops.emitted import OLDER
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.kernels import Rows
 from millstream.ops.keys import factorize, group_by
 from millstream.ops.preparing import lift
 from millstream.ops.sessions import find_sessions
 
-_SIGNS = ("sign", "revision")
-_PLACE = ("ts", "src", "pos", "revision")
+_MARKS = ("weight", "revision", "window")
+_PLACE = ("ts", "src", "pos", "revision", "window")
 
 
 def settle(rows: pa.Table) -> pa.Table:
     """Kept rows without those that were taken back, and without those that took them back."""
-    if "sign" not in rows.column_names or not len(rows):
+    if "sign" in rows.column_names:
+        raise RunError(OLDER)
+    if "weight" not in rows.column_names or not len(rows):
         return rows
-    sign = np.asarray(flat(rows.column("sign")))
-    if sign.min() > 0:
+    weight = np.asarray(flat(rows.column("weight")))
+    if weight.min() > 0:
         return rows
     codes, _ = factorize([flat(rows.column(name)) for name in _PLACE])
     gone = np.zeros(int(codes.max()) + 1, np.bool_)
-    gone[codes[sign < 0]] = True
+    gone[codes[weight < 0]] = True
     return rows.filter(pa.array(~gone[codes]))
 
 
 def without_pairs(rows: pa.Table) -> pa.Table:
-    """Some of the kept rows without those of both signs: what they take back may lie elsewhere.
+    """Some of the kept rows without those of both weights: what they take back may lie elsewhere.
 
     The rows of one revision in one shard come in one batch, so they are all here or none is.
     """
-    if "sign" not in rows.column_names or not len(rows):
+    if "weight" not in rows.column_names or not len(rows):
         return rows
-    sign = np.asarray(flat(rows.column("sign")))
-    if sign.min() > 0 or sign.max() < 0:
+    weight = np.asarray(flat(rows.column("weight")))
+    if weight.min() > 0 or weight.max() < 0:
         return rows
     codes, _ = factorize([flat(rows.column(name)) for name in ("shard", *_PLACE)])
     given, gone = (np.zeros(int(codes.max()) + 1, np.bool_) for _ in range(2))
-    given[codes[sign > 0]] = True
-    gone[codes[sign < 0]] = True
+    given[codes[weight > 0]] = True
+    gone[codes[weight < 0]] = True
     return rows.filter(pa.array(~(given & gone)[codes]))
 
 
@@ -58,7 +61,7 @@ def unsigned(rows: pa.Table | None) -> pa.Table | None:
     """Rows that cannot be taken back any more."""
     if rows is None:
         return None
-    return rows.drop_columns([name for name in _SIGNS if name in rows.column_names])
+    return rows.drop_columns([name for name in _MARKS if name in rows.column_names])
 
 
 def lifted(family: Family, values: pa.Table | None) -> pa.Table | None:

@@ -3,6 +3,11 @@
 Chunks are what travels between the operators inside one task. `ts` (microseconds since the epoch,
 UTC) is the event time and never changes on the way; `(src, pos)` says where a record comes from, so
 that order and tie-breaks do not depend on how the input was split or batched.
+
+A chunk may hold changes: every row has a weight, +1 if it is there from now on and -1 if it was
+there and is so no more. Steps without state work on both alike, so that what was kept, left out or
+made of a row when it came is so again when it goes. What readers see of that is made where results
+leave (`ops/edges.py`).
 """
 
 from __future__ import annotations
@@ -32,11 +37,13 @@ class Chunk:
     ts: Int64
     pos: Int64
     src: int
-    sign: Int64 | None = None  # negative for rows that take away what was emitted before
-    revision: Int64 | None = None  # of a change: the batch that emitted what it adds or takes away
-    window: Int64 | None = None  # of a result not yet emitted: which window of its key it is of
+    weight: Int64 | None = None  # 1 for rows that are added, -1 for rows that are taken back
+    revision: Int64 | None = None  # of a change: the emission that gave the row
+    change: Int64 | None = None  # of a change: the emission that adds it or takes it back
+    window: Int64 | None = None  # of a result: which window of its key it is of
     order: Objects | None = None  # of a result that is to be sorted: its packed key
     due: Int64 | None = None  # when each record counts; after its time if it is late
+    moves: bool = False  # its windows have other bounds after a change: none takes another's place
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -55,13 +62,25 @@ class Chunk:
 
     def at(self, table: pa.Table, index: np.ndarray[Any, Any]) -> Chunk:
         """Other rows, each made from the record at an index of this chunk."""
-        marks = (self.sign, self.revision, self.window, self.order, self.due)
-        taken = (None if mark is None else mark[index] for mark in marks)
+        marks = (self.weight, self.revision, self.change, self.window, self.order, self.due)
+        taken: list[Any] = [None if mark is None else mark[index] for mark in marks]
+        taken.append(self.moves)
         return Chunk(table, self.ts[index], self.pos[index], self.src, *taken)
 
-    def signs(self) -> Int64:
-        """Whether every record adds (1) or takes away (negative)."""
-        return np.ones(len(self), np.int8) if self.sign is None else self.sign
+    def weights(self) -> Int64:
+        """Whether every record is added (1) or taken back (-1)."""
+        return np.ones(len(self), np.int64) if self.weight is None else self.weight
+
+    def sides(self) -> list[Chunk]:
+        """Rows that are taken back, and rows that are added: each side of a change by itself."""
+        if self.weight is None or bool((self.weight == self.weight[:1]).all()):
+            return [self]
+        return [self.take(self.weight < 0), self.take(self.weight > 0)]
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether its rows (all of them, on one side of a change) are taken back."""
+        return self.weight is not None and len(self) > 0 and int(self.weight[0]) < 0
 
     def late(self) -> Mask:
         """The records that were out of order by more than their source allows."""

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from millstream.errors import RunError
 from millstream.ops.chunks import Chunk, Int64, Mask, flat
 from millstream.ops.codec import as_key, decode_key, encode
-from millstream.ops.emission import without_mark
 from millstream.ops.holding import naming
 from millstream.ops.jobs import Family, Measure, WindowJob
 from millstream.ops.kernels import Rows
@@ -63,7 +62,6 @@ def prepare(
     """
     accounts: dict[str, Account] = {}
     takes: dict[str, Mask] = {}
-    chunk = without_mark(chunk)
     panes = family.span.pane_of(chunk.ts)
     for job in family.jobs:
         inside = job.span.covered(panes)  # before lateness: a gap is too late for no window
@@ -76,6 +74,7 @@ def prepare(
     bad.update({} if max_key is None else long_keys(family.keys, chunk, max_key))
     chunk, unfit = _with_numbers(family, chunk)
     bad.update(unfit)
+    adds = chunk.weights() > 0
     wanted = np.logical_or.reduce(list(takes.values()))
     while True:
         keep = wanted.copy()
@@ -88,7 +87,9 @@ def prepare(
     for job in family.jobs:
         account, taken = accounts[job.name], takes[job.name]
         account.dead = [
-            dead_row(job.name, chunk, index, why) for index, why in bad.items() if taken[index]
+            dead_row(job.name, chunk, index, why)
+            for index, why in bad.items()
+            if taken[index] and adds[index]  # what is taken back was dead when it came
         ]
         account.accepted = int(taken.sum()) - len(account.dead)
     return Prepared(states, values, accounts)
@@ -214,8 +215,9 @@ def _reduce(
             if bad:
                 return None, None, bad
             none = np.full(len(chunk), -1, np.int64)
-            columns["sign"] = pa.array(np.sign(chunk.signs()).astype(np.int8))
+            columns["weight"] = pa.array(chunk.weights().astype(np.int8))
             columns["revision"] = pa.array(none if chunk.revision is None else chunk.revision)
+            columns["window"] = pa.array(none if chunk.window is None else chunk.window)
         if family.kind == "bytes":
             columns["size"] = pa.array(record_sizes(chunk))
         held = held_columns(family)

@@ -184,17 +184,37 @@ def held_by(behind: int, watermark: int) -> int:
     return watermark - behind if BEGIN < watermark < END else watermark
 
 
-def changes_of(node: graph.Node) -> graph.Windowed | None:
+def changes_of(
+    node: graph.Node, modes: tuple[str, ...] = ("delta", "early")
+) -> graph.Windowed | None:
     """The window whose changes reach a node; further windows and updaters end a stream of them."""
     for one in node.inputs:
         if isinstance(one, graph.Windowed):
-            if one.emission.mode == "delta":
+            if one.emission.mode in modes:
                 return one
         elif not isinstance(one, graph.Update):
-            found = changes_of(one)
+            found = changes_of(one, modes)
             if found is not None:
                 return found
     return None
+
+
+_KEEP_ROWS = (graph.Select, graph.Union)
+
+
+def marks_changes(node: graph.Node) -> bool:
+    """Whether what leaves the flow after a step has a column `op`.
+
+    Changes do. Early results have a `revision`, which says as much as long as no step may have left
+    out some of them.
+    """
+    if isinstance(node, graph.Windowed):
+        return node.emission.mode == "delta"
+    if isinstance(node, graph.Update | graph.Source | graph.Published):
+        return False
+    if isinstance(node, _KEEP_ROWS):
+        return any(map(marks_changes, node.inputs))
+    return changes_of(node) is not None
 
 
 def upstream(plan: Plan, node: graph.Node) -> list[graph.Node]:

@@ -27,7 +27,7 @@ from millstream.io.mirrors import Away, Entry, Lost, Mirror
 from millstream.ops.chunks import flat
 from millstream.ops.jobs import timestamp
 from millstream.ops.updates import NEVER, UpdateJob, key_text
-from millstream.plan.stages import Plan
+from millstream.plan.stages import Plan, marks_changes
 from millstream.state.manifests import Manifest
 from millstream.state.segments import read_segments
 from millstream.state.tables import KeyedTable
@@ -99,8 +99,11 @@ class RowMirror:
         keys = [flat(table.column(column)).to_pylist() for column in columns]
         last: dict[str, int] = {}
         values = keys[0] if len(columns) == 1 else list(zip(*keys, strict=True))
+        ops = flat(table.column("op")).to_pylist() if self.deltas else None
         for at, value in enumerate(values):
-            last[as_text(*key_text(value))] = at
+            text = as_text(*key_text(value))
+            if ops is None or ops[at] != "-" or _takes_back(table, last.get(text), at):
+                last[text] = at
         places = np.fromiter(last.values(), np.int64, len(last))
         texts = list(last)
         for start in range(0, len(places), _ROWS):
@@ -113,6 +116,15 @@ class RowMirror:
                 if not (self.deltas and row.get("op") == "-"):
                     value = _encoder.encode({"batch": batch, "key": values[at], "row": row})
                 yield Entry(self.mirror.key(text), value, self._ends)
+
+
+def _takes_back(table: pa.Table, before: int | None, at: int) -> bool:
+    """Whether what is taken back is the row that came last under a key, and not another's."""
+    if before is None or table.column("op")[before].as_py() == "-":
+        return True
+    marks = [name for name in ("op", "revision") if name in table.column_names]
+    plain = table.drop_columns(marks)
+    return bool(plain.slice(before, 1).equals(plain.slice(at, 1)))
 
 
 class _Slate(msgspec.Struct):
@@ -306,7 +318,7 @@ class Mirrors:
                 job = source.job  # type: ignore[attr-defined]
                 self.slates.append(SlateMirror(sink.name, job, source.name, mirror, root))
             else:
-                deltas = isinstance(source, graph.Windowed) and source.emission.mode == "delta"
+                deltas = marks_changes(source)
                 self.rows[sink.name] = RowMirror(sink.name, spec, mirror, deltas=deltas)
 
     def publish(self, manifest: Manifest, before: Manifest | None) -> None:

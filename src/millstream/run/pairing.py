@@ -19,7 +19,6 @@ from millstream.errors import RunError
 from millstream.graph import nodes
 from millstream.ops.chunks import Chunk
 from millstream.ops.codec import as_key
-from millstream.ops.emission import without_mark
 from millstream.ops.jobs import timestamp
 from millstream.ops.records import DeadLetter, dead_row, describe, to_table
 
@@ -28,7 +27,6 @@ _PACKED = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 
 def pairs_of(node: nodes.Pairs, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
     """What a job's `map` makes of a chunk, and its dead letters."""
-    chunk = without_mark(chunk)
     out: list[dict[str, bytes]] = []
     origin: list[int] = []
     dead: list[DeadLetter] = []
@@ -91,9 +89,9 @@ def _pieces(node: nodes.Pairs, chunk: Chunk) -> Iterator[list[int]]:
 
 
 def _marks(node: nodes.Pairs, chunk: Chunk) -> list[Any]:
-    """What records of one piece have in common: pane, sign, revision, lateness."""
+    """What records of one piece have in common: pane, weight, emission, lateness."""
     pane = None if node.span is None else node.span.pane_of(chunk.ts)
-    return [pane, chunk.sign, chunk.revision, None if chunk.due is None else chunk.late()]
+    return [pane, chunk.weight, chunk.revision, None if chunk.due is None else chunk.late()]
 
 
 def _last(node: nodes.Pairs, chunk: Chunk, piece: list[int]) -> int:

@@ -26,13 +26,13 @@ from millstream.operators.batch import Batch, Clocks, Control, Seen, held_back
 from millstream.operators.protocol import Inlet, Share
 from millstream.operators.published import publish
 from millstream.ops.chunks import Chunk, concat, encode_block, flat, placed
-from millstream.ops.emission import drop_replaced
+from millstream.ops.edges import leaving
 from millstream.ops.lateness import Place, Watch
 from millstream.ops.ordering import Sample, as_block, bounds_of, in_order, ranges
 from millstream.ops.processing import Processor, process
 from millstream.ops.progress import BEGIN, Reached, merge_reached
 from millstream.ops.records import DeadLetter, as_json
-from millstream.plan.stages import Plan
+from millstream.plan.stages import Plan, marks_changes
 from millstream.run import fitting
 from millstream.run.mirroring import mirrors_slates
 from millstream.run.reading import read
@@ -56,6 +56,7 @@ class Task:
         self.samples: dict[str, Sample] = {}  # keys of results that are to be sorted
         self.watches: dict[str, Watch] = {}
         self.sunk: dict[str, list[Chunk]] = {}
+        self.events: list[tuple[nodes.Node, nodes.Node, list[Chunk]]] = []  # of changes
         self.forwarded: list[Item] = []
         self.above: Counter[str] = Counter()  # records that levels before gave to operators
 
@@ -174,21 +175,21 @@ class Task:
             case nodes.Sink() if mirrors_slates(node):
                 pass  # it takes the slates, not the records
             case nodes.Sink():
-                chunk = drop_replaced(chunk)
                 self.sunk.setdefault(node.name, []).append(chunk)
-                self.count(node.name, len(chunk), 0)
             case nodes.Process():
                 self._process(node, chunk)
             case nodes.Union():
                 self.count(node.name, len(chunk), 0)
                 self.push(node.name, with_columns(chunk, self.plan.missing(node, before)))
+            case nodes.Keyed(takes_events=True) if chunk.weight is not None:
+                self._hold(node, before, chunk)
             case _ if (inlet := self.inlet(node.name)) is not None:
                 inlet.take(node, before, chunk)
             case _:
-                result, dead = stateless(node, chunk)
-                self.control.dead.extend(dead)
-                self.count(node.name, len(chunk), len(dead))
-                self.push(node.name, result)
+                for side in chunk.sides():
+                    result, dead = stateless(node, side)
+                    self._account(node.name, side, dead)
+                    self.push(node.name, result)
 
     def _process(self, node: nodes.Process, chunk: Chunk) -> None:
         """Events to a function; what it gives goes on, what it publishes to its streams."""
@@ -201,11 +202,20 @@ class Task:
             frozenset(one.name for one in plan.nodes if isinstance(one, nodes.Published)),
             self.batch.max_key,
         )
-        made = process(node.fn, chunk, node.keys, node.null_keys, step, node.behind, node.schema)
-        self.control.dead.extend(made.dead)
-        self.count(node.name, len(chunk), len(made.dead))
-        self.push(node.name, made.chunk)
-        publish(self, made.published)
+        for side in chunk.sides():
+            made = process(node.fn, side, node.keys, node.null_keys, step, node.behind, node.schema)
+            self._account(node.name, side, made.dead)
+            self.push(node.name, made.chunk)
+            if not side.takes_back:  # what was published stays so
+                publish(self, made.published)
+
+    def _hold(self, node: nodes.Node, before: nodes.Node, chunk: Chunk) -> None:
+        """Changes for a step that takes events wait until all of the batch are there."""
+        for to, by, chunks in self.events:
+            if to is node and by is before:
+                chunks.append(chunk)
+                return
+        self.events.append((node, before, [chunk]))
 
     def push_late(self, step: str, late: Chunk) -> None:
         """Give what came too late for a step to those who asked for it."""
@@ -246,6 +256,14 @@ class Task:
         counts["dead"] += dead
         counts["aggregated"] += offered - dead
 
+    def _account(self, step: str, side: Chunk, dead: list[DeadLetter]) -> None:
+        """Note what a step did with one side of a change; what was dead is so only once."""
+        if side.takes_back:
+            self.count(step, len(side) - len(dead), 0)
+            return
+        self.control.dead.extend(dead)
+        self.count(step, len(side), len(dead))
+
     def _watch(self, source: nodes.Source) -> Watch:
         """Who looks after the times of a source; one too far ahead of the clock does not count."""
         if source.name not in self.watches:
@@ -260,6 +278,11 @@ class Task:
     # -- leaving --------------------------------------------------------------------------------
 
     def _finish(self) -> Iterator[Item]:
+        for node, before, chunks in self.events:
+            inlet = self.inlet(node.name)
+            for chunk in self._edge(node, before, chunks):
+                if inlet is not None and len(chunk):
+                    inlet.take(node, before, chunk)
         yield from self._blocks()
         yield from self._sink_outputs()
         control = self.control
@@ -300,9 +323,21 @@ class Task:
                         block = encode_block(table.take(pa.array(rows)))
                         yield (number, "rows", name, (kind, block))
 
+    def _edge(self, node: nodes.Node, before: nodes.Node, chunks: list[Chunk]) -> list[Chunk]:
+        """What of the records that came here in this batch leaves, as readers see it."""
+        plan = self.plan
+        early = (one for one in plan.windowed() if one.emission.mode == "early")
+        numbers = frozenset(plan.number(one) for one in early)
+        return leaving(chunks, node.name, numbers, marks_changes(before))
+
     def _sink_outputs(self) -> Iterator[Item]:
         for name, chunks in self.sunk.items():
-            spec = self.plan.node(name).spec  # type: ignore[attr-defined]
+            node = self.plan.node(name)
+            spec = node.spec  # type: ignore[attr-defined]
+            chunks = [one for one in self._edge(node, node.inputs[0], chunks) if len(one)]
+            self.count(name, sum(map(len, chunks)), 0)
+            if not chunks:
+                continue
             if isinstance(spec, FileSink):
                 self._stage(name, spec, chunks)
                 continue

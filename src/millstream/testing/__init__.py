@@ -2,6 +2,13 @@
 
 from millstream.testing.driver import Driver, run_in_process
 from millstream.testing.laws import LawError, check_aggregate
-from millstream.testing.reference import reference
+from millstream.testing.reference import reference, reference_after
 
-__all__ = ["Driver", "run_in_process", "reference", "check_aggregate", "LawError"]
+__all__ = [
+    "Driver",
+    "run_in_process",
+    "reference",
+    "reference_after",
+    "check_aggregate",
+    "LawError",
+]

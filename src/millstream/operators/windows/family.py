@@ -15,6 +15,7 @@ from millstream.operators.windows.leaving import leaving
 from millstream.operators.windows.work import Order, Report, Work
 from millstream.ops.chunks import Chunk, concat
 from millstream.ops.codec import decode
+from millstream.ops.edges import given
 from millstream.ops.firing import Firing, fires, passes
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.preparing import merge_panes, prepare
@@ -72,9 +73,10 @@ class Windows:
         results = leaving(work, share.rows)
         host.control.reports[self.name] = report
         for step, chunk in results.items():
-            host.control.results += len(chunk)
-            if len(chunk):
-                host.ledger(step)["results"] += len(chunk)
+            count = len(given(chunk))
+            host.control.results += count
+            if count:
+                host.ledger(step)["results"] += count
             host.push(step, chunk)
 
     # -- in the driver --------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from millstream.operators.windows.work import Work
 from millstream.ops.changes import lifted, still_open
 from millstream.ops.chunks import Chunk, Int64, flat
 from millstream.ops.closing import Outcome
-from millstream.ops.emission import Looked, joined, refine
+from millstream.ops.emission import EMISSIONS, Looked, joined, refine
 from millstream.ops.firing import Firing, crosses, fired, fires, multiples, passes
 from millstream.ops.jobs import WindowJob
 from millstream.ops.kinds import close_landmarks, close_sessions
@@ -89,18 +89,20 @@ def emit(
     store = Kept(work.family.name, f"emitted {job.name}", work.batch, work.control)
     known, given = store.rows(), []
     shards = 1 if job.over_stream else work.batch.shards
+    stamp = work.batch.number * EMISSIONS
     for at, outcome in rounds:
         gone = final.ts < at
         looked = Looked(final.take(gone), at, work.count(job, outcome), END, job.kind)
-        chunk, known = refine(job.emission, looked, known, shards, work.batch.number)
+        chunk, known = refine(job.emission, looked, known, shards, stamp)
         given.append(chunk)
+        stamp += 2
         final = final.take(~gone)
     left = END if job.logical is not None else work.closing(job) * job.span.pane
     looked = Looked(final, left, kind=job.kind, too=look.too)
     if opened is not None and look.until is not None:
         reach = END if job.logical is not None else look.until * job.span.pane
         looked = Looked(final, left, work.count(job, opened), reach, job.kind, look.too)
-    chunk, known = refine(job.emission, looked, known, shards, work.batch.number)
+    chunk, known = refine(job.emission, looked, known, shards, stamp)
     store.replace(known)
     return joined([*given, chunk]) if given else chunk
 

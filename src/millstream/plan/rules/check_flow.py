@@ -41,7 +41,7 @@ def check_flow(plan: Plan) -> Plan:
 def _check_deltas(plan: Plan) -> None:
     """Refuse what looks at `op`: a row and the one that takes it back differ there."""
     for node in plan.windowed():
-        origin = changes_of(node)
+        origin = changes_of(node, ("delta",))
         if origin is None or _rewritten(node):
             continue
         uses = [f"key {name!r}" for name in node.keys if name == "op"]
@@ -58,7 +58,7 @@ def _check_publishing(plan: Plan) -> None:
     """Refuse to publish what may be taken back: an event cannot be."""
     for node in plan.nodes:
         if isinstance(node, nodes.Process) and plan.publishes.get(node.name):
-            origin = changes_of(node)
+            origin = changes_of(node, ("delta",))
             if origin is not None:
                 raise ConfigError(
                     f"{node.name!r} publishes, and works on changes of {origin.name!r}, which may "

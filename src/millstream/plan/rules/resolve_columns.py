@@ -155,7 +155,7 @@ def _output(
             return ("key", "value"), {}
         case nodes.Windowed():
             bounds = () if node.window.span.whole else ("window_start", "window_end")
-            marks = {"early": ("revision", "final"), "delta": ("op",)}.get(node.emission.mode, ())
+            marks = ("revision", "final") if node.emission.mode == "early" else ()
             if node.job is not None:
                 return ("key", "value", *bounds, *marks), {}
             if node.reducer is not None:

@@ -18,7 +18,7 @@ from millstream.testing.reference.graph import Given, Run, check
 from millstream.testing.reference.records import Row, place
 from millstream.testing.reference.updates import Discovered
 
-__all__ = ["Answer", "aggregate", "reference"]
+__all__ = ["Answer", "aggregate", "reference", "reference_after"]
 
 Batches = list[dict[str, Given]]
 
@@ -54,8 +54,8 @@ def reference(
 
     Of windows with emit="early" or "delta" there is the final answer only: one row per result with
     final=True and without `revision`, or without `op`. That is what the last revision of each key
-    and window must come to. Steps that name these columns, and windows over early results, are
-    refused; functions further down simply do not see them.
+    and window must come to. Steps that name these columns are refused; functions further down
+    simply do not see them. Windows over early results or changes work on the results as they are.
 
     Updaters are called in the order of time, then of place. The place of a record is where it
     stands in its batch, as if every batch were pushed to a `Driver` source by source; the place of
@@ -88,6 +88,30 @@ def reference(
             targets[found.updater].add(found.stream)
             continue
         return _answer(run)
+
+
+def reference_after(flow: Flow, batches: Batches) -> list[Answer]:
+    """What every sink has after each batch: its table, which all that left until then comes to.
+
+    A window with emit="delta" has the results that event time has passed, one with "early" those of
+    all records so far (as with every_rows=1), one with "final" those that nothing late can change.
+    Steps and windows further down are over these tables. Not for updaters.
+    """
+    for node in flow.nodes:
+        check(node)
+        if isinstance(node, nodes.Update | nodes.Published):
+            raise ConfigError(f"{node.name}: reference_after() does not know updaters")
+    tables = []
+    for count in range(1, len(batches) + 1):
+        targets: dict[nodes.Node, set[str]] = {
+            node: set() for node in flow.nodes if isinstance(node, nodes.Process)
+        }
+        run = Run(flow.nodes, False, targets)
+        for batch in batches[:count]:
+            run.batch(batch)
+        run.show()
+        tables.append(_answer(run))
+    return tables
 
 
 def _answer(run: Run) -> Answer:

@@ -57,6 +57,19 @@ class Run:
         if self.moves:
             self._move(self._watermarks(), ended=False)
 
+    def show(self) -> None:
+        """What every sink has after the batches so far, if nothing more came."""
+        passed = self._watermarks()
+        on_time = self._watermarks(late=False)
+        for node in (node for together in self.order for node in together):
+            if isinstance(node, nodes.Windowed):
+                until = passed[node.inputs[0]]
+                if node.emission.mode == "delta":  # it does not wait for what may be late
+                    until = max(until, on_time[node.inputs[0]])
+                elif node.emission.mode == "early":  # nor for anything else
+                    until = math.inf
+                self._close(node, until)
+
     def finish(self) -> None:
         """The end of all input: every window leaves, those that feed others first."""
         self._move(dict.fromkeys(self.graph, math.inf), ended=True)
@@ -132,15 +145,15 @@ class Run:
         lateness: int | None = node.spec.lateness_micros()
         return ts if lateness is None or before is None else max(ts, before - lateness)
 
-    def _passed(self, node: nodes.Source) -> float:
-        """The time that every participant of a source has passed by the lateness."""
+    def _passed(self, node: nodes.Source, late: bool) -> float:
+        """The time that every participant of a source has passed, by the lateness if `late`."""
         spec, came = node.spec, self.came.get(node, {})
         lateness: int | None = spec.lateness_micros()
         expected = set(spec.participants or ()) - set(came)
         unknown = spec.bounded and spec.participant is not None and not spec.participants
         if lateness is None or not came or expected or unknown:
             return -math.inf
-        return min(came.values()) - lateness
+        return min(came.values()) - (lateness if late else 0)
 
     def _feeding(self, node: nodes.Node) -> list[nodes.Node]:
         """The steps whose records a step gets."""
@@ -148,7 +161,7 @@ class Run:
             return [one for one, streams in self.targets.items() if node.name in streams]
         return list(node.inputs)
 
-    def _watermarks(self) -> dict[nodes.Node, float]:
+    def _watermarks(self, *, late: bool = True) -> dict[nodes.Node, float]:
         """The time before which nothing more comes out of each step; a cycle has one in all."""
         out: dict[nodes.Node, float] = {}
         for together in self.order:
@@ -157,7 +170,7 @@ class Run:
             for node in together:
                 out[node] = lowest
                 if isinstance(node, nodes.Source):
-                    out[node] = self._passed(node)
+                    out[node] = self._passed(node, late)
                 elif isinstance(node, nodes.Windowed):
                     out[node] = self._next_result(node.window, lowest)
                 elif isinstance(node, nodes.Process):
@@ -322,10 +335,6 @@ def check(node: nodes.Node) -> None:
             raise ConfigError(
                 f"{node.name}: reference() does not know how many bytes a pair of a MapReduce job "
                 "has; use agg() or reduce()"
-            )
-        if any(early for one in node.inputs for early in _marks(one) if early == "revision"):
-            raise ConfigError(
-                f"{node.name}: reference() does not know what comes of windows over early results"
             )
     expressions: tuple[Expression, ...] = ()
     if isinstance(node, nodes.Where):

@@ -1,0 +1,157 @@
+"""Where results leave the flow: changes as readers see them.
+
+Inside, a change is a row that is added or one that is taken back. At a sink, and for the events of
+an updater, the two sides of a change of one result become one: `u`, or `-` if nothing takes the
+place of a row that was given, or `+` for a row where there was none. It is done here, behind all
+steps, because these may have kept only one of the sides; what comes out the same is not given.
+
+A result is known by the operator it is from, its key and its window. All rows of a result come from
+one task, so one task sees both sides of every change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.errors import RunError
+from millstream.ops.chunks import Chunk, Int64, Mask, concat, flat
+from millstream.ops.keys import dense, factorize, group_by
+
+MARK = "op"
+_OPS = np.array(["-", "+", "u"], object)
+_BACK, _NEW, _CHANGED = range(3)
+
+
+def leaving(chunks: Iterable[Chunk], step: str, early: frozenset[int], marked: bool) -> list[Chunk]:
+    """The rows of one batch that reached one edge, as they leave there.
+
+    `marked`: they have a column `op`. Else they are early results whose `revision` says as much,
+    and what is taken back is left out. `early` has the numbers of operators whose results have one.
+    """
+    chunks = list(chunks)
+    if not marked:
+        return [given(chunk) for chunk in chunks]
+    by_origin: dict[tuple[int, bool], list[Chunk]] = {}
+    for chunk in chunks:
+        if MARK in chunk.table.column_names:
+            raise RunError(
+                f"{step}: records have a column {MARK!r} of their own, and changes are marked with "
+                "one of that name; give it another name, for example in .select()"
+            )
+        by_origin.setdefault((chunk.src, chunk.weight is None), []).append(chunk)
+    out: list[Chunk] = []
+    for (src, plain), several in by_origin.items():
+        if plain:
+            out.extend(_marked(one, np.full(len(one), _NEW)) for one in several)
+        else:
+            out.append(consolidate(several, src in early))
+    return out
+
+
+def given(chunk: Chunk) -> Chunk:
+    """The rows that are added."""
+    return chunk if chunk.weight is None else chunk.take(chunk.weight > 0)
+
+
+def consolidate(chunks: list[Chunk], early: bool = False) -> Chunk:
+    """Changes of one operator, marked, with both sides of each as one; removals first."""
+    whole = _together(chunks)
+    adds = whole.weights() > 0
+    group = _identities(whole)
+    count = int(group.max()) + 1 if len(group) else 0
+    new, old = (np.bincount(group[side], minlength=count) > 0 for side in (adds, ~adds))
+    both = (new & old)[group]
+    kept = np.ones(len(whole), np.bool_)
+    if both.any():
+        kept[both] = _differing(whole, group, both)
+    replaced = np.zeros(len(whole), np.bool_) if whole.moves else both
+    mark = np.where(adds, np.where(replaced, _CHANGED, _NEW), _BACK)
+    kept &= ~(replaced & ~adds)
+    order = np.flatnonzero(kept)
+    order = order[np.lexsort((adds[order], _or_zero(whole, "change")[order]))]
+    out, mark = whole.take(order), mark[order]
+    if early:
+        out = _next_revision(out, mark == _BACK)
+    return _marked(out, mark)
+
+
+def _together(chunks: list[Chunk]) -> Chunk:
+    first = chunks[0]
+    if len(chunks) == 1:
+        return first
+    table = concat([one.table for one in chunks])
+    ts, pos, weight = (
+        np.concatenate(parts)
+        for parts in (
+            [one.ts for one in chunks],
+            [one.pos for one in chunks],
+            [one.weights() for one in chunks],
+        )
+    )
+    change, window = (np.concatenate([_or_zero(one, name) for one in chunks]) for name in _NAMES)
+    return Chunk(table, ts, pos, first.src, weight, change=change, window=window, moves=first.moves)
+
+
+_NAMES = ("change", "window")
+
+
+def _or_zero(chunk: Chunk, name: str) -> Int64:
+    found: Int64 | None = getattr(chunk, name)
+    return np.zeros(len(chunk), np.int64) if found is None else found
+
+
+def _identities(chunk: Chunk) -> Int64:
+    """Dense codes of results in one emission each."""
+    change, window = (_or_zero(chunk, name) for name in _NAMES)
+    _, key = np.unique(chunk.pos, return_inverse=True)
+    _, of_key = np.unique(window, return_inverse=True)
+    group, _, _ = group_by(key, of_key)
+    _, emission = np.unique(change, return_inverse=True)
+    group, _, _ = group_by(group, emission)
+    return group
+
+
+def _differing(chunk: Chunk, group: Int64, both: Mask) -> Mask:
+    """Of results with two sides: the rows that are to be given, where these differ.
+
+    If a result has several rows, those of a change take the place of all before them; where windows
+    move, every row stands for itself, and those that are on both sides cancel out.
+    """
+    at = np.flatnonzero(both)
+    table, weight, mine = chunk.table.take(pa.array(at)), chunk.weights()[at], group[at]
+    columns = [flat(column) for column in table.columns]
+    content = factorize(columns)[0] if columns else np.zeros(len(at), np.int64)
+    mine, _ = dense(mine)
+    same, of_group, _ = group_by(mine, content)
+    net = np.bincount(same, weights=weight).astype(np.int64)
+    if not chunk.moves:
+        changed = np.bincount(of_group, weights=net != 0)
+        differs: Mask = changed[mine] > 0
+        return differs
+    order = np.lexsort((np.arange(len(at)), weight, same))  # the first of each side cancel out
+    side, _, _ = group_by(same, weight)
+    start = np.ones(len(at), np.bool_)
+    start[1:] = np.diff(side[order]) != 0
+    begin = np.maximum.accumulate(np.where(start, np.arange(len(at)), 0))
+    nth = np.empty(len(at), np.int64)
+    nth[order] = np.arange(len(at)) - begin
+    sizes = np.stack([np.bincount(same[weight == w], minlength=len(net)) for w in (-1, 1)])
+    stays: Mask = nth >= sizes.min(axis=0)[same]
+    return stays
+
+
+def _next_revision(chunk: Chunk, back: Mask) -> Chunk:
+    """Early results that are taken back have the revision that took their place."""
+    at = chunk.table.schema.get_field_index("revision")
+    if at < 0 or not pa.types.is_integer(chunk.table.schema.field(at).type) or not back.any():
+        return chunk
+    column = pc.add(chunk.table.column(at), pa.array(back.astype(np.int64)))
+    return chunk.with_table(chunk.table.set_column(at, "revision", column))
+
+
+def _marked(chunk: Chunk, mark: Int64) -> Chunk:
+    return chunk.with_table(chunk.table.append_column(MARK, pa.array(_OPS[mark], pa.string())))
