@@ -107,3 +107,45 @@ def test_other_columns_need_another_checkpoint(tmp_path: Any) -> None:
 def test_columns_are_checked(columns: Any) -> None:
     with pytest.raises(ms.ConfigError, match="distinct"):
         source(ms.Flow("wrong")).distinct(*columns)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_over_changes_a_row_is_there_as_long_as_something_has_it(
+    seed: int, parallelism: int, tmp_path: Any
+) -> None:
+    """How many windows have each count, by key: after every batch the sink holds what is so now."""
+    rng = random.Random(seed)
+    rows = records(rng, 80)
+    flow = ms.Flow("changes")
+    counts = source(flow).key_by("b", nulls="keep").window(ms.tumbling("10s"), emit="delta")
+    changes = counts.agg(n=ms.count())
+    changes.sink(ms.Memory(), name="counts")
+    changes.where("n > 1").distinct("n").sink(ms.Memory(), name="out")
+    table: set[int] = set()
+    taken = 0
+    with Driver(flow, parallelism=parallelism, checkpoint=tmp_path) as driver:
+        while rows:
+            size = rng.randrange(1, 20)
+            driver.push("in", rows[:size]).step()
+            rows = rows[size:]
+            if rng.random() < 0.3:
+                driver.restart()
+            if not rows:
+                driver.end()
+            for row in driver.output("out")[taken:]:
+                taken += 1
+                if row["op"] == "+":
+                    assert row["n"] not in table
+                    table.add(row["n"])
+                else:
+                    assert row["op"] == "-"
+                    table.remove(row["n"])
+            now: dict[Any, int] = {}
+            for row in driver.output("counts"):
+                window = (row["b"], row["window_start"])
+                if row["op"] == "-":
+                    del now[window]
+                else:
+                    now[window] = row["n"]
+            assert table == {n for n in now.values() if n > 1}

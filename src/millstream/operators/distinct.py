@@ -1,14 +1,15 @@
 """`Stream.distinct`: every row once, as long as the input has it.
 
 Rows are counted by their content. Where the count leaves zero the row is given, where it comes back
-to zero the row is taken back. Rows are looked at in the order of time, once the watermark has
-passed them, so that which of several equal rows gives the time does not depend on batches.
+to zero the row is taken back. Records are looked at in the order of time, once the watermark has
+passed them, so that which of several equal ones gives the time does not depend on batches. Changes
+are counted as they come, all of a batch together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow as pa
 from millstream.graph.nodes import Node
 from millstream.operators.protocol import Done, Host, KeyedStep, Known, Share
 from millstream.operators.stores import Queue, Table
-from millstream.ops.chunks import Chunk, Int64, concat, decode_block, flat
+from millstream.ops.chunks import Chunk, Int64, Mask, concat, decode_block, flat
 from millstream.ops.keys import key_arrays
 from millstream.ops.progress import END
 from millstream.ops.spans import NOTHING_CLOSED
@@ -33,9 +34,9 @@ class Distinct(KeyedStep):
 
     keys: tuple[str, ...] = ()
 
-    def operator(self, number: int) -> Counting:
+    def operator(self, number: int, changes: bool) -> Counting:
         """Counts rows by their content."""
-        return Counting(self.name, self.keys, number)
+        return Counting(self.name, self.keys, number, changes)
 
     def columns(self, have: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """Those that were named, or all."""
@@ -69,6 +70,7 @@ class Counting:
     name: str
     keys: tuple[str, ...]
     number: int
+    changes: bool  # its input takes back what it gave
     counted: tuple[str, ...] = ()
 
     @property
@@ -84,14 +86,14 @@ class Counting:
         """Count the rows that the watermark has passed; give and take back what changes."""
         host, batch, control = share.host, share.host.batch, share.host.control
         closed: int = batch.orders[self.name]
-        watermark = max(closed, share.clocks.watermarks[self.name])
+        watermark = END if self.changes else max(closed, share.clocks.watermarks[self.name])
         blocks = [decode_block(block) for block in share.rows.get("rows", [])]
         new = concat(blocks) if blocks else None
         waiting = Queue(self.name, "waiting", new, batch, control)
         counts = Table(self.name, "counts", batch, control)
         due = waiting.due(closed, watermark)
         if due is not None:
-            chunk = _count(due, counts, self.number)
+            chunk = self._count(_in_order(due), counts, batch.number)
             host.ledger(self.name)["results"] += len(chunk)
             control.results += len(chunk)
             host.push(self.name, chunk)
@@ -99,7 +101,23 @@ class Counting:
         counts.store()
         latest = max(share.clocks.latest, share.clocks.furthest[self.name]) + 1
         reached = min(watermark, max(closed, latest)) if watermark >= END else watermark
-        control.reports[self.name] = _Report(reached, next_time)
+        control.reports[self.name] = _Report(closed if self.changes else reached, next_time)
+
+    def _count(self, rows: pa.Table, counts: Table, batch: int) -> Chunk:
+        """Add rows to the counts of their content; gives those that are new, or gone."""
+        keys = _Keys(rows, counts)
+        turned, here, brought = keys.turns(self.changes)
+        ts, since = keys.since(brought)
+        counts.put_hashed(keys.stored(ts, since))
+        columns = [name for name in rows.column_names if name.startswith(_ROW)]
+        table = rows.select(columns).rename_columns([n.removeprefix(_ROW) for n in columns])
+        table, pos = table.take(pa.array(turned)), keys.names()[turned]
+        chunk = Chunk(table, ts[turned], pos, self.number)
+        if not self.changes:
+            return chunk
+        weight = np.where(here[turned], 1, -1)
+        change = np.full(len(turned), batch, np.int64)
+        return replace(chunk, weight=weight, revision=since[turned], change=change)
 
     def order(self, known: Known) -> int:
         """How far rows have been counted."""
@@ -142,6 +160,8 @@ class Rows:
         """Set late records aside; hash the others."""
         name, batch = step.name, self.host.batch
         late = chunk.late() | (chunk.ts < batch.orders[name])
+        if self.operator.changes:  # what is taken back was given, and must not stay
+            late = np.zeros(len(chunk), np.bool_)
         counts = self.host.ledger(name)
         counts["offered"] += len(chunk)
         counts["late"] += int(late.sum())
@@ -174,70 +194,88 @@ class Rows:
             yield "rows", concat(self.tables)
 
 
-def _count(due: pa.Table, counts: Table, number: int) -> Chunk:
-    """Add rows to the counts of their content; gives those whose count left zero or came back."""
+def _in_order(rows: pa.Table) -> pa.Table:
+    """Rows of equal content together, in the order of time and place."""
     names = ("pos", "src", "pane", "check", "hash")
-    order = np.lexsort(tuple(np.asarray(flat(due.column(name))) for name in names))
-    due = due.take(pa.array(order))
-    hashes, checks, ts, src, pos, weight = (
-        np.asarray(flat(due.column(name)))
-        for name in ("hash", "check", "pane", "src", "pos", "weight")
-    )
-    first = np.ones(len(due), np.bool_)
-    first[1:] = (np.diff(hashes) != 0) | (np.diff(checks) != 0)
-    start = np.flatnonzero(first)
-    group = np.cumsum(first) - 1
-    shard = np.asarray(flat(due.column("shard"))).astype(np.int64)[start]
-    known = _Known(*counts.rows.find(shard, hashes[start], checks[start]))
-    total = np.cumsum(weight)
-    base = known.column("count") - (total[start] - weight[start])
-    after = total + base[group]
-    here, there = after > 0, (after - weight) > 0
-    turned = np.flatnonzero(here != there)
-    # When a row came to be there: by itself, by the last turn before in this batch, or as stored.
-    came = np.where(here & ~there, np.arange(len(due)), -1)
-    last = np.maximum.accumulate(came)
-    fresh = (last >= start[group]) & (last >= 0)
-    since_ts = np.where(fresh, ts[last], known.column("ts")[group])
-    since = np.where(fresh, _mixed(ts, src, pos)[last], known.column("since")[group])
-    end = np.r_[start[1:], len(due)] - 1
-    counts.put_hashed(
-        pa.table(
+    order = np.lexsort(tuple(np.asarray(flat(rows.column(name))) for name in names))
+    return rows.take(pa.array(order))
+
+
+class _Keys:
+    """Rows in order, and what is stored of their content."""
+
+    def __init__(self, rows: pa.Table, counts: Table) -> None:
+        def column(name: str) -> Any:
+            return np.asarray(flat(rows.column(name)))
+
+        self.hashes, self.checks, self.weight = column("hash"), column("check"), column("weight")
+        self.ts, self.record = column("pane"), _mixed(*map(column, ("pane", "src", "pos")))
+        first = np.ones(len(rows), np.bool_)
+        first[1:] = (np.diff(self.hashes) != 0) | (np.diff(self.checks) != 0)
+        self.start = np.flatnonzero(first)
+        self.end = np.r_[self.start[1:], len(rows)] - 1
+        self.group = np.cumsum(first) - 1
+        self.shard = column("shard").astype(np.int64)[self.start]
+        hashes, checks = self.hashes[self.start], self.checks[self.start]
+        self.place, self.known = counts.rows.find(self.shard, hashes, checks)
+        total = np.cumsum(self.weight)
+        before = self._stored("count") - (total[self.start] - self.weight[self.start])
+        self.count = total + before[self.group]
+
+    def _stored(self, name: str) -> Int64:
+        """What is stored of every content, zero where nothing is."""
+        if self.known is None:
+            return np.zeros(len(self.start), np.int64)
+        values = np.asarray(flat(self.known.column(name)))
+        return np.where(self.place >= 0, values[np.maximum(self.place, 0)], 0)
+
+    def turns(self, together: bool) -> tuple[Int64, Mask, Int64]:
+        """The rows with which their content comes to be there or is gone; whether it is there after
+        each row, and which row brought it, -1 if it was there before.
+
+        `together`: only what all rows of this batch come to.
+        """
+        at, here = np.arange(len(self.count)), self.count > 0
+        if together:
+            here, before = here[self.end], self._stored("count") > 0
+            adds = np.where(self.weight > 0, at, len(at))
+            brought = np.where(here & ~before, np.minimum.reduceat(adds, self.start), -1)
+            return self.start[here != before], here[self.group], brought[self.group]
+        turns = here != (self.count - self.weight > 0)
+        last = np.maximum.accumulate(np.where(turns & here, at, -1))
+        return at[turns], here, np.where(last >= self.start[self.group], last, -1)
+
+    def since(self, brought: Int64) -> tuple[Int64, Int64]:
+        """For every row since when its content is there: the time, and a name of the record."""
+        stored = (self._stored(name)[self.group] for name in ("ts", "since"))
+        found = (self.ts[brought], self.record[brought])
+        ts, since = (
+            np.where(brought >= 0, now, old) for now, old in zip(found, stored, strict=True)
+        )
+        return ts, since
+
+    def names(self) -> Int64:
+        """What stands for their content in the identity of rows."""
+        names: Int64 = (self.hashes >> np.uint64(1)).astype(np.int64)
+        return names
+
+    def stored(self, ts: Int64, since: Int64) -> pa.Table:
+        """What is to be stored of every content."""
+        return pa.table(
             {
-                "shard": pa.array(shard.astype(np.int32)),
-                "pane": pa.array(np.zeros(len(start), np.int64)),
-                "hash": pa.array(hashes[start]),
-                "check": pa.array(checks[start]),
-                "gone": pa.array(after[end] == 0),
-                "count": pa.array(after[end]),
-                "ts": pa.array(since_ts[end]),
-                "since": pa.array(since[end]),
+                "shard": pa.array(self.shard.astype(np.int32)),
+                "pane": pa.array(np.zeros(len(self.start), np.int64)),
+                "hash": pa.array(self.hashes[self.start]),
+                "check": pa.array(self.checks[self.start]),
+                "gone": pa.array(self.count[self.end] == 0),
+                "count": pa.array(self.count[self.end]),
+                "ts": pa.array(ts[self.end]),
+                "since": pa.array(since[self.end]),
             }
         )
-    )
-    columns = [name for name in due.column_names if name.startswith(_ROW)]
-    rows = due.select(columns).rename_columns([name.removeprefix(_ROW) for name in columns])
-    sign = np.where(here, 1, -1)[turned]
-    names_of = (hashes >> np.uint64(1)).astype(np.int64)[turned]
-    rows, times = rows.take(pa.array(turned)), since_ts[turned]
-    return Chunk(rows, times, names_of, number, sign, since[turned])
-
-
-class _Known:
-    """What is stored of some keys, zero for those of which nothing is."""
-
-    def __init__(self, place: Int64, rows: pa.Table | None) -> None:
-        self.place, self.rows = place, rows
-
-    def column(self, name: str) -> Int64:
-        """One column of it."""
-        if self.rows is None:
-            return np.zeros(len(self.place), np.int64)
-        values = np.asarray(flat(self.rows.column(name)))
-        return np.where(self.place >= 0, values[np.maximum(self.place, 0)], 0)
 
 
 def _mixed(ts: Int64, src: Int64, pos: Int64) -> Int64:
-    """A number that names the record of which a row came to be there."""
+    """A number that names the record with which a content came to be there."""
     mixed = ts * 31 + src
     return (mixed * 1_000_003 + pos) & ((1 << 62) - 1)

@@ -148,8 +148,11 @@ class KeyedStep(Keyed):
 
     keys: tuple[str, ...]
 
-    def operator(self, number: int) -> Operator:
-        """What runs it; `number` stands in the identity of its records."""
+    def operator(self, number: int, changes: bool) -> Operator:
+        """What runs it; `number` stands in the identity of its records.
+
+        `changes`: its input takes back what it gave.
+        """
         raise NotImplementedError
 
     def columns(self, have: tuple[str, ...] | None) -> tuple[str, ...] | None:

@@ -9,7 +9,7 @@ from millstream.operators.protocol import KeyedStep, Operator
 from millstream.operators.updates.group import Updates
 from millstream.operators.updates.work import Origins
 from millstream.operators.windows.family import Windows
-from millstream.plan.stages import Plan
+from millstream.plan.stages import Plan, changes_of
 
 
 def build_operators(plan: Plan) -> Plan:
@@ -26,7 +26,7 @@ def build_operators(plan: Plan) -> Plan:
     for group in plan.groups.values():
         cycle = frozenset(plan.cycle_of(group.jobs[0].name)) if group.cyclic else frozenset()
         made.append(Updates(group, origins, cycle))
-    made.extend(
-        node.operator(numbers[node.name]) for node in plan.nodes if isinstance(node, KeyedStep)
-    )
+    for node in plan.nodes:
+        if isinstance(node, KeyedStep):
+            made.append(node.operator(numbers[node.name], changes_of(node) is not None))
     return replace(plan, numbers=numbers, operators={one.name: one for one in made})
