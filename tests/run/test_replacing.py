@@ -110,13 +110,27 @@ def undisturbed(parts: list[str], pieces: list[list[dict[str, Any]]]) -> dict[st
 SUBSETS = st.lists(st.sampled_from(list(PARTS)), unique=True, max_size=4)
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    kept=st.lists(st.sampled_from(list(PARTS)), unique=True, min_size=1, max_size=3),
-    others=st.lists(st.tuples(SUBSETS, st.booleans(), st.booleans()), min_size=2, max_size=6),
-    parallelism=st.integers(1, 2),
-)
-def test_what_stays_goes_on_as_if_nothing_had_happened(
+CHANGES = {
+    "kept": st.lists(st.sampled_from(list(PARTS)), unique=True, min_size=1, max_size=3),
+    "others": st.lists(st.tuples(SUBSETS, st.booleans(), st.booleans()), min_size=2, max_size=6),
+    "parallelism": st.integers(1, 2),
+}
+
+
+@settings(max_examples=6, deadline=None)
+@given(**CHANGES)
+def test_what_stays_goes_on_as_if_nothing_had_happened(**changes: Any) -> None:
+    check_what_stays(**changes)
+
+
+@pytest.mark.long
+@settings(max_examples=300, deadline=None)
+@given(**CHANGES)
+def test_what_stays_goes_on_as_if_nothing_had_happened_at_length(**changes: Any) -> None:
+    check_what_stays(**changes)
+
+
+def check_what_stays(
     kept: list[str], others: list[tuple[list[str], bool, bool]], parallelism: int
 ) -> None:
     pieces = shuffled([records(range(at * 37, at * 37 + 37)) for at in range(len(others))])

@@ -82,12 +82,21 @@ def run(rows: list[dict[str, Any]], cut: int, parallelism: int) -> tuple[Any, Co
         return (driver.output("out"), exact), used
 
 
-@pytest.mark.parametrize("seed", range(1))
-def test_running_values_equal_blocks(seed: int) -> None:
+def test_running_values_equal_blocks() -> None:
+    check(0, [(28, 2), (90, 1)])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(4))
+def test_running_values_equal_blocks_at_length(seed: int) -> None:
+    check(seed, [(6, 1), (14, 2), (90, 1)])
+
+
+def check(seed: int, ways: list[tuple[int, int]]) -> None:
     rows = records(seed)
     (blocks, other), used = run(rows, len(rows), 2)
     assert used["running values"] == 0
-    for cut, parallelism in ((6, 1), (14, 2), (90, 1)):
+    for cut, parallelism in ways:
         (running, running_other), used = run(rows, cut, parallelism)
         assert used["running values"] > 5
         assert running_other == other

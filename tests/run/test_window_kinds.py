@@ -14,6 +14,7 @@ from millstream.testing import Driver, reference
 
 BEGIN = datetime(1969, 12, 31, 23, 58, tzinfo=UTC)  # across the epoch
 MICRO = timedelta(microseconds=1)
+LONG = pytest.mark.long
 Row = dict[str, Any]
 
 
@@ -111,7 +112,10 @@ KINDS: dict[str, tuple[Any, Callable[[list[Row]], list[tuple[Any, Any, list[Row]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("parallelism", "cut"), [(1, 240), (1, 13), (3, 50), (2, 6)])
+@pytest.mark.parametrize(
+    ("parallelism", "cut"),
+    [(1, 240), (3, 50), (2, 20), *(pytest.param(p, c, marks=LONG) for p, c in [(1, 13), (2, 6)])],
+)
 def test_against_brute_force(kind: str, parallelism: int, cut: int) -> None:
     window, expected = KINDS[kind]
     rows = records(len(kind))
@@ -185,7 +189,10 @@ def test_against_brute_force(kind: str, parallelism: int, cut: int) -> None:
         (ms.bytes_window(90), ms.tumbling("10s")),
     ],
 )
-def test_unfilled_windows_at_the_end_are_late_for_nobody(window: Any, before: Any) -> None:
+@pytest.mark.parametrize("cuts", [(240, 239, 50, 20), pytest.param((7, 1), marks=LONG)])
+def test_unfilled_windows_at_the_end_are_late_for_nobody(
+    window: Any, before: Any, cuts: tuple[int, ...]
+) -> None:
     """However much of the input came in the last batch: a window further down has them all."""
     rows = records(5)
     for row in rows[30:]:  # some keys get nothing for long, while time goes on
@@ -206,7 +213,7 @@ def test_unfilled_windows_at_the_end_are_late_for_nobody(window: Any, before: An
         return flow
 
     expected = reference(build(), {"in": rows})
-    for cut in (240, 50, 7, 1):
+    for cut in cuts:
         with Driver(build(), parallelism=1 + cut % 3) as driver:
             for start in range(0, len(rows), cut):
                 driver.push("in", rows[start : start + cut]).step()
