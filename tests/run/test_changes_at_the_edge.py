@@ -223,6 +223,38 @@ def test_files_and_functions_come_to_the_table_of_duckdb(tmp_path: Path, kind: s
         assert Counter((*name, total) for name, total in current.items()) == Counter(wanted)
 
 
+def test_rows_that_are_distinct_among_changes_are_taken_back_with_the_last() -> None:
+    flow = ms.Flow("distinct")
+    counts(flow).distinct("n").sink(ms.Memory())
+    given: Counter[int] = Counter()
+    with Driver(flow) as driver:
+        for second, k in ((1, "a"), (12, "b"), (2, "a"), (3, "a"), (13, "b"), (25, "c"), (80, "a")):
+            driver.push("in", [at(second, k)]).step()
+        driver.end()
+        for row in driver.output():
+            given[row["n"]] += -1 if row["op"] == "-" else 1
+    assert given == Counter({3: 1, 2: 1, 1: 1})  # what a, b and c come to
+
+
+def test_what_was_emitted_is_written_as_it_changes() -> None:
+    flow = ms.Flow("few")
+    counts(flow).named("counted").sink(ms.Memory())
+    with Driver(flow) as driver:
+        driver.push("in", [at(1, f"k{i}") for i in range(300)] + [at(15)]).step()
+        driver.push("in", [at(2, f"k{i}") for i in range(3)]).step()
+        assert [row["n"] for row in driver.output()] == [1] * 300 + [2] * 3
+        manifest = driver.engine.manifest
+        (tables,) = manifest.segments.values()
+        (given,) = (shards for table, shards in tables.items() if table.startswith("given"))
+        new = [
+            one
+            for segments in given.values()
+            for one in segments
+            if Path(one.file).name.startswith(f"{manifest.batch:08d}")
+        ]
+        assert sum(one.rows for one in new) == 3
+
+
 def test_what_a_version_before_remembered_is_refused() -> None:
     known = pa.table({name: pa.array([1]) for name in ("name", "window", "revision", "ts")})
     with pytest.raises(RunError, match="start with a new checkpoint"):

@@ -43,7 +43,7 @@ class Chunk:
     window: Int64 | None = None  # of a result: which window of its key it is of
     order: Objects | None = None  # of a result that is to be sorted: its packed key
     due: Int64 | None = None  # when each record counts; after its time if it is late
-    moves: bool = False  # its windows have other bounds after a change: none takes another's place
+    moves: bool = False  # changed results are other ones: none takes the place of another
 
     def __len__(self) -> int:
         return len(self.ts)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.operators.stores import Kept
+from millstream.operators.windows.remembering import Remembered
 from millstream.operators.windows.work import Work
 from millstream.ops.changes import lifted, still_open
 from millstream.ops.chunks import Chunk, Int64, flat
@@ -86,10 +86,10 @@ def emit(
     """
     if job.emission.mode == "final":
         return final
-    store = Kept(work.family.name, f"emitted {job.name}", work.batch, work.control)
-    known, given = store.rows(), []
+    store = Remembered(work, job.name)
+    known, given = store.known, []
     shards = 1 if job.over_stream else work.batch.shards
-    stamp = work.batch.number * EMISSIONS
+    stamp = since = work.batch.number * EMISSIONS
     for at, outcome in rounds:
         gone = final.ts < at
         looked = Looked(final.take(gone), at, work.count(job, outcome), END, job.kind)
@@ -103,7 +103,7 @@ def emit(
         reach = END if job.logical is not None else look.until * job.span.pane
         looked = Looked(final, left, work.count(job, opened), reach, job.kind, look.too)
     chunk, known = refine(job.emission, looked, known, shards, stamp)
-    store.replace(known)
+    store.keep(known, since)
     return joined([*given, chunk]) if given else chunk
 
 
