@@ -20,6 +20,7 @@ from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.io.formats import parse_schema
 from millstream.operators.distinct import Distinct
+from millstream.operators.tagger import Changes
 from millstream.ops.expressions import parse_condition, parse_projection
 from millstream.ops.firing import FINAL, Emission
 from millstream.ops.updates import DICTS, UpdateJob
@@ -141,6 +142,20 @@ class Stream:
         if len(set(columns)) != len(columns):
             raise ConfigError(f"distinct(): a column is named twice in {columns}")
         return self._add(Distinct, "distinct", keys=columns)
+
+    def changes(self, *, key: str | Iterable[str]) -> Stream:
+        """Records of objects as changes: each is the row of its object until a later one comes.
+
+        Steps behind may keep either side of a change: what begins to qualify is `+`, what changes
+        `u`, what no longer qualifies `-`.
+        key: the column, or columns, that name an object. A record without one is a dead letter.
+        """
+        columns = (key,) if isinstance(key, str) else tuple(key)
+        if not columns or any(not isinstance(one, str) or not one for one in columns):
+            raise ConfigError(f"changes(key={key!r}): expected a column, or several")
+        if len(set(columns)) != len(columns):
+            raise ConfigError(f"changes(): a column is named twice in {columns}")
+        return self._add(Changes, "changes", keys=columns)
 
     def key_by(
         self,

@@ -101,6 +101,11 @@ class Keyed(Node):
     takes_events: ClassVar[bool] = False  # changes come to it as events, with the mark `op`
     in_order: bool = False  # sorted output: ranges of keys, one after the other
 
+    @property
+    def gives_changes(self) -> bool:
+        """Whether it may take back what it gave, also if its input does not."""
+        return False
+
     def output_watermark(self, at: int) -> int | None:
         """Where time stands behind it when it stands at `at` before it; None: at the same time."""
         return None

@@ -184,14 +184,14 @@ def held_by(behind: int, watermark: int) -> int:
     return watermark - behind if BEGIN < watermark < END else watermark
 
 
-def changes_of(
-    node: graph.Node, modes: tuple[str, ...] = ("delta", "early")
-) -> graph.Windowed | None:
-    """The window whose changes reach a node; further windows and updaters end a stream of them."""
+def changes_of(node: graph.Node, modes: tuple[str, ...] = ("delta", "early")) -> graph.Keyed | None:
+    """The step whose changes reach a node; further windows and updaters end a stream of them."""
     for one in node.inputs:
         if isinstance(one, graph.Windowed):
             if one.emission.mode in modes:
                 return one
+        elif isinstance(one, graph.Keyed) and one.gives_changes:
+            return one
         elif not isinstance(one, graph.Update):
             found = changes_of(one, modes)
             if found is not None:
@@ -212,6 +212,8 @@ def marks_changes(node: graph.Node) -> bool:
         return node.emission.mode == "delta"
     if isinstance(node, graph.Update | graph.Source | graph.Published):
         return False
+    if isinstance(node, graph.Keyed) and node.gives_changes:
+        return True
     if isinstance(node, _KEEP_ROWS):
         return any(map(marks_changes, node.inputs))
     return changes_of(node) is not None
