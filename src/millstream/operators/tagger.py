@@ -2,8 +2,8 @@
 
 The row of an object is its latest record, by time and place. The first one is an insertion, a newer
 one takes the place of the row before it, and steps behind may keep either: so a filter gives `+`
-when an object begins to qualify, `u` while it changes, and `-` when it no longer does. Records of one
-batch count together, and one that is older than the row of its object changes nothing.
+when an object begins to qualify, `u` while it changes, and `-` when it no longer does. Records of
+one batch count together, and one that is older than the row of its object changes nothing.
 """
 
 from __future__ import annotations
@@ -92,9 +92,8 @@ class Tagger:
 
     def _changes(self, new: pa.Table, table: Table, batch: int) -> Chunk:
         """What the latest records change, and the table brought up to date."""
-        shard, hashes, checks = (
-            np.asarray(flat(new.column(n))) for n in ("shard", "hash", "check")
-        )
+        names = ("shard", "hash", "check")
+        shard, hashes, checks = (np.asarray(flat(new.column(name))) for name in names)
         place, known = table.rows.find(shard.astype(np.int64), hashes, checks)
         newer = np.ones(len(new), np.bool_)
         if known is not None:
