@@ -143,7 +143,7 @@ class Stream:
             raise ConfigError(f"distinct(): a column is named twice in {columns}")
         return self._add(Distinct, "distinct", keys=columns)
 
-    def changes(self, *, key: str | Iterable[str]) -> Stream:
+    def changes(self, key: str | Iterable[str]) -> Stream:
         """Records of objects as changes: each is the row of its object until a later one comes.
 
         Steps behind may keep either side of a change: what begins to qualify is `+`, what changes

@@ -96,6 +96,22 @@ def test_stateless_steps(load: Any, topics: Any) -> None:
         from = "named"
         map_batches = "topics:same_table"
 
+        [step.once]
+        from = "named"
+        distinct = ["name"]
+
+        [step.table]
+        from = "named"
+        changes = "name"
+
+        [sink.single]
+        from = ["once"]
+        kind = "console"
+
+        [sink.rows]
+        from = ["table"]
+        kind = "console"
+
         [sink.files]
         from = "same"
         kind = "jsonl"
@@ -130,6 +146,8 @@ def test_stateless_steps(load: Any, topics: Any) -> None:
     long = loud.where("length(topic) > 3").named("long")
     named = long.select("topic AS name", "at").named("named")
     named.map_batches(topics.same_table).named("same").sink(ms.Jsonl("out"), name="files")
+    named.distinct("name").named("once").sink(ms.Console(), name="single")
+    named.changes(key="name").named("table").sink(ms.Console(), name="rows")
     long.union(loud).named("all.union").sink(ms.Call(topics.hand_over), name="all")
     assert_same(found, flow)
 

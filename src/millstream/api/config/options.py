@@ -113,6 +113,7 @@ VERBS = {
     "process": Verb(_by_name(Stream.process)),
     "map_batches": Verb(_by_name(Stream.map_batches)),
     "distinct": Verb({}),
+    "changes": Verb({}),
     "agg": Verb({}, keyed=True, windowed=True),
     "reduce": Verb(_by_name(WindowedStream.reduce), keyed=True, windowed=True),
     "map_reduce": Verb(_by_name(WindowedStream.map_reduce), keyed=True, windowed=True),

@@ -73,14 +73,14 @@ class StepReader(Reader):
         """What a verb is called with."""
         value = table[verb]
         spot = (*place, verb)
-        if verb in ("select", "distinct"):
+        if verb in ("select", "distinct", "changes"):
             several = [value] if isinstance(value, str) else value
             if not isinstance(several, list) or any(not isinstance(one, str) for one in several):
                 what = "SQL expressions" if verb == "select" else "columns"
                 raise self.document.mistake(
                     spot, f"{verb}: expected a list of {what}, got {shown(value)}"
                 )
-            return several
+            return [several] if verb == "changes" else several
         if not isinstance(value, str):
             what = "a SQL condition" if verb == "where" else 'a function like "module:name"'
             raise self.document.mistake(spot, f"{verb}: expected {what}, got {shown(value)}")
