@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from millstream.ops.codec import decode, decode_key, encode
-from millstream.ops.holding import ObjectKernel, StateError
+from millstream.ops.codec import Keys, decode_key
+from millstream.ops.holding import ObjectKernel, StateError, never
 from millstream.ops.jobs import Window
 from millstream.ops.records import describe, shown
 
@@ -43,49 +43,39 @@ class MapReduce:
 
 def combiner(job: MapReduce, name: str) -> ObjectKernel:
     """A job's `combine` as states of (packed key, value): the key travels along for the user."""
+    key_of = Keys()
 
-    def zero() -> Any:
-        return None
-
-    def add(state: Any, row: dict[str, bytes]) -> Any:
-        value = decode(row["value"])
-        if state is None:
-            return [row["key"], value]
-        return [row["key"], combined(row["key"], [state[1], value])]
+    def gather(key: bytes, values: list[Any]) -> Any:
+        return [key, values[0] if len(values) == 1 else combined(key, values)]
 
     def combine(left: Any, right: Any) -> Any:
         if left is None or right is None:
             return right if left is None else left
         return [left[0], combined(left[0], [left[1], right[1]])]
 
-    def combined(key: bytes, values: list[Any]) -> Any:
-        return combine_or_tell(name, job.combine, decode_key(key), values)
+    def combined(packed: bytes, values: list[Any]) -> Any:
+        try:
+            return job.combine(key_of[packed], values)
+        except BaseException as error:  # a user's function may raise anything
+            raise untold(name, packed, values, error) from error
 
     def uncombine(total: Any, expired: Any) -> Any:
-        return [total[0], job.uncombine(decode_key(total[0]), total[1], expired[1])]
+        return [total[0], job.uncombine(key_of[total[0]], total[1], expired[1])]
 
     def finish(state: Any) -> Any:
         return state[1]
 
     inverse = uncombine if job.can("uncombine") else None
-    return ObjectKernel(f"{name}.combine", zero, add, combine, finish, inverse, bare=finish)
+    return ObjectKernel(
+        f"{name}.combine", nothing, never, combine, finish, inverse, bare=finish, gather=gather
+    )
 
 
-def combine_or_tell(
-    name: str, combine: Callable[[Any, list[Any]], Any], key: Any, values: list[Any]
-) -> Any:
-    """Several values as one, or an error that is of the key and not of one of its values."""
-    try:
-        return combine(key, values)
-    except BaseException as error:  # a user's function may raise anything
-        told = f"combine({shown(key)[:200]}, {shown(values)[:200]})"
-        raise StateError(f"{name}.{told} raised {describe(error)}") from error
+def nothing() -> None:
+    """The state of a key without values."""
 
 
-def pack_pairs(pairs: Iterable[tuple[Any, Any]] | None) -> list[dict[str, bytes]]:
-    """What `map` gave as rows of packed keys and values."""
-    rows = []
-    for pair in pairs or ():
-        key, value = pair
-        rows.append({"key": encode(key), "value": encode(value)})
-    return rows
+def untold(name: str, packed: bytes, values: list[Any], error: BaseException) -> StateError:
+    """What a `combine` raised: it is of the key, and not of one of its values."""
+    told = f"combine({shown(decode_key(packed))[:200]}, {shown(values)[:200]})"
+    return StateError(f"{name}.{told} raised {describe(error)}")

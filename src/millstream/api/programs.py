@@ -10,12 +10,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from types import GeneratorType
 from typing import Any
 
-from millstream.api.mapreduce import MapReduce, combine_or_tell
+from millstream.api.mapreduce import MapReduce, nothing, untold
 from millstream.errors import RunError
-from millstream.ops.codec import decode, decode_key
-from millstream.ops.holding import ObjectKernel
+from millstream.ops.codec import Keys
+from millstream.ops.holding import ObjectKernel, never
 from millstream.ops.jobs import Window
 
 Pair = tuple[Any, Any]
@@ -183,6 +184,11 @@ class MapSplit:
         self._method = methods.get("map")
         self._function = None if self._method is None else self._method.of(self.instance)
 
+    @property
+    def called(self) -> Callable[..., Any] | None:
+        """The user's function, if it gets key and value as they are."""
+        return self._function if self._method and len(self._method.form) == 2 else None
+
     def map(self, key: Any, value: Any, ts: Any) -> list[Pair]:
         """Pairs for one record; all of them or, if it raises, none."""
         if self._method is None or self._function is None:
@@ -236,10 +242,12 @@ def _gather(pairs: list[Pair], result: Any, called: str) -> list[Pair]:
     """
     if result is None:
         return pairs
-    if isinstance(result, str | bytes | dict) or not isinstance(result, Iterable):
+    if type(result) is not GeneratorType and (
+        isinstance(result, (str, bytes, dict)) or not isinstance(result, Iterable)
+    ):
         raise TypeError(f"{called}() gave {result!r}; expected pairs (key, value)")
     for one in result:
-        if not isinstance(one, tuple | list) or len(one) != 2:
+        if not isinstance(one, (tuple, list)) or len(one) != 2:
             raise TypeError(
                 f"{called}() gave {one!r}; expected pairs (key, value): yield them, or return a "
                 "list of them"
@@ -255,24 +263,25 @@ def job_name(job: MapReduce) -> str:
 
 def pair_combiner(program: Program, name: str) -> ObjectKernel:
     """A program's `combine` as states of (packed key, values): the key travels along for it."""
+    key_of = Keys()
 
-    def zero() -> Any:
-        return None
-
-    def add(state: Any, row: dict[str, Any]) -> Any:
-        values = [*(() if state is None else state[1]), decode(row["value"])]
-        return [row["key"], combined(row["key"], values)]
+    def gather(key: bytes, values: list[Any]) -> Any:
+        return [key, combined(key, values)]
 
     def combine(left: Any, right: Any) -> Any:
         if left is None or right is None:
             return right if left is None else left
         return [left[0], combined(left[0], [*left[1], *right[1]])]
 
-    def combined(key: bytes, values: list[Any]) -> list[Any]:
-        found: list[Any] = combine_or_tell(name, program.combined, decode_key(key), values)
-        return found
+    def combined(packed: bytes, values: list[Any]) -> list[Any]:
+        try:
+            return program.combined(key_of[packed], values)
+        except BaseException as error:  # a user's function may raise anything
+            raise untold(name, packed, values, error) from error
 
     def finish(state: Any) -> Any:
         return state[1]
 
-    return ObjectKernel(f"{name}.combine", zero, add, combine, finish, bare=finish)
+    return ObjectKernel(
+        f"{name}.combine", nothing, never, combine, finish, bare=finish, gather=gather
+    )

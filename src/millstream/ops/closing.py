@@ -6,7 +6,7 @@ handed over as slices of the rows in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,17 +15,26 @@ import pyarrow as pa
 
 from millstream.errors import RunError
 from millstream.ops.chunks import Chunk, Int64, Objects, concat, flat
-from millstream.ops.codec import as_key, decode, decode_key
+from millstream.ops.codec import Keys, as_key, decode_key, python_rows, python_values, shared_values
 from millstream.ops.grid import Runs, find_runs
 from millstream.ops.holding import gather_lists
 from millstream.ops.jobs import Measure, Window, WindowJob
 from millstream.ops.kernels import Kernel, State
 from millstream.ops.keys import hash_keys
 from millstream.ops.mixed import column_of, exactly
+from millstream.ops.pairs import unpacked
 from millstream.ops.preparing import codes_of, naming_key, state_of
-from millstream.ops.records import DeadLetter, as_json, describe, several, to_table
+from millstream.ops.records import (
+    DeadLetter,
+    any_column,
+    as_json,
+    describe,
+    several,
+    to_table,
+)
 
 STAMP = pa.timestamp("us", "UTC")
+_BOUNDS = ("window_start", "window_end")
 _ROWS = 4_000_000  # rows gathered at a time
 Merge = Callable[[pa.Table], pa.Table]
 
@@ -308,9 +317,9 @@ def held_outputs(
 ) -> None:
     """The answers of measures, or the input of a reduce function, from kept values in order."""
     if job.reducer is not None:
-        rows: list[Any] = _kept_records(values)
-        if job.packed:
-            rows = [decode(row["value"]) for row in rows]
+        rows: list[Any] = (
+            unpacked(flat(values.column("value.value"))) if job.packed else _kept_records(values)
+        )
         spans = zip(low.tolist(), high.tolist(), strict=True)
         answers.values = [rows[start:stop] for start, stop in spans]
         return
@@ -335,8 +344,7 @@ def held_outputs(
 def _kept_records(values: pa.Table) -> list[dict[str, Any]]:
     names = [n for n in values.column_names if n.startswith("value.")]
     kept = values.select(names).rename_columns([n.removeprefix("value.") for n in names])
-    rows: list[dict[str, Any]] = kept.to_pylist()
-    return rows
+    return python_rows(kept)
 
 
 def _call_reducer(
@@ -348,44 +356,110 @@ def _call_reducer(
 ) -> Chunk:
     """The user's reduce per (window, key); a failure costs that one result and is reported."""
     assert job.reducer is not None
-    rows: list[dict[str, Any]] = []
-    origin: list[int] = []
+    reducer, made = job.reducer, (_Pairs if job.packed else _Rows)(heads)
     failed: dict[int, str] = {}
-    # Without keys and bounds a table has no columns, and so forgets its number of rows.
-    head_rows = heads.table.to_pylist() or [{} for _ in range(len(heads))]
-    for index, place in enumerate(order.tolist()):
-        head = head_rows[index]
-        keys = [head[name] for name in job.keys]
-        window = Window(head.get("window_start"), head.get("window_end"))
-        key: Any = as_key(keys[0] if len(keys) == 1 else tuple(keys))
-        if job.packed:
-            key = decode_key(keys[0])
+    given = zip(order.tolist(), _user_keys(job, heads), _windows(heads), strict=True)
+    for index, (place, key, window) in enumerate(given):
+        before = len(made.origin)
         try:
-            results = _reduced(job, key, values[place], window, head)
+            made.add(index, reducer(key, values[place], window))
         except BaseException as error:  # a user's function may raise anything
+            made.keep(range(before))
             failed[index] = describe(error)
-            continue
-        rows.extend(results)
-        origin.extend([index] * len(results))
-    table, bad = to_table(rows, None, any_type=True)
+    table, bad = made.table()
     while bad:  # what cannot be stored takes the result it is part of with it
-        failed.update({origin[at]: why for at, why in bad.items()})
-        kept = [at for at, index in enumerate(origin) if index not in failed]
-        rows, origin = [rows[at] for at in kept], [origin[at] for at in kept]
-        table, bad = to_table(rows, None, any_type=True)
+        failed.update({made.origin[at]: why for at, why in bad.items()})
+        made.keep([at for at, index in enumerate(made.origin) if index not in failed])
+        table, bad = made.table()
     dead.extend(_failed(job, heads, index, why) for index, why in sorted(failed.items()))
-    return heads.at(table, np.array(origin, np.int64))
+    return heads.at(table, np.array(made.origin, np.int64))
 
 
-def _reduced(
-    job: WindowJob, key: Any, values: list[Any], window: Window, head: dict[str, Any]
-) -> list[dict[str, Any]]:
-    assert job.reducer is not None
-    result = job.reducer(key, values, window)
-    if not job.packed:
+def _user_keys(job: WindowJob, heads: Chunk) -> Iterable[Any]:
+    """The key of every result."""
+    columns = [heads.column(name) for name in job.keys]
+    if job.packed:
+        return map(Keys().__getitem__, columns[0].to_pylist())
+    if not columns:
+        return [()] * len(heads)
+    keys = list(map(python_values, columns))
+    return map(as_key, keys[0] if len(keys) == 1 else zip(*keys, strict=True))
+
+
+def _windows(heads: Chunk) -> Iterator[Window]:
+    """The window of every result, made once for those that follow each other."""
+    start, end = (shared_values(heads.column(name)) for name in _BOUNDS)
+    window = Window(None, None)
+    for one, other in zip(start, end, strict=True):
+        if one is not window.start or other is not window.end:
+            window = Window(one, other)
+        yield window
+
+
+class _Pairs:
+    """What the reduce of a MapReduce job gave: keys, values, and the result each is of."""
+
+    def __init__(self, heads: Chunk) -> None:
+        self.heads = heads.table
+        self.keys: list[Any] = []
+        self.values: list[Any] = []
+        self.origin: list[int] = []
+
+    def add(self, index: int, result: Any) -> None:
+        """All pairs of one result."""
+        for key, value in () if result is None else result:
+            self.keys.append(as_key(key))
+            self.values.append(value)
+            self.origin.append(index)
+
+    def keep(self, at: Sequence[int]) -> None:
+        """These and no others."""
+        self.keys = [self.keys[one] for one in at]
+        self.values = [self.values[one] for one in at]
+        self.origin = [self.origin[one] for one in at]
+
+    def table(self) -> tuple[pa.Table, dict[int, str]]:
+        """As columns, with the bounds of their windows; and those that cannot be stored."""
+        if not self.origin:
+            return to_table([], None, any_type=True)
+        bad: dict[int, str] = {}
+        columns = {
+            "key": any_column("key", self.keys, bad),
+            "value": any_column("value", self.values, bad),
+        }
+        if bad:
+            return pa.table({}), bad
+        rows = pa.array(self.origin)
+        for name in _BOUNDS:
+            if name in self.heads.column_names:
+                bound = flat(self.heads.column(name)).take(rows)
+                nothing = bound.null_count == len(bound)
+                columns[name] = pa.nulls(len(bound)) if nothing else bound
+        return exactly(columns), bad
+
+
+class _Rows:
+    """What a reduce function gave: rows with key and window, and the result each is of."""
+
+    def __init__(self, heads: Chunk) -> None:
+        # Without keys and bounds a table has no columns, and so forgets its number of rows.
+        self.heads = python_rows(heads.table) or [{} for _ in range(len(heads))]
+        self.rows: list[dict[str, Any]] = []
+        self.origin: list[int] = []
+
+    def add(self, index: int, result: Any) -> None:
+        """All rows of one result."""
         if not isinstance(result, dict | list | tuple) and not hasattr(result, "__next__"):
             result = None if result is None else {"value": result}
-        return [head | row for row in several(result)]
-    bounds = {k: v for k, v in head.items() if k in ("window_start", "window_end")}
-    pairs = [] if result is None else list(result)
-    return [{"key": as_key(k), "value": v} | bounds for k, v in pairs]
+        for row in several(result):
+            self.rows.append(self.heads[index] | row)
+            self.origin.append(index)
+
+    def keep(self, at: Sequence[int]) -> None:
+        """These and no others."""
+        self.rows = [self.rows[one] for one in at]
+        self.origin = [self.origin[one] for one in at]
+
+    def table(self) -> tuple[pa.Table, dict[int, str]]:
+        """As columns; and those that cannot be stored."""
+        return to_table(self.rows, None, any_type=True)

@@ -7,7 +7,7 @@ hashable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -26,6 +26,7 @@ pack, unpack = _encoder.encode, _decoder.decode  # for plain values, where every
 _IMMUTABLE = (int, float, str, bytes, bool, type(None))
 _PLAIN_TYPES = frozenset((int, float, str, bytes, bool, type(None)))
 _all_plain = _PLAIN_TYPES.issuperset
+_MOST_KEYS = 10_000
 
 
 def encode(value: Any) -> bytes:
@@ -136,6 +137,16 @@ def decode_key(data: bytes) -> Any:
     return as_key(_row_decoder.decode(data))
 
 
+class Keys(dict[bytes, Any]):
+    """Packed keys as users know them, each unpacked once while there are not too many."""
+
+    def __missing__(self, packed: bytes) -> Any:
+        key = decode_key(packed)
+        if type(key) in _PLAIN_TYPES and len(self) < _MOST_KEYS:  # others might be changed
+            self[packed] = key
+        return key
+
+
 def as_key(value: Any) -> Any:
     """A key as users see it: lists become tuples."""
     if isinstance(value, (list, tuple)):
@@ -145,6 +156,13 @@ def as_key(value: Any) -> Any:
 
 def fresh(value: Any) -> Any:
     """A copy a user's function may change freely."""
+    kind = type(value)
+    if kind in _PLAIN_TYPES:
+        return value
+    if kind is list and _all_plain(map(type, value)):
+        return value.copy()
+    if kind is dict and _all_plain(map(type, value.values())) and _all_plain(map(type, value)):
+        return value.copy()
     return value if isinstance(value, _IMMUTABLE) else decode(encode(value))
 
 
@@ -171,7 +189,7 @@ _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 
 
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """A column as Python values; like `to_pylist`, but faster for times."""
+    """A column as Python values; like `to_pylist`, but many times as fast for times."""
     kind = column.type
     if not pa.types.is_timestamp(kind) or kind.tz is None or kind.unit == "ns" or not len(column):
         return list(column.to_pylist())
@@ -182,6 +200,42 @@ def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     zone = UTC if kind.tz == "UTC" else ZoneInfo(kind.tz)
     at = datetime.fromtimestamp
     return [None if x is None else at(x / 1e6, zone) for x in micros.to_pylist()]
+
+
+def shared_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The same for values that repeat, each made once; for those that nobody can change."""
+    encoded = flat_dictionary(column)
+    values = python_values(encoded.dictionary)
+    if column.null_count:
+        return [None if at is None else values[at] for at in encoded.indices.to_pylist()]
+    return list(map(values.__getitem__, encoded.indices.to_pylist()))
+
+
+def flat_dictionary(column: pa.Array | pa.ChunkedArray) -> pa.DictionaryArray:
+    """A column as the distinct values it has, and which each is."""
+    encoded = column.dictionary_encode()
+    return encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+
+
+def python_times(micros: Any) -> list[datetime]:
+    """Microseconds since the epoch as aware datetimes."""
+    return python_values(pa.array(micros).cast(pa.timestamp("us", "UTC")))
+
+
+def python_rows(table: pa.Table, read: Collection[str] | None = None) -> list[dict[str, Any]]:
+    """Every record of a table as a dict of Python values; with only the columns that are read."""
+    names = [name for name in table.column_names if read is None or name in read]
+    columns = [python_values(table.column(name)) for name in names]
+    match names:  # a dict written down is made twice as fast as one of names and values
+        case []:
+            return [{} for _ in range(len(table))]
+        case [a]:
+            return [{a: x} for x in columns[0]]
+        case [a, b]:
+            return [{a: x, b: y} for x, y in zip(*columns, strict=True)]
+        case [a, b, c]:
+            return [{a: x, b: y, c: z} for x, y, z in zip(*columns, strict=True)]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def encode_rows(table: pa.Table) -> list[bytes]:

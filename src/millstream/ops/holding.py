@@ -59,6 +59,7 @@ class ObjectKernel:
         None  # answers of `slide`, faster
     )
     bare: Callable[[Any], Any] | None = None  # what a message shows of a state
+    gather: Callable[[bytes, list[Any]], Any] | None = None  # of pairs: all values of a key at once
 
     def lift(self, values: list[Any], groups: Int64, count: int) -> tuple[pa.Array, dict[int, str]]:
         """One state per group; values on which `add` raises are given back with the error."""
@@ -84,6 +85,31 @@ class ObjectKernel:
                 row = int(np.flatnonzero(groups == group)[0])
                 raise StateError(f"{self.name}: {error}", row) from error
         return pa.array(encoded, pa.binary()), bad
+
+    def lift_pairs(self, keys: pa.Array, values: list[Any], groups: Int64, count: int) -> pa.Array:
+        """One state per group of pairs, whose key is the same; an error is of the key."""
+        assert self.gather is not None
+        sizes = np.bincount(groups, minlength=count)
+        ends = np.cumsum(sizes)
+        order = np.argsort(groups, kind="stable")
+        first = order[ends - sizes]
+        values = list(map(values.__getitem__, order.tolist()))
+        encoded = []
+        spans = zip(
+            first.tolist(),
+            keys.take(pa.array(first)).to_pylist(),
+            (ends - sizes).tolist(),
+            ends.tolist(),
+            strict=True,
+        )
+        for at, key, start, stop in spans:
+            try:
+                encoded.append(encode(self.gather(key, values[start:stop])))
+            except StateError as error:
+                raise StateError(str(error), at) from error
+            except RunError as error:  # it cannot be stored
+                raise StateError(f"{self.name}: {error}", at) from error
+        return pa.array(encoded, pa.binary())
 
     def merge(self, states: pa.Array, groups: Int64, count: int) -> pa.Array:
         """States of the same group combined, in the order they stand in."""

@@ -17,12 +17,13 @@ import pyarrow.compute as pc
 
 from millstream.errors import RunError
 from millstream.ops.chunks import Chunk, Int64, Mask, flat
-from millstream.ops.codec import as_key, decode_key, encode
+from millstream.ops.codec import as_key, decode_key, encode, python_rows, python_values
 from millstream.ops.holding import naming
 from millstream.ops.jobs import Family, Measure, WindowJob
 from millstream.ops.kernels import Rows
 from millstream.ops.keys import canonical, factorize, group_by, hash_keys
 from millstream.ops.mixed import REFUSED, exact_columns, exactly, is_mixed, kind_of
+from millstream.ops.pairs import as_packed, unpacked
 from millstream.ops.partitioning import Shards, shards_of_columns
 from millstream.ops.records import DeadLetter, dead_row
 from millstream.ops.sessions import find_sessions
@@ -218,6 +219,9 @@ def _reduce(
             columns["weight"] = pa.array(chunk.weights().astype(np.int8))
             columns["revision"] = pa.array(none if chunk.revision is None else chunk.revision)
             columns["window"] = pa.array(none if chunk.window is None else chunk.window)
+        if family.jobs[0].packed:
+            pairs = chunk.table.drop_columns(["value"])
+            chunk = chunk.with_table(pairs.append_column("value", as_packed(chunk.column("value"))))
         if family.kind == "bytes":
             columns["size"] = pa.array(record_sizes(chunk))
         held = held_columns(family)
@@ -272,11 +276,15 @@ def lift(
         except RunError as error:
             raise RunError(f"column {measure.columns[-1]!r}: {error}") from error
         columns[f"state.{measure.state}.state"] = states
+    elif measure.objects is not None and measure.objects.gather is not None:
+        pairs = chunk.column("key"), unpacked(chunk.column("value"))
+        states = measure.objects.lift_pairs(*pairs, rows.groups, rows.count)
+        columns[f"state.{measure.state}.state"] = states
     elif measure.objects is not None:
         if measure.column is None:
-            items: list[Any] = chunk.table.to_pylist()
+            items: list[Any] = python_rows(chunk.table)
         else:
-            items = chunk.column(measure.column).to_pylist()
+            items = python_values(chunk.column(measure.column))
         state_column, bad = measure.objects.lift(items, rows.groups, rows.count)
         columns[f"state.{measure.state}.state"] = state_column
         return bad

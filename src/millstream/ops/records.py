@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -16,8 +17,9 @@ import pyarrow as pa
 
 from millstream.errors import RunError
 from millstream.ops.chunks import Chunk
-from millstream.ops.codec import python_values
+from millstream.ops.codec import python_rows
 from millstream.ops.mixed import REFUSED, column_of, exactly
+from millstream.ops.usage import columns_read
 
 Row = dict[str, Any]
 _RAW_LIMIT = 65_536
@@ -82,16 +84,15 @@ def apply(
     out: list[Row] = []
     origin: list[int] = []
     failed: dict[int, str] = {}  # a record is either dead or processed, whatever it gave
-    names = chunk.table.column_names
-    columns = [python_values(chunk.table.column(name)) for name in names]
-    for index, values in enumerate(zip(*columns, strict=True)):
+    for index, row in enumerate(python_rows(chunk.table, columns_read(fn, 0))):
         try:
-            results = several(fn(dict(zip(names, values, strict=True))))
+            result = fn(row)
+            results = [result.copy()] if type(result) is dict else several(result)
         except BaseException as error:  # a user's function may raise anything
             failed[index] = describe(error)
             continue
-        out.extend(results)
-        origin.extend([index] * len(results))
+        out += results
+        origin += [index] * len(results)
     table, bad = to_table(out, schema)
     while bad:
         failed.update({origin[i]: why for i, why in bad.items()})
@@ -129,17 +130,16 @@ def to_table(
     `any_type`: values of a column may be of several types, and only those nobody could store
     do not fit.
     """
-    if schema is not None:
-        names = list(schema.names)
-    else:
-        names = list(dict.fromkeys(name for row in rows for name in row))
+    forms = dict.fromkeys(map(tuple, rows))  # the columns of rows: mostly all have the same
+    names = list(schema.names if schema is not None else dict.fromkeys(chain(*forms)))
     bad: dict[int, str] = {}
     columns = []
     for name in names:
-        values = [row.get(name) for row in rows]
+        everywhere = all(name in form for form in forms)
+        values = [row[name] for row in rows] if everywhere else [row.get(name) for row in rows]
         kind = schema.field(name).type if schema is not None else None
         columns.append(
-            _any_column(name, values, bad) if any_type else _column(name, values, kind, bad)
+            any_column(name, values, bad) if any_type else _column(name, values, kind, bad)
         )
     if bad:
         return pa.table({}), bad
@@ -150,7 +150,8 @@ def to_table(
     return pa.table(columns, names=names), bad
 
 
-def _any_column(name: str, values: list[Any], bad: dict[int, str]) -> pa.Array | None:
+def any_column(name: str, values: list[Any], bad: dict[int, str]) -> pa.Array | None:
+    """Values of any types as a column; those that cannot be stored are noted with the reason."""
     found: dict[int, str] = {}
     column = column_of(values, found)
     bad.update({index: f"column {name!r}: {why}" for index, why in found.items()})

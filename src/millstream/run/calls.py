@@ -24,7 +24,7 @@ from millstream.ops import (
     running,
     updates,
 )
-from millstream.ops.codec import decode_row
+from millstream.ops.codec import decode_key, decode_row
 from millstream.ops.records import as_json, shown
 from millstream.run import pairing, steps
 
@@ -41,7 +41,7 @@ class Call:
 
 
 def _record(here: Locals) -> str:
-    return f"record {as_json(dict(zip(here['names'], here['values'], strict=True)))}"
+    return f"record {as_json(here['chunk'].table.slice(here['index'], 1).to_pylist()[0])}"
 
 
 def _event(here: Locals) -> str:
@@ -58,7 +58,7 @@ def _empty(here: Locals) -> str:
 _LOOPS: dict[CodeType, Callable[[Locals], str]] = {
     records.apply.__code__: _record,
     processing.process.__code__: lambda here: f"record {as_json(here['row'])}",
-    pairing.pairs_of.__code__: lambda here: f"record {as_json(here['rows'][here['index']])}",
+    pairing._call_map.__code__: _record,
     steps._map_batches.__code__: lambda here: f"a table of {len(here['chunk']):,} records",
     updates.Machine.call.__code__: _event,
     updates.Machine.call_plain.__code__: _event,
@@ -66,6 +66,9 @@ _LOOPS: dict[CodeType, Callable[[Locals], str]] = {
     closing._call_reducer.__code__: lambda here: f"key {shown(here['key'])}",
     closing._call_each.__code__: lambda here: f"{here['name']!r} of {shown(here['one'])}",
     holding.ObjectKernel.lift.__code__: lambda here: f"value {shown(here['value'])}",
+    holding.ObjectKernel.lift_pairs.__code__: lambda here: (
+        f"{here['stop'] - here['start']:,} values of key {shown(decode_key(here['key']))}"
+    ),
     holding.ObjectKernel.minus.__code__: lambda here: (
         f"uncombine of {shown(here['total'])} and {shown(here['expired'])}"
     ),

@@ -14,10 +14,10 @@ from millstream.operators.windows.choosing import measure, single_values
 from millstream.operators.windows.leaving import leaving
 from millstream.operators.windows.work import Order, Report, Work
 from millstream.ops.chunks import Chunk, concat
-from millstream.ops.codec import decode
 from millstream.ops.edges import given
 from millstream.ops.firing import Firing, fires, passes
 from millstream.ops.jobs import Family, WindowJob
+from millstream.ops.pairs import unpacked
 from millstream.ops.preparing import merge_panes, prepare
 from millstream.ops.progress import END
 from millstream.ops.records import as_json
@@ -173,7 +173,7 @@ class Panes:
         """Late records to those who asked for them; pairs of a MapReduce job in JSON."""
         if len(late) and self.family.jobs[0].packed:
             pairs = {
-                name: pa.array([as_json(decode(data)) for data in late.column(name).to_pylist()])
+                name: pa.array([as_json(one) for one in unpacked(late.column(name))])
                 for name in ("key", "value")
             }
             late = late.with_table(pa.table(pairs))
