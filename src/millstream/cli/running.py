@@ -18,6 +18,7 @@ from millstream.api.config import Application
 from millstream.api.flow import Flow
 from millstream.cli import complain
 from millstream.cli.display import Display, make_display, show_summary
+from millstream.cli.guarding import Guard, calls_functions
 from millstream.cli.reloading import Listening
 from millstream.errors import MillstreamError, RunError
 from millstream.graph.nodes import Source, Update
@@ -32,17 +33,23 @@ _ABORTED = 130
 class Stopping:
     """SIGINT and SIGTERM: the first asks for a clean stop, the second ends everything."""
 
-    def __init__(self, request: Callable[[], None]) -> None:
+    def __init__(self, request: Callable[[], None], guarded: float | None = None) -> None:
         self.request = request
+        self._guarded = guarded  # seconds after which somebody else ends a process that cannot
+        self._guard: Guard | None = None
         self.asked = self.told = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Stopping:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.signal(number, self._on_signal)
+        if self._guarded is not None:
+            self._guard = Guard(self._guarded)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._guard is not None:
+            self._guard.close()
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -75,7 +82,8 @@ def run_flow(
     display = make_display(
         console, flow.name, names, bounded=all(spec.bounded for spec in specs), quiet=quiet
     )
-    with Stopping(handle.request_stop) as stopping:
+    guarded = handle.patience if calls_functions(flow) else None
+    with Stopping(handle.request_stop, guarded) as stopping:
         try:
             if handle.url is not None:
                 display.note(f"slates and status at {handle.url}")

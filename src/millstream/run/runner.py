@@ -111,6 +111,11 @@ class Handle:
         """Where it serves slates and status; None if it does not."""
         return self._server.url if self._server is not None else None
 
+    @property
+    def patience(self) -> float:
+        """Seconds within which it ends after a stop."""
+        return self._patience
+
     def stop(self, timeout: float | None = None) -> Progress:
         """Commit the current batch and stop; raises what went wrong, if something did.
 
