@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +19,8 @@ import duckdb
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from tests.prepared import Started, start
 
 ROOT = Path(__file__).parents[2]
 APP = Path(__file__).parent / "apps" / "two_jobs.py"
@@ -157,26 +158,19 @@ def check_readable(out: Path) -> int:
 
 def spawn(
     data: Path, work: Path, master: str | None = None, crash_at: str | None = None, app: Path = APP
-) -> subprocess.Popen[str]:
+) -> Started:
     """The app as a process of its own; its standard output is read by `wait_for`."""
     work.mkdir(parents=True, exist_ok=True)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "SPARK_LOCAL_IP": "127.0.0.1"}
     env.pop("MILLSTREAM_CRASH_AT", None)
     if crash_at is not None:
         env["MILLSTREAM_CRASH_AT"] = crash_at
-    command = [sys.executable, str(app), str(data), str(work)]
+    command = [str(app), str(data), str(work), *([master] if master else [])]
     with open(work / "stderr.txt", "ab") as errors:
-        return subprocess.Popen(
-            command + ([master] if master else []),
-            env=env,
-            cwd=work,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
+        return start(*command, cwd=work, env=env, stdout=subprocess.PIPE, stderr=errors)
 
 
-def wait_for(process: subprocess.Popen[str], word: str) -> str | None:
+def wait_for(process: Started, word: str) -> str | None:
     """The next line that begins with a word; None if the process ends before."""
     assert process.stdout is not None
     for line in process.stdout:
@@ -185,7 +179,7 @@ def wait_for(process: subprocess.Popen[str], word: str) -> str | None:
     return None
 
 
-def finish(process: subprocess.Popen[str], timeout: float = 180) -> int:
+def finish(process: Started, timeout: float = 180) -> int:
     """The exit code; the process is not left behind whatever happens."""
     try:
         process.communicate(timeout=timeout)
@@ -194,10 +188,10 @@ def finish(process: subprocess.Popen[str], timeout: float = 180) -> int:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
-    return process.returncode
+    return process.wait()
 
 
-def kill(process: subprocess.Popen[str]) -> bool:
+def kill(process: Started) -> bool:
     """SIGKILL; whether it was still running."""
     running = process.poll() is None
     if running:

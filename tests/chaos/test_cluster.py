@@ -28,6 +28,7 @@ from tests.chaos.support import (
 )
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # for JVMs that live for seconds
 
 
 def free_port() -> int:
@@ -45,6 +46,8 @@ def daemon(tmp: Path, name: str, *arguments: str) -> Iterator[subprocess.Popen[b
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(tmp / "local"),
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": QUICK,
+        "SPARK_LAUNCHER_OPTS": QUICK,
         "PYSPARK_PYTHON": sys.executable,
     }
     tmp.mkdir(exist_ok=True)
@@ -92,7 +95,7 @@ def worker_arguments(port: int, place: Path) -> list[str]:
 
 def test_a_lost_worker_changes_nothing(tmp_path: Path) -> None:
     check_java()
-    data = make_data(tmp_path / "data")
+    data = make_data(tmp_path / "data", records=8_000)
     port = free_port()
     with ExitStack() as stack:
         stack.enter_context(daemon(tmp_path / "spark", "master", *master_arguments(port)))

@@ -8,7 +8,6 @@ import random
 import shutil
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -35,6 +34,7 @@ from tests.chaos.support import (
     wait_for,
     wait_gone,
 )
+from tests.prepared import Started
 
 SPOOLED = support.APP.with_name("spooled.py")
 SEED = 20261115
@@ -110,6 +110,9 @@ def random_kills(
         for attempt in itertools.count():
             process = spawn(data.path, work)
             wait_for(process, "ready")
+            if kills >= wanted:
+                assert finish(process) == 0, failed(work)
+                break
             time.sleep(random_.uniform(0, 0.45) * (1 + attempt / 10))  # slow machines arrive too
             if not kill(process):
                 assert process.returncode == 0, failed(work)
@@ -123,7 +126,7 @@ def random_kills(
 
 
 def test_killed_at_random_moments(data: Data, unkilled: dict[str, Rows], tmp_path: Path) -> None:
-    assert random_kills(data, unkilled, tmp_path, wanted=6, seed=SEED) >= 6
+    assert random_kills(data, unkilled, tmp_path, wanted=4, seed=SEED) >= 4
 
 
 @pytest.mark.long
@@ -135,7 +138,7 @@ def test_killed_very_often(data: Data, unkilled: dict[str, Rows], tmp_path: Path
 # -- with Spark -----------------------------------------------------------------------------------
 
 
-def run_watched(process: subprocess.Popen[str], seconds: float = 120) -> list[psutil.Process]:
+def run_watched(process: Started, seconds: float = 120) -> list[psutil.Process]:
     """Wait for the end and give every process that was started meanwhile."""
     seen: dict[int, psutil.Process] = {}
     deadline = time.monotonic() + seconds
@@ -164,13 +167,13 @@ def test_killed_on_spark(data: Data, unkilled: dict[str, Rows], tmp_path: Path) 
     crashed = spawn(data.path, tmp_path, "local[2]", crash_at="tasks-done:1")
     orphans = run_watched(crashed)
     assert finish(crashed) == -signal.SIGKILL, failed(tmp_path)
-    for _ in range(2):  # started again at once: the lock is free, whoever is still dying
-        hit, children = kill_on_spark(data, tmp_path, random_)
-        assert not wait_gone(orphans, 0), "the JVM or a worker outlived its driver"
-        assert hit, failed(tmp_path)
-        assert len(children) >= 2  # the JVM and at least the daemon of its workers
-        check_readable(tmp_path / "out")
-        orphans = children
+    # Started again at once: the lock is free, whoever is still dying.
+    hit, children = kill_on_spark(data, tmp_path, random_)
+    assert not wait_gone(orphans, 0), "the JVM or a worker outlived its driver"
+    assert hit, failed(tmp_path)
+    assert len(children) >= 2  # the JVM and at least the daemon of its workers
+    check_readable(tmp_path / "out")
+    orphans = children
     last = spawn(data.path, tmp_path, "local[2]")
     left = wait_gone(orphans, 10)
     assert finish(last) == 0, failed(tmp_path)
@@ -221,12 +224,12 @@ def seconds(work: Path) -> Counter[str]:
 def test_a_replayable_generator_is_exact(tmp_path: Path) -> None:
     random_ = random.Random(SEED)
     kills = 0
-    for _ in range(4):
+    for _ in range(3):
         process = spawn(Path("generator"), tmp_path, app=SPOOLED)
         wait_for(process, "ready")
         time.sleep(random_.uniform(0.05, 0.3))
         kills += kill(process)
-    assert kills >= 3
+    assert kills >= 2
     assert finish(spawn(Path("generator"), tmp_path, app=SPOOLED)) == 0, failed(tmp_path)
     assert ids(tmp_path) == sorted(ids(tmp_path)) == list(range(4_000))
     assert set(seconds(tmp_path).values()) == {100}

@@ -211,9 +211,9 @@ def drive(batches: list[Rows], parallelism: int, shards: int) -> Answer:
 def test_arrival_parallelism_and_shards_do_not_matter() -> None:
     """Any order that lateness permits, any cut, any parallelism, any number of shards."""
     random_ = random.Random(SEED)
-    visits = make_visits(500, seed=5)
+    visits = make_visits(250, seed=5)
     right = expected([sorted(visits, key=lambda row: row["ts"])])
-    for parallelism, shards in ((1, 8), (2, 3), (3, 1), (2, 16), (3, 8)):
+    for parallelism, shards in ((1, 8), (3, 1), (2, 16), (3, 3)):
         # Each comes at most 18 s after its time: those at the same place may come in any order.
         arrival = {
             row["id"]: row["ts"] + timedelta(seconds=random_.uniform(0, 18)) for row in visits

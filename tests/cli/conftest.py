@@ -1,16 +1,18 @@
-"""The real command line in processes of its own."""
+"""The real command line in processes of its own, whose imports are done beforehand."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.prepared import start
 
 COMMAND = str(Path(sys.executable).parent / "millstream")
 TRADES = "ts,symbol,price,qty\n" + "".join(
@@ -40,7 +42,6 @@ class Result:
     code: int
     out: str
     err: str
-    seconds: float
 
 
 class Here:
@@ -61,23 +62,31 @@ class Here:
 
     def run(self, *arguments: str, env: dict[str, str] | None = None) -> Result:
         """`millstream ARGUMENTS`."""
-        return self.call(COMMAND, *arguments, env=env)
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            surroundings = {**os.environ, **(env or {})}
+            running = start(
+                "millstream", *arguments, cwd=self.path, env=surroundings, stdout=out, stderr=err
+            )
+            try:
+                code = running.wait(180)
+            finally:
+                running.kill()
+            out.seek(0)
+            err.seek(0)
+            return Result(code, out.read(), err.read())
 
-    def call(self, *command: str, env: dict[str, str] | None = None) -> Result:
-        """Any command."""
-        started = time.monotonic()
+    def call(self, *command: str) -> Result:
+        """Any command, newly started."""
         done = subprocess.run(
             command,
             cwd=self.path,
-            env={**os.environ, **(env or {})},
             capture_output=True,
             text=True,
             timeout=180,
             stdin=subprocess.DEVNULL,
             check=False,
         )
-        took = time.monotonic() - started
-        return Result(done.returncode, done.stdout, done.stderr, took)
+        return Result(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture

@@ -303,6 +303,7 @@ def test_wrong_types_and_too_many_dead_letters(here: Any) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_socket_refused(here: Any) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Every file under examples/, run as its first lines say, and computed again in plain Python."""
+"""Examples on Spark, computed again in plain Python; one of them by the command line, live."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from millstream.cli.loading import load_module
+from millstream.cli.loading import load_flow, load_module
 from tests.cli.conftest import COMMAND
 from tests.examples import oracles
 
@@ -31,11 +31,18 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.spark
 
 
-def run(here: Any, name: str, **env: str) -> None:
-    """Run an example in an empty directory."""
-    result = here.run("run", str(EXAMPLES / name), env=env)
-    assert result.code == 0, result.err
-    assert result.err == ""
+@pytest.fixture
+def run(here: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs an example in an empty directory, all in one Spark session."""
+    monkeypatch.chdir(here.path)
+
+    def run_one(name: str, **env: str) -> None:
+        for variable, value in env.items():
+            monkeypatch.setenv(variable, value)
+        progress = load_flow(EXAMPLES / name).run("ck")
+        assert progress.done and progress.dead == progress.late == 0
+
+    return run_one
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -68,21 +75,20 @@ def test_every_example_is_tested() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.toml")} == applications
 
 
-def test_wordcount(here: Any) -> None:
+def test_wordcount(here: Any, run: Any) -> None:
     texts = here.path / "texts"
     texts.mkdir()
     (texts / "a.txt").write_text("The mill and the stream\nthe mill\n" * 50)
     (texts / "b.txt").write_text("A stream of words, words, words")
-    run(here, "wordcount.py", TEXTS=str(texts / "*.txt"))
+    run("wordcount.py", TEXTS=str(texts / "*.txt"))
     words = [w for p in texts.iterdir() for w in re.findall("[a-z]+", p.read_text().lower())]
     found = lines(here.path / "out/wordcount")
     assert {row["word"]: row["n"] for row in found} == Counter(words)
     assert len(found) == len(set(words))
 
 
-@pytest.mark.long
-def test_moving_average(here: Any) -> None:
-    run(here, "moving_average.py")
+def test_moving_average(here: Any, run: Any) -> None:
+    run("moving_average.py")
     windows: dict[tuple[str, datetime], list[float]] = defaultdict(list)
     with open(here.path / "trades/morning.csv") as file:
         for row in csv.DictReader(file):
@@ -100,17 +106,16 @@ def test_moving_average(here: Any) -> None:
         assert row["window_end"] - row["window_start"] == timedelta(minutes=10)
 
 
-def test_clicks_live(here: Any) -> None:
-    run(here, "clicks_live.py", CLICKS="300", RATE="1000")
+def test_clicks_live(here: Any, run: Any) -> None:
+    run("clicks_live.py", CLICKS="300", RATE="1000")
     found = lines(here.path / "out/clicks")
     assert sum(row["clicks"] for row in found) == 300
     assert {row["page"] for row in found} == {"/", "/about", "/buy", "/help"}
     assert len({(row["page"], row["window_start"]) for row in found}) == len(found)
 
 
-@pytest.mark.long
-def test_two_jobs(here: Any) -> None:
-    run(here, "two_jobs.py")
+def test_two_jobs(here: Any, run: Any) -> None:
+    run("two_jobs.py")
     orders = [json.loads(line) for line in (here.path / "orders.jsonl").read_text().splitlines()]
     out = here.path / "out/two_jobs"
 
@@ -147,29 +152,6 @@ def slates(here: Any, flow: str, updater: str) -> dict[str, Any]:
     assert result.code == 0, result.err
     found = [json.loads(line) for line in result.out.splitlines()]
     return {one["key"]: one["slate"] for one in found}
-
-
-@pytest.mark.long  # tests/examples runs it in process
-def test_hot_topics(here: Any) -> None:
-    run(here, "hot_topics.py")
-    found = [tuple(row.values()) for row in lines(here.path / "out/hot_topics")]
-    assert sorted(found) == oracles.hot_topics(here.path / "tweets.jsonl") != []
-
-
-@pytest.mark.long  # tests/examples runs it in process
-def test_reputation(here: Any) -> None:
-    run(here, "reputation.toml")
-    expected = oracles.reputation(here.path / "endorsements.csv")
-    assert slates(here, "reputation", "scores") == expected != {}
-
-
-@pytest.mark.long  # tests/examples runs it in process
-def test_top_urls(here: Any) -> None:
-    run(here, "top_urls.py")
-    tweets = here.path / "url_tweets.jsonl"
-    assert slates(here, "top_urls", "top") == {"all": {"urls": oracles.top_urls(tweets)}}
-    found = [row["urls"] for row in lines(here.path / "out/top_urls")]
-    assert found == oracles.changes_of_the_top(tweets)
 
 
 def test_checkins_are_counted_live(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from collections import Counter
 from datetime import datetime
@@ -17,7 +16,7 @@ import pytest
 import millstream as ms
 from millstream.cli.reloading import ask_to_reload
 from millstream.testing import Driver
-from tests.cli.conftest import COMMAND
+from tests.prepared import Started, start
 
 APP = """
 import millstream as ms
@@ -44,7 +43,7 @@ class Live:
     def __init__(self, here: Any) -> None:
         self.here, self.path = here, here.path
         (self.path / "in").mkdir()
-        self.process: subprocess.Popen[str] | None = None
+        self.process: Started | None = None
 
     def app(self, windows: str, factor: int) -> None:
         self.here.file("app.py", APP.format(windows=windows))
@@ -59,14 +58,9 @@ class Live:
         if self.process is not None:
             self.process.wait()
         with open(self.path / "log", "a") as log:
-            self.process = subprocess.Popen(
-                [COMMAND, "run", "app.py", "--master", "local[1]"],
-                cwd=self.path,
-                env={**os.environ, **env},
-                stdout=log,
-                stderr=log,
-                text=True,
-            )
+            command = ("millstream", "run", "app.py", "--master", "local[1]")
+            surroundings = {**os.environ, **env}
+            self.process = start(*command, cwd=self.path, env=surroundings, stdout=log, stderr=log)
 
     def until(self, raw: int) -> None:
         """Wait until so many records were published."""

@@ -6,8 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import pytest
 
 import millstream as ms
 from millstream.testing import run_in_process
+from tests.prepared import Started, start
 
 ROOT = Path(__file__).parents[2]
 APP = Path(__file__).parent / "app.py"
@@ -59,16 +58,16 @@ def contents(server: Any, head: str = "millstream:counting:counts:") -> dict[str
     return found
 
 
-def start(server: Any, tmp: Path, crash_at: str = "") -> subprocess.Popen[bytes]:
+def run(server: Any, tmp: Path, crash_at: str = "") -> Started:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     env.pop("MILLSTREAM_CRASH_AT", None)
     if crash_at.startswith("piece:"):
         env["CRASH_AT_PIECE"] = crash_at.partition(":")[2]
     elif crash_at:
         env["MILLSTREAM_CRASH_AT"] = crash_at
-    command = [sys.executable, str(APP), server.url, str(tmp / "in"), str(tmp / "ck")]
+    command = [str(APP), server.url, str(tmp / "in"), str(tmp / "ck")]
     with open(tmp / "stderr.txt", "ab") as errors:
-        return subprocess.Popen(command, env=env, stderr=errors)
+        return start(*command, cwd=tmp, env=env, stderr=errors)
 
 
 CRASHES = [
@@ -86,9 +85,9 @@ CRASHES = [
 @pytest.mark.parametrize("crash_at", CRASHES)
 def test_killed_around_publishing(server: Any, tmp_path: Path, crash_at: str) -> None:
     rows = write_input(tmp_path / "in", 400)
-    killed = start(server, tmp_path, crash_at)
+    killed = run(server, tmp_path, crash_at)
     assert killed.wait(60) == -signal.SIGKILL, (tmp_path / "stderr.txt").read_text()
-    assert start(server, tmp_path).wait(60) == 0, (tmp_path / "stderr.txt").read_text()
+    assert run(server, tmp_path).wait(60) == 0, (tmp_path / "stderr.txt").read_text()
     assert contents(server) == expected(rows)
 
 
@@ -99,7 +98,7 @@ def test_flow_and_redis_killed_at_random(server: Any, tmp_path: Path, seed: int)
     print("seed", seed)
     rows = write_input(tmp_path / "in", 4000, seed)
     for _ in range(100):
-        flow = start(server, tmp_path)
+        flow = run(server, tmp_path)
         time.sleep(random_.uniform(0.3, 3))
         if random_.random() < 0.4:
             if random_.random() < 0.5 and flow.poll() is None:
@@ -113,7 +112,7 @@ def test_flow_and_redis_killed_at_random(server: Any, tmp_path: Path, seed: int)
         flow.kill()
         flow.wait()
     # Redis may have lost something after the flow had ended: the next start makes it whole.
-    assert start(server, tmp_path).wait(300) == 0
+    assert run(server, tmp_path).wait(300) == 0
     assert contents(server) == expected(rows)
 
 

@@ -8,8 +8,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +22,7 @@ from millstream.run import posting, runner, spool, taken
 from millstream.run.posts import PostReceiver
 from millstream.run.received import SpoolTracker
 from millstream.state.manifests import SourceState
+from tests.prepared import start
 from tests.run.pieces import pieces
 
 MUCH = 10**9
@@ -340,10 +339,11 @@ def test_nothing_answered_is_lost_by_a_kill_and_nothing_taken_twice(tmp_path: Pa
     """Killed between the answer and the batch, and after a batch; all is sent again each time."""
     port = free_port()
     sent: list[tuple[str, str]] = []
+    (tmp_path / "app.py").write_text(APP)
     for life in range(4):
         poll = 30.0 if life % 2 == 0 and life < 3 else 0.01  # no batch before it is killed
-        command = [sys.executable, "-c", APP, str(port), str(tmp_path), str(poll)]
-        process = subprocess.Popen(command)
+        command = [str(tmp_path / "app.py"), str(port), str(tmp_path), str(poll)]
+        process = start(*command, cwd=tmp_path, env=dict(os.environ))
         try:
             until(lambda: listens(port), 30)
             for i in range(5):

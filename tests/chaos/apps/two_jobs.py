@@ -64,7 +64,11 @@ def main(data: Path, work: Path, master: str | None) -> None:
             master=master,
             parallelism=2,
             on_progress=lambda progress: print("batch", progress.batch, flush=True),
-            spark={"spark.executor.memory": "512m", "spark.driver.memory": "512m"},
+            spark={
+                "spark.executor.memory": "512m",
+                "spark.driver.memory": "512m",
+                "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            },
             **options,
         )
     print("done", flush=True)
