@@ -46,7 +46,7 @@ def test_curves_and_bars() -> None:
 
 @pytest.mark.spark
 def test_the_whole_without_a_terminal(tmp_path: Path) -> None:
-    command = [COMMAND, "demo", "--trades", "40000", "--seed", "5", "--out", "here"]
+    command = [COMMAND, "demo", "--trades", "10000", "--seed", "5", "--out", "here"]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
@@ -54,7 +54,7 @@ def test_the_whole_without_a_terminal(tmp_path: Path) -> None:
     assert done.stderr == "" and "\x1b" not in done.stdout
     found = re.search(r"DuckDB agrees: ([\d,]+) of ([\d,]+) rows, largest relative", done.stdout)
     assert found is not None and found[1] == found[2]
-    assert "40,000 trades" in done.stdout and "0 dead letters, 0 late" in done.stdout
+    assert "10,000 trades" in done.stdout and "0 dead letters, 0 late" in done.stdout
     assert (tmp_path / "here" / "demo.png").stat().st_size > 50_000
     averages = pq.read_table(tmp_path / "here" / "averages")
     assert len(averages) > 50_000

@@ -35,16 +35,16 @@ ROUTES = ["/slates/counts/k7", "/slates/counts/k7", "/slates", "/status", "/slat
 
 def test_an_honest_client_does_not_notice(tmp_path: Path, attack: Attack) -> None:
     writer = Writer(tmp_path / "ck")
-    writer.commit(*(Put(f"k{i}", {"t": "x" * 1000}) for i in range(20_000)))
+    writer.commit(*(Put(f"k{i}", {"t": "x" * 1000}) for i in range(2_000)))
     target = attack(writer.path, patience=6, idle=6, stalled=6)
-    quiet = latencies(target, 200)
+    quiet = latencies(target, 50)
     held = [target.wire(sent, takes=4096) for many, sent in HOSTILE.values() for _ in range(many)]
     eventually(lambda: len(target.server.crowd.open) >= len(held))
     ended = threading.Event()
     shooting = threading.Thread(target=shoot, args=(target, ended))
     shooting.start()
     try:
-        during = latencies(target, 300)
+        during = latencies(target, 100)
         still = len(target.server.crowd.open)
     finally:
         ended.set()
