@@ -11,6 +11,7 @@ import millstream
 from millstream.cli.loading import load_application
 from millstream.cli.serving import DEFAULT_HOST, DEFAULT_PORT, OptionalPort
 from millstream.cli.slates import slates
+from millstream.errors import ConfigError
 
 app = typer.Typer(
     name="millstream",
@@ -211,9 +212,12 @@ def reload(
 
     Exit codes: 0 done, 1 the run ended or failed before it answered, 2 refused.
     """
-    from millstream.cli.reloading import ask_to_reload
+    from millstream.cli.reloading import ask_to_reload, unchanged
 
-    found = load_application(file, flow)
+    try:
+        found = load_application(file, flow)
+    except ConfigError as error:
+        raise ConfigError(unchanged(error)) from error
     where = checkpoint or found.checkpoint or Path(".millstream") / found.flow.name
     typer.echo(ask_to_reload(where, file, dry_run=dry_run))
 

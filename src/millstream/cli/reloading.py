@@ -90,9 +90,7 @@ class Listening:
                 with found.locating():
                     change = self._handle.replace(found.flow, dry_run=request.dry_run)
         except ConfigError as error:  # raised before anything was changed
-            text = str(error)
-            goes_on = "" if _GOES_ON in text else f". Nothing was changed, and {_GOES_ON} as it was"
-            return Answer(text.rstrip(".") + goes_on, error.exit_code)
+            return Answer(unchanged(error), error.exit_code)
         except MillstreamError as error:
             return Answer(str(error), error.exit_code)
         except Exception as error:
@@ -136,6 +134,14 @@ def _beside(directory: Path) -> dict[str, ModuleType]:
         and Path(file).absolute().is_relative_to(directory.absolute())
         and not is_installed(module)
     }
+
+
+def unchanged(error: ConfigError) -> str:
+    """Why a program was refused, and that the flow goes on without it."""
+    text = str(error)
+    if _GOES_ON in text:
+        return text
+    return f"{text.rstrip('.')}. Nothing was changed, and {_GOES_ON} as it was"
 
 
 def ask_to_reload(checkpoint: Path, file: Path, *, dry_run: bool) -> str:
