@@ -16,11 +16,11 @@ import millstream as ms
 from millstream.state import segments
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.doctor import examine
-from millstream.state.manifests import list_manifests, read_manifest
 from millstream.testing import run_in_process
 from tests.chaos import support
 from tests.chaos.apps import spooled, two_jobs
 from tests.chaos.support import Rows, expected, finish, make_data, outputs, spawn
+from tests.stored import content_of, manifests_in
 
 SEED = 5
 
@@ -96,16 +96,16 @@ def unpublished(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
 
 
 def newest(work: Path) -> Path:
-    return list_manifests(work / "ck" / "manifests")[-1]
+    return manifests_in(work / "ck" / "manifests")[-1]
 
 
 def older(work: Path) -> Path:
-    return list_manifests(work / "ck" / "manifests")[0]
+    return manifests_in(work / "ck" / "manifests")[0]
 
 
 def segment_of(operator: str) -> Callable[[Path], Path]:
     def find(work: Path) -> Path:
-        files = read_manifest(newest(work)).files
+        files = content_of(newest(work)).files
         return work / "ck" / "state" / next(f for f in sorted(files) if operator in f)
 
     return find
@@ -113,7 +113,7 @@ def segment_of(operator: str) -> Callable[[Path], Path]:
 
 def staged(sink: str) -> Callable[[Path], Path]:
     def find(work: Path) -> Path:
-        named = [o for o in read_manifest(newest(work)).outputs if o.sink == sink]
+        named = [o for o in content_of(newest(work)).outputs if o.sink == sink]
         return work / "out" / OF[sink] / ".millstream" / named[0].staged
 
     return find
@@ -213,12 +213,12 @@ def test_retained_batches_stay_usable_after_a_restart(between: Stopped) -> None:
     """Opening a checkpoint must not delete what older manifests refer to."""
     between.restore()
     program = Checkpoint(between.work / "ck")
-    before = {p: read_manifest(p).files for p in list_manifests(program.manifests)}
+    before = {p: content_of(p).files for p in manifests_in(program.path / "manifests")}
     assert len(before) == 3
     program.discard_uncommitted(2)
     for files in before.values():
         for name in files:
-            assert (program.state / name).exists()
+            assert program.state.exists(name)
     assert examine(between.work / "ck")[1]
 
 
@@ -280,7 +280,7 @@ def test_an_undamaged_spool_goes_on(spool: Stopped) -> None:
 @pytest.mark.parametrize("how", ["shorter", "gone"])
 def test_a_file_that_lost_its_rest_is_not_the_end(between: Stopped, how: str) -> None:
     between.restore()
-    state = read_manifest(newest(between.work)).sources["json"]
+    state = content_of(newest(between.work)).sources["json"]
     started = [int(n) for n, offset in state.open.items() if offset > 60]
     path = between.data / f"part-{started[0]}.jsonl"
     data = path.read_bytes()

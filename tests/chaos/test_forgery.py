@@ -21,9 +21,9 @@ import pytest
 import millstream as ms
 from millstream.state import segments
 from millstream.state.doctor import examine
-from millstream.state.manifests import list_manifests
 from millstream.testing import run_in_process
 from tests.security.hostile import OPTIONS, ROWS, flow_to, forge, newest, rows_in
+from tests.stored import manifests_in
 
 Way = Callable[[Path, random.Random], None]
 OUTSIDE = "outside"
@@ -76,7 +76,7 @@ def file_for_a_directory(tmp: Path, chance: random.Random) -> None:
 
 
 def swap_manifests(tmp: Path, chance: random.Random) -> None:
-    paths = list_manifests(tmp / "ck" / "manifests")
+    paths = manifests_in(tmp / "ck" / "manifests")
     one, other = chance.sample(paths, 2)
     first, second = one.read_bytes(), other.read_bytes()
     one.write_bytes(second)
@@ -93,7 +93,7 @@ def swap_files(tmp: Path, chance: random.Random) -> None:
 
 def renumber(tmp: Path, chance: random.Random) -> None:
     """An older manifest as the newest, with the number and the checksum made to fit."""
-    *older, last = list_manifests(tmp / "ck" / "manifests")
+    *older, last = manifests_in(tmp / "ck" / "manifests")
     number = int(last.stem)
     shutil.copy(chance.choice(older), last)
     forge(last, lambda content: content.update(batch=number))

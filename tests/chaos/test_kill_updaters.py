@@ -25,6 +25,7 @@ from millstream.ops.codec import as_key
 from millstream.run.faults import POINTS
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.doctor import examine
+from millstream.state.storage import open_storage
 from millstream.state.tables import KeyedTable
 from millstream.testing import Driver, reference
 from tests.chaos.support import APP, check_readable, finish, kill, spawn, wait_for
@@ -117,7 +118,7 @@ def found(work: Path) -> Answer:
     for updater in ("users", "pages", "notes"):
         slates[updater] = {}
         stored = manifest.segments.get(updater, {}).get("slates", {})
-        for table in KeyedTable(work / "ck" / "state", stored, manifest.files).scan():
+        for table in KeyedTable(open_storage(work / "ck" / "state"), stored, manifest.files).scan():
             for row in table.to_pylist():
                 if row["pane"] > manifest.closed[updater]:
                     key = row["key"] if row["plain"] else msgspec.json.decode(row["key"])

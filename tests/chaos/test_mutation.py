@@ -27,12 +27,14 @@ from millstream.run.splits import AnySplit, Item
 from millstream.run.tasks import Task
 from millstream.settings import Settings
 from millstream.state import checkpoint as checkpoints
-from millstream.state import segments
+from millstream.state import locks, segments
 from millstream.state.checkpoint import Checkpoint
-from millstream.state.manifests import SourceState, list_manifests, read_manifest
+from millstream.state.manifests import Place, SourceState
+from millstream.state.storage import Storage
 from millstream.testing import run_in_process
 from tests.chaos.apps import two_jobs
 from tests.chaos.support import Data, check_readable, expected, make_data, outputs
+from tests.stored import content_of, manifests_in
 
 Patch = pytest.MonkeyPatch
 Check = Callable[[Path, Patch], None]
@@ -110,7 +112,7 @@ def keeps_dead_letters(tmp: Path, patch: Patch) -> None:
 def notices_damaged_state(tmp: Path, patch: Patch) -> None:
     """Bits of a segment flipped here and there: right or refused, never wrong."""
     data = crashed(tmp, "batch-planned", 3)
-    newest = read_manifest(list_manifests(tmp / "ck" / "manifests")[-1])
+    newest = content_of(manifests_in(tmp / "ck" / "manifests")[-1])
     path = tmp / "ck" / "state" / next(f for f in newest.files if "+by+key/" in f)
     content = bytearray(path.read_bytes())
     for at in range(len(content) // 8, len(content) * 3 // 4, 8):
@@ -188,7 +190,7 @@ def no_publishing_again(patch: Patch) -> None:
 def no_offsets(patch: Patch) -> None:
     """Sources begin again after every start, as if nothing had been committed."""
 
-    def forgetful(number: int, node: Any, fmt: Any, path: Path, state: SourceState) -> Any:
+    def forgetful(number: int, node: Any, fmt: Any, path: Storage, state: SourceState) -> Any:
         return make_tracker(number, node, fmt, path, SourceState())
 
     real = Engine.__init__
@@ -202,7 +204,8 @@ def no_offsets(patch: Patch) -> None:
 def no_atomic_publishing(patch: Patch) -> None:
     """Files are copied to where readers look, and the process ends half-way."""
 
-    def copy(staged: str, final: str, size: int, checksum: int) -> None:
+    def copy(place: Place, size: int, checksum: int) -> None:
+        staged, final = place.storage.where(place.staged), place.storage.where(place.final or "")
         if Path(staged).exists():
             data = Path(staged).read_bytes()
             Path(final).write_bytes(data[: len(data) // 2])
@@ -219,7 +222,7 @@ def no_atomic_manifest(patch: Patch) -> None:
 
     def write(self: Checkpoint, manifest: Any) -> None:
         checkpoints._write_manifest(self.manifests, manifest)
-        path = list_manifests(self.manifests)[-1]
+        path = manifests_in(self.path / "manifests")[-1]
         if manifest.batch == 3:
             path.write_bytes(path.read_bytes()[:100])
             raise Crash
@@ -228,15 +231,15 @@ def no_atomic_manifest(patch: Patch) -> None:
 
 
 def no_lock(patch: Patch) -> None:
-    patch.setattr(checkpoints.fcntl, "flock", lambda *args: None)
+    patch.setattr(locks.fcntl, "flock", lambda *args: None)
 
 
 def no_dead_letters(patch: Patch) -> None:
-    patch.setattr(Letters, "write", lambda self, plan, stem, dead: Path())
+    patch.setattr(Letters, "write", lambda self, plan, stem, dead: "")
 
 
 def no_checksums(patch: Patch) -> None:
-    patch.setattr(segments, "verify", lambda *args: None)
+    patch.setattr(segments, "map_segment", lambda root, file: root.map(file.file))
 
 
 def no_check_of_attempts(patch: Patch) -> None:
@@ -246,7 +249,8 @@ def no_check_of_attempts(patch: Patch) -> None:
 def no_discarding(patch: Patch) -> None:
     """What a dead attempt staged is published along with the rest."""
 
-    def publish_all(directory: Path) -> None:
+    def publish_all(storage: Storage) -> None:
+        directory = Path(storage.where())
         for path in (directory / writers.STAGING).glob("*-*"):
             path.rename(directory / f"part-{path.name}")
 

@@ -20,6 +20,7 @@ from millstream.ops.updates import NEVER, UpdateJob, hashes_of_values, key_text
 from millstream.run.mirroring import SlateMirror, as_text
 from millstream.state.manifests import Manifest
 from millstream.state.segments import write_segment
+from millstream.state.storage import Storage, open_storage
 from millstream.state.tables import KeyedTable, newest
 
 SHARDS = 3
@@ -30,7 +31,7 @@ KEYS: list[Any] = ["a", "b\0c", "ключ", "", "42", 42, 4.5, True, None, ("x",
 class State:
     """The segments of an updater, written by hand; `living` is what they say."""
 
-    root: Path
+    root: Storage
     manifests: list[Manifest] = field(default_factory=list)
     living: dict[str, tuple[Any, Any, int, int]] = field(default_factory=dict)
 
@@ -145,7 +146,7 @@ def random_changes(random_: random.Random, number: int, most: int = 40) -> dict[
 
 
 def test_any_key_and_value(server: Any, tmp_path: Path) -> None:
-    state = State(tmp_path)
+    state = State(open_storage(tmp_path))
     mirror = mirror_of(server, state)
     slates = {at: {"n": at, "of": {"deep": [1, None, True]}} for at in range(len(KEYS))}
     mirror.publish(state.commit(slates), None)
@@ -157,7 +158,7 @@ def test_any_key_and_value(server: Any, tmp_path: Path) -> None:
 def test_the_mirror_follows_batch_by_batch(server: Any, tmp_path: Path, seed: int) -> None:
     """With merged segments, restarts and repeated publishing in between."""
     random_ = random.Random(seed)
-    state = State(tmp_path)
+    state = State(open_storage(tmp_path))
     mirror = mirror_of(server, state)
     before = None
     for number in range(25):
@@ -175,7 +176,7 @@ def test_the_mirror_follows_batch_by_batch(server: Any, tmp_path: Path, seed: in
 def test_only_changes_are_written(
     server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = State(tmp_path)
+    state = State(open_storage(tmp_path))
     mirror = mirror_of(server, state)
     mirror.publish(state.commit({at: {"n": 0} for at in range(300)}), None)
     written: list[int] = []
@@ -187,7 +188,7 @@ def test_only_changes_are_written(
 
 
 def test_a_new_mirror_of_an_old_checkpoint_is_whole(server: Any, tmp_path: Path) -> None:
-    state = State(tmp_path)
+    state = State(open_storage(tmp_path))
     for number in range(5):
         state.commit(random_changes(random.Random(number), number))
     client = server.client()
@@ -202,7 +203,7 @@ def test_a_new_mirror_of_an_old_checkpoint_is_whole(server: Any, tmp_path: Path)
 def test_another_checkpoint_takes_over_and_the_first_one_is_told(
     server: Any, tmp_path: Path
 ) -> None:
-    one, two = State(tmp_path / "1"), State(tmp_path / "2")
+    one, two = State(open_storage(tmp_path / "1")), State(open_storage(tmp_path / "2"))
     first = mirror_of(server, one, "one")
     first.publish(one.commit({at: {"n": 1} for at in range(20)}), None)
     second = mirror_of(server, two, "two")
@@ -217,7 +218,7 @@ def test_another_checkpoint_takes_over_and_the_first_one_is_told(
 
 @pytest.mark.parametrize("how", ["flush", "snapshot"])
 def test_a_redis_that_lost_data_is_made_whole(server: Any, tmp_path: Path, how: str) -> None:
-    state = State(tmp_path)
+    state = State(open_storage(tmp_path))
     mirror = mirror_of(server, state)
     for number in range(6):
         mirror.publish(state.commit(random_changes(random.Random(number), number)), None)
@@ -233,7 +234,7 @@ def test_a_redis_that_lost_data_is_made_whole(server: Any, tmp_path: Path, how: 
 def test_data_lost_while_a_batch_is_written(
     server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = State(tmp_path)
+    state = State(open_storage(tmp_path))
     mirror = mirror_of(server, state)
     mirror.publish(state.commit({at: {"n": 0} for at in range(100)}), None)
     monkeypatch.setattr("millstream.io.mirrors._PIECE_KEYS", 10)
@@ -258,7 +259,7 @@ def test_data_lost_while_a_batch_is_written(
 def test_a_redis_that_loses_everything_again_and_again_is_reported(
     server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = State(tmp_path)
+    state = State(open_storage(tmp_path))
     mirror = mirror_of(server, state)
     real = mirror.mirror.finish
     monkeypatch.setattr(
@@ -269,14 +270,14 @@ def test_a_redis_that_loses_everything_again_and_again_is_reported(
 
 
 def test_going_back_to_an_older_batch_takes_the_mirror_along(server: Any, tmp_path: Path) -> None:
-    state = State(tmp_path)
+    state = State(open_storage(tmp_path))
     mirror = mirror_of(server, state)
     for number in range(6):
         mirror.publish(state.commit(random_changes(random.Random(number), number)), None)
     with pytest.raises(RunError, match="now belongs to another run"):  # not while it runs
         mirror.publish(state.manifests[2], None)
     check(server, state)
-    again = State(tmp_path / "again")
+    again = State(open_storage(tmp_path / "again"))
     for number in range(3):
         again.commit(random_changes(random.Random(number), number))
     mirror_of(server, again).publish(again.manifests[2], again.manifests[1])
@@ -284,7 +285,7 @@ def test_going_back_to_an_older_batch_takes_the_mirror_along(server: Any, tmp_pa
 
 
 def test_redis_away_leaves_the_batch_for_the_next_start(server: Any, tmp_path: Path) -> None:
-    state = State(tmp_path)
+    state = State(open_storage(tmp_path))
     mirror = mirror_of(server, state)
     mirror.mirror.patience = 0.3
     mirror.publish(state.commit({at: {"n": 0} for at in range(30)}), None)
@@ -303,7 +304,7 @@ def test_redis_away_leaves_the_batch_for_the_next_start(server: Any, tmp_path: P
 
 
 def test_wall_clock_ttl_is_kept_by_redis(server: Any, tmp_path: Path) -> None:
-    state = State(tmp_path)
+    state = State(open_storage(tmp_path))
     mirror = mirror_of(server, state, ttl=1, clock="wall")
     now = int(time.time() * 1e6)
     manifest = state.commit(
@@ -319,7 +320,7 @@ def test_wall_clock_ttl_is_kept_by_redis(server: Any, tmp_path: Path) -> None:
 
 def test_event_time_ttl_goes_with_the_watermark(server: Any, tmp_path: Path) -> None:
     """What has expired leaves with the batch; what is left gets the rest of its time."""
-    state = State(tmp_path)
+    state = State(open_storage(tmp_path))
     mirror = mirror_of(server, state, ttl=1, clock="event")
     second = 1_000_000
     random_ = random.Random(5)
@@ -358,7 +359,7 @@ def test_what_json_cannot_say_is_said_by_str(server: Any, tmp_path: Path) -> Non
         def __str__(self) -> str:
             return "a codec"
 
-    state = State(tmp_path)
+    state = State(open_storage(tmp_path))
     mirror = mirror_of(server, state, codec=Text())
     mirror.publish(state.commit({0: {"n": 1}, 11: {"n": 2}}), None)
     one, two = (json.loads(server.client().get(f"m:counts:{key}"))["slate"] for key in "a*")

@@ -22,7 +22,9 @@ from millstream.run.received import SpoolTracker
 from millstream.run.runner import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
+from millstream.state.directory import Directory
 from millstream.state.manifests import SourceState
+from millstream.state.storage import open_storage
 from millstream.testing import Driver, run_in_process
 from tests.run.pieces import pieces
 
@@ -122,7 +124,7 @@ class Fed(LineReceiver):
     """A receiver that is fed by the test and has its clock."""
 
     def __init__(self, directory: Path, clock: Clock, **options: Any) -> None:
-        super().__init__("fed", Stdin(**options), directory)
+        super().__init__("fed", Stdin(**options), open_storage(directory))
         self.clock = arrival(clock)
 
     def start(self) -> None:
@@ -157,14 +159,14 @@ def test_a_piece_that_is_being_written_holds_windows(
     clock = Clock()
     receiver = Fed(tmp_path, clock)
     writing, written = threading.Event(), threading.Event()
-    real = spool.write_durably
+    real = Directory.put
 
-    def slowly(path: Path, data: bytes) -> None:
+    def slowly(self: Directory, name: str, data: bytes, **options: Any) -> None:
         writing.set()
         written.wait(10)
-        real(path, data)
+        real(self, name, data, **options)
 
-    monkeypatch.setattr(spool, "write_durably", slowly)
+    monkeypatch.setattr(Directory, "put", slowly)
     clock.passed = 1
     receiver.feed(b"x\n")
     sealing = threading.Thread(target=receiver.seal)

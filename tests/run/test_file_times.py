@@ -21,6 +21,7 @@ from millstream.run.files import FilesTracker
 from millstream.run.merging import share
 from millstream.run.tracking import directly
 from millstream.state.manifests import SourceState
+from millstream.state.storage import open_storage
 from millstream.testing import run_in_process
 
 SCHEMA = parse_schema("ts bigint, n bigint")
@@ -38,12 +39,12 @@ class Followed:
     def __init__(self, tmp: Path, **options: Any) -> None:
         self.spec = Files(tmp / "in", "json", time="ts", **options)
         self.fmt = Format("json", SCHEMA, "ts")
-        self.registry, self.state, self.now = tmp / "registry", SourceState(), 1000 * SECOND
+        self.sources, self.state, self.now = open_storage(tmp), SourceState(), 1000 * SECOND
         (tmp / "in").mkdir(exist_ok=True)
         self.restart()
 
     def restart(self) -> None:
-        self.tracker = FilesTracker(0, self.spec, self.fmt, self.registry, self.state)
+        self.tracker = FilesTracker(0, self.spec, self.fmt, self.sources, "registry", self.state)
 
     def step(self, rows: int = 10**9, probe: Any = directly) -> list[str]:
         """One batch; gives the names of the files it read."""

@@ -19,6 +19,7 @@ from millstream.io.readers import Split, read_split
 from millstream.run import files
 from millstream.run.files import FilesTracker
 from millstream.state.manifests import SourceState
+from millstream.state.storage import open_storage
 
 SCHEMA = parse_schema("n bigint")
 MUCH = 10**9
@@ -37,7 +38,8 @@ class Kept:
 
     def restart(self) -> None:
         """As after a crash: only what was committed is known."""
-        self.tracker = FilesTracker(0, self.spec, self.fmt, self.registry, self.state)
+        sources = open_storage(self.registry.parent)
+        self.tracker = FilesTracker(0, self.spec, self.fmt, sources, "registry", self.state)
 
     def take(self, rows: int = MUCH, size: int = MUCH, parts: int = 1) -> list[Split]:
         """One batch, not committed."""
@@ -342,7 +344,7 @@ def test_a_full_disk_leaves_the_registry_usable(
     kept.take()
     for _ in range(2):
         with monkeypatch.context() as patch:
-            patch.setattr("millstream.run.registry.os.fsync", full)
+            patch.setattr("millstream.state.directory.os.fsync", full)
             with pytest.raises(OSError, match="No space"):
                 kept.commit()
             with open(kept.registry, "ab") as out:
@@ -391,7 +393,7 @@ def test_a_full_disk_forgets_no_file_that_was_seen(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("millstream.run.sightings.os.fsync", full)
+        patch.setattr("millstream.state.directory.os.fsync", full)
         for _ in range(2):
             with pytest.raises(OSError, match="No space"):
                 kept.take(size=9)

@@ -27,6 +27,7 @@ from millstream.run.runner import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import SourceState
+from millstream.state.storage import open_storage
 from millstream.testing import run_in_process
 
 FMT = Format("json", parse_schema("n bigint"))
@@ -43,7 +44,8 @@ def numbers(*which: int) -> bytes:
 
 
 def tracker(tmp: Path, state: SourceState, **options: Any) -> FilesTracker:
-    return FilesTracker(0, Files(tmp / "in", "json", **options), FMT, tmp / "registry", state)
+    spec = Files(tmp / "in", "json", **options)
+    return FilesTracker(0, spec, FMT, open_storage(tmp), "registry", state)
 
 
 def records(splits: list[Any]) -> list[int]:

@@ -18,10 +18,12 @@ import pytest
 
 import millstream as ms
 from millstream.errors import ConfigError
-from millstream.run import posting, runner, spool, taken
+from millstream.run import posting, runner, taken
 from millstream.run.posts import PostReceiver
 from millstream.run.received import SpoolTracker
+from millstream.state.directory import Directory
 from millstream.state.manifests import SourceState
+from millstream.state.storage import open_storage
 from tests.prepared import start
 from tests.run.pieces import pieces
 
@@ -46,7 +48,7 @@ class Input:
 
     def __init__(self, directory: Path, state: SourceState | None = None, **options: Any) -> None:
         self.spec = ms.Http(free_port(), **{"schema": "n bigint", **options})
-        self.receiver = PostReceiver("in", self.spec, directory)
+        self.receiver = PostReceiver("in", self.spec, open_storage(directory))
         self.source = SpoolTracker(0, self.receiver, state or SourceState())
 
     def send(
@@ -58,8 +60,9 @@ class Input:
     def texts(self) -> list[bytes]:
         """What has been sealed and was not taken yet."""
         self.source.poll()
-        found = [Path(p.path).read_bytes() for p in pieces(self.source.take(MUCH, MUCH, 1))]
-        return [line for text in found for line in text.splitlines()[1:]]
+        found = pieces(self.source.take(MUCH, MUCH, 1))
+        texts = [Path(piece.spool, piece.name).read_bytes() for piece in found]
+        return [line for text in texts for line in text.splitlines()[1:]]
 
     def commit(self) -> SourceState:
         state = SourceState()
@@ -109,14 +112,14 @@ def test_an_answer_means_that_it_is_durable(one: Input, tmp_path: Path) -> None:
 def test_not_answered_before_it_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk: who sent it waits, and in the end is told to send it again."""
     full = threading.Event()
-    real = spool.write_durably
+    real = Directory.put
 
-    def write(path: Path, data: bytes) -> None:
+    def write(self: Directory, name: str, data: bytes, **options: Any) -> None:
         if full.is_set():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(path, data)
+        real(self, name, data, **options)
 
-    monkeypatch.setattr(spool, "write_durably", write)
+    monkeypatch.setattr(Directory, "put", write)
     monkeypatch.setattr(posting, "_DURABLE_SECONDS", 0.3)
     one = Input(tmp_path)
     full.set()
@@ -152,14 +155,14 @@ def test_requests_share_a_piece_while_the_disk_is_busy(
     one: Input, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writing, go_on = threading.Event(), threading.Event()
-    real = spool.write_durably
+    real = Directory.put
 
-    def slowly(path: Path, data: bytes) -> None:
+    def slowly(self: Directory, name: str, data: bytes, **options: Any) -> None:
         writing.set()
         go_on.wait(10)
-        real(path, data)
+        real(self, name, data, **options)
 
-    monkeypatch.setattr(spool, "write_durably", slowly)
+    monkeypatch.setattr(Directory, "put", slowly)
     threads = [threading.Thread(target=one.send, args=('{"n": 0}',)) for _ in range(8)]
     threads[0].start()
     writing.wait(10)
@@ -201,19 +204,19 @@ def test_a_key_with_another_body_is_refused(one: Input) -> None:
 
 def test_keys_are_kept_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(taken, "MOST", 10)
-    known = taken.TakenKeys(tmp_path)
+    known = taken.TakenKeys(open_storage(tmp_path))
     for n in range(95):
         known.add([taken.Taken(str(n), "x", n)])
         known.log([taken.Taken(str(n), "x", n)])
     with open(tmp_path / "keys.9", "ab") as log:
         log.write(b'["half')
-    again = taken.TakenKeys(tmp_path)
+    again = taken.TakenKeys(open_storage(tmp_path))
     again.load()
     for one in (known, again):
         assert [n for n in range(95) if one.get(str(n))] == list(range(80, 95))
     assert len(list(tmp_path.iterdir())) == 2
     again.log([taken.Taken("95", "x", 95)])
-    third = taken.TakenKeys(tmp_path)
+    third = taken.TakenKeys(open_storage(tmp_path))
     third.load()
     assert third.get("95") == ("95", "x", 95)
 
@@ -221,7 +224,7 @@ def test_keys_are_kept_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_damaged_keys_are_not_overlooked(tmp_path: Path) -> None:
     (tmp_path / "keys.0").write_bytes(b'["a","x",1]\n[nonsense\n["b","x",1]\n')
     with pytest.raises(ms.CheckpointError, match=r"keys.0 is damaged.*taken once more"):
-        taken.TakenKeys(tmp_path).load()
+        taken.TakenKeys(open_storage(tmp_path)).load()
 
 
 # -- what is refused ------------------------------------------------------------------------------
@@ -293,16 +296,16 @@ def test_beyond_this_machine_only_with_a_token(
 ) -> None:
     spec = ms.Http(free_port(), host="0.0.0.0", schema="n bigint")
     with pytest.raises(ConfigError, match="needs a token: set MILLSTREAM_INPUT_TOKEN"):
-        PostReceiver("in", spec, tmp_path)
+        PostReceiver("in", spec, open_storage(tmp_path))
     monkeypatch.setenv("MILLSTREAM_INPUT_TOKEN", "short")
     with pytest.raises(ConfigError, match="at least 16"):
-        PostReceiver("in", spec, tmp_path)
+        PostReceiver("in", spec, open_storage(tmp_path))
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         spec = ms.Http(server.getsockname()[1], schema="n bigint")
-        receiver = PostReceiver("in", spec, tmp_path)
+        receiver = PostReceiver("in", spec, open_storage(tmp_path))
         with pytest.raises(ConfigError, match=r"cannot listen there.*choose another port"):
             SpoolTracker(0, receiver, SourceState())
 

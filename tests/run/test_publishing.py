@@ -15,7 +15,8 @@ from millstream.io.writers import STAGING, check_staged, publish_file, stage_fil
 from millstream.run import engine as engines
 from millstream.run import publishing
 from millstream.run.publishing import publish, recover, stage_delivery
-from millstream.state.manifests import Manifest, Output
+from millstream.state.manifests import Manifest, Output, Place
+from millstream.state.storage import open_storage
 from millstream.testing import run_in_process
 
 
@@ -40,29 +41,31 @@ OPTIONS = {"batch_rows": 2, "batch_bytes": 100}
 
 
 def test_a_file_is_published_once_and_the_second_time_does_nothing(tmp_path: Path) -> None:
-    name, check = stage_file(tmp_path, "1-a", "parquet", pa.table({"n": [1]}))
-    staged, final = Path(name), tmp_path / "part-1.parquet"
-    assert staged.parent.name == STAGING
+    name, check = stage_file(open_storage(tmp_path), "1-a", "parquet", pa.table({"n": [1]}))
+    staged, final = tmp_path / STAGING / name, tmp_path / "part-1.parquet"
+    place = Place(open_storage(tmp_path), f"{STAGING}/{name}", final.name)
     assert check[0] == staged.stat().st_size
-    check_staged(staged, final, *check)
-    publish_file(staged, final, *check)
-    publish_file(staged, final, *check)
-    check_staged(staged, final, *check)
+    check_staged(place, *check)
+    publish_file(place, *check)
+    publish_file(place, *check)
+    check_staged(place, *check)
     assert not staged.exists()
     assert pq.read_table(final).to_pylist() == [{"n": 1}]
     final.unlink()
     with pytest.raises(RunError, match="somebody removed committed output"):
-        publish_file(staged, final, *check)
+        publish_file(place, *check)
 
 
 def test_a_damaged_staged_file_is_not_published(tmp_path: Path) -> None:
     stem = "00000001-0-0000"
-    staged, check = stage_file(tmp_path, f"{stem}-ab", "jsonl", pa.table({"n": [1, 2]}))
-    Path(staged).write_text('{"n":1}\n{"n":3}\n')
+    staged, check = stage_file(
+        open_storage(tmp_path), f"{stem}-ab", "jsonl", pa.table({"n": [1, 2]})
+    )
+    (tmp_path / STAGING / staged).write_text('{"n":1}\n{"n":3}\n')
     final = tmp_path / f"part-{stem}.jsonl"
-    manifest = Manifest(1, outputs=[Output("sink", Path(staged).name, final.name, 2, *check)])
+    manifest = Manifest(1, outputs=[Output("sink", staged, final.name, 2, *check)])
     with pytest.raises(RunError, match="is damaged and was not published"):
-        recover(manifest, {"sink": ms.Jsonl(tmp_path)}, tmp_path, known=True)
+        recover(manifest, {"sink": ms.Jsonl(tmp_path)}, open_storage(tmp_path), known=True)
     assert not final.exists()
 
 
@@ -149,18 +152,18 @@ def test_a_sink_that_had_its_rows_does_not_get_them_again(tmp_path: Path) -> Non
 
 def test_staged_rows_that_vanished_are_not_passed_over(tmp_path: Path) -> None:
     memory = ms.Memory()
-    output = stage_delivery(tmp_path, 1, "a sink", pa.table({"n": [1, 2]}))
+    output = stage_delivery(open_storage(tmp_path), 1, "a sink", pa.table({"n": [1, 2]}))
     manifest = Manifest(1, outputs=[output])
     (tmp_path / output.staged).unlink()
     with pytest.raises(RunError, match="it is not known whether sink 'a sink' got its 2 rows"):
-        recover(manifest, {"a sink": memory}, tmp_path, known=True)
-    recover(manifest, {"a sink": memory}, tmp_path, known=False)
+        recover(manifest, {"a sink": memory}, open_storage(tmp_path), known=True)
+    recover(manifest, {"a sink": memory}, open_storage(tmp_path), known=False)
     assert memory.rows == []
 
 
 def test_a_sink_that_is_no_longer_there(tmp_path: Path) -> None:
-    output = stage_delivery(tmp_path, 1, "gone", pa.table({"n": [1, 2]}))
-    publish(Manifest(1, outputs=[output]), {}, tmp_path)
+    output = stage_delivery(open_storage(tmp_path), 1, "gone", pa.table({"n": [1, 2]}))
+    publish(Manifest(1, outputs=[output]), {}, open_storage(tmp_path))
     assert not (tmp_path / output.staged).exists()
 
 
@@ -168,8 +171,8 @@ def test_console_shows_a_table_and_says_what_it_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = pa.table({"name": ["[red]a", None, "c"], "x": [1.5, 2.0, None]})
-    output = stage_delivery(tmp_path, 4, "shown", table)
-    publish(Manifest(4, outputs=[output]), {"shown": ms.Console(limit=2)}, tmp_path)
+    output = stage_delivery(open_storage(tmp_path), 4, "shown", table)
+    publish(Manifest(4, outputs=[output]), {"shown": ms.Console(limit=2)}, open_storage(tmp_path))
     text = capsys.readouterr().out
     assert "shown, batch 4: 3 rows" in text
     assert "[red]a" in text

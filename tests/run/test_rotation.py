@@ -19,6 +19,7 @@ from millstream.run.files import FilesTracker
 from millstream.run.recognising import Recogniser
 from millstream.run.sources import resolve_format
 from millstream.state.manifests import SourceState
+from millstream.state.storage import open_storage
 from tests.run.test_files_tracker import Kept, lines
 
 Where = Callable[[Path], str]
@@ -252,7 +253,7 @@ def test_a_slow_look_for_first_times_does_not_delay_the_next_look(tmp_path: Path
     spec = Files(tmp_path / "in", follow=True, **options)
     state = SourceState()
     fmt = resolve_format("in", spec)
-    tracker = FilesTracker(0, spec, fmt, tmp_path / "registry", state)
+    tracker = FilesTracker(0, spec, fmt, open_storage(tmp_path), "registry", state)
     (tmp_path / "in" / "a.json").write_text('{"ts": 1}\n')
 
     def slow(look: Any, paths: list[str]) -> list[Any]:

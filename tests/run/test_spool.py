@@ -34,7 +34,9 @@ from millstream.run.splits import RateSplit, SpoolSplit
 from millstream.run.spool import Receiver
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
+from millstream.state.directory import Directory
 from millstream.state.manifests import SourceState
+from millstream.state.storage import open_storage
 from millstream.testing import run_in_process
 from tests.run.pieces import pieces
 
@@ -45,7 +47,7 @@ class Lines(LineReceiver):
     """A receiver that is fed by the test, on the test's own thread."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__("lines", Stdin(), directory)
+        super().__init__("lines", Stdin(), open_storage(directory))
 
     def start(self) -> None:
         """No thread."""
@@ -61,7 +63,7 @@ def tracker(receiver: Receiver, state: SourceState | None = None) -> SpoolTracke
 
 
 def texts(splits: list[Any]) -> list[bytes]:
-    return [Path(piece.path).read_bytes() for piece in pieces(splits)]
+    return [Path(piece.spool, piece.name).read_bytes() for piece in pieces(splits)]
 
 
 def saved(source: SpoolTracker) -> SourceState:
@@ -204,14 +206,14 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     source = tracker(receiver)
     receiver.feed(b"1\n")
     room = False
-    real = spool.write_durably
+    real = Directory.put
 
-    def write(path: Path, data: bytes) -> None:
+    def write(self: Directory, name: str, data: bytes, **options: Any) -> None:
         if not room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(path, data)
+        real(self, name, data, **options)
 
-    monkeypatch.setattr(spool, "write_durably", write)
+    monkeypatch.setattr(Directory, "put", write)
     with pytest.raises(OSError, match="No space left"):
         source.poll()
     receiver.feed(b"2\n")
@@ -227,8 +229,16 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert texts(source.take(MUCH, MUCH, 1)) == [b"1\n", b"2\n"]
 
 
-def no_room(path: Path, data: bytes) -> None:
+def no_room(self: Directory, name: str, data: bytes, **options: Any) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def no_room_for_pieces(
+    self: Directory, name: str, data: bytes, *, durable: bool = True, real: Any = Directory.put
+) -> None:
+    if name.endswith(".arrow"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    real(self, name, data, durable=durable)
 
 
 def test_what_a_full_disk_takes_at_the_stop_is_said(
@@ -236,7 +246,7 @@ def test_what_a_full_disk_takes_at_the_stop_is_said(
 ) -> None:
     receiver = Lines(tmp_path)
     source = tracker(receiver)
-    monkeypatch.setattr(spool, "write_durably", no_room)
+    monkeypatch.setattr(Directory, "put", no_room)
     receiver.feed(b"1\n2\n")
     with pytest.raises(OSError, match="No space left"):
         source.poll()
@@ -267,7 +277,7 @@ def test_a_full_disk_at_the_end_of_a_run_is_never_silent(
     place = Checkpoint(tmp_path / "ck")
     place.lock()
     engine = Engine(plan, place, Settings(parallelism=1))
-    monkeypatch.setattr(spool, "write_durably", no_room)
+    monkeypatch.setattr(Directory, "put", no_room_for_pieces)
     engine.open(1)
     drawn.wait(10)
     if replayable:  # it is called again, and gives them again
@@ -312,7 +322,7 @@ def test_a_receiver_far_ahead_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for made in range(1, 5001):
             yield {"n": made}
 
-    source = tracker(GeneratorReceiver("rows", Generator(rows), tmp_path))
+    source = tracker(GeneratorReceiver("rows", Generator(rows), open_storage(tmp_path)))
     time.sleep(0.3)
     assert made < 2_500  # it was held back
     got = 0
@@ -402,7 +412,9 @@ def test_pieces_read_together_are_as_those_read_one_by_one(
         else:
             text = "".join(f"{json.dumps(row)}\n" for row in rows) + "\nbad\n" * (number == 4)
             path.write_text("[]\n" * (kind == "posts") + text)
-        splits.append(SpoolSplit(0, number, str(path), 7_000 + number, number, 1_000 * number))
+        splits.append(
+            SpoolSplit(0, number, str(tmp_path), path.name, 7_000 + number, number, 1_000 * number)
+        )
     together = replace(splits[0], more=tuple(splits[1:]))
     one_by_one = [piece for split in splits for piece in read(fmt, split, 0)]
     at_once = list(read(fmt, together, 0))
@@ -443,7 +455,7 @@ def test_a_generator_that_takes_long_is_sealed_meanwhile(tmp_path: Path) -> None
         go_on.wait(10)
         yield {"n": 2}
 
-    source = tracker(GeneratorReceiver("rows", Generator(rows), tmp_path))
+    source = tracker(GeneratorReceiver("rows", Generator(rows), open_storage(tmp_path)))
     until(lambda: list(tmp_path.glob("*.arrow")))
     assert not source.receiver.finished
     go_on.set()
@@ -454,14 +466,14 @@ def test_a_generator_that_takes_long_is_sealed_meanwhile(tmp_path: Path) -> None
 
 def test_many_small_tables_share_a_file(tmp_path: Path) -> None:
     table = pa.table({"n": [1, 2, 3]})
-    receiver = GeneratorReceiver("rows", Generator(lambda: [table] * 1000), tmp_path)
+    receiver = GeneratorReceiver("rows", Generator(lambda: [table] * 1000), open_storage(tmp_path))
     receiver.run()
     assert [piece.rows for piece in receiver.received()[0]] == [3000]
 
 
 def test_a_generator_of_large_rows_is_sealed_in_small_pieces(tmp_path: Path) -> None:
     rows = ({"text": f"{n}" * 20_000} for n in range(2_000))
-    source = tracker(GeneratorReceiver("rows", Generator(lambda: rows), tmp_path))
+    source = tracker(GeneratorReceiver("rows", Generator(lambda: rows), open_storage(tmp_path)))
     got: list[int] = []
     while not source.ended:
         source.poll()
@@ -483,7 +495,7 @@ def test_a_generator_that_never_comes_back_is_left_behind(
         go_on.wait(20)
         yield {"n": 2}
 
-    receiver = GeneratorReceiver("rows", Generator(rows), tmp_path)
+    receiver = GeneratorReceiver("rows", Generator(rows), open_storage(tmp_path))
     source = tracker(receiver)
     until(lambda: receiver._rows or list(tmp_path.glob("*.arrow")))
     monkeypatch.setattr(receiver, "join", lambda timeout: None)  # without waiting for so long
@@ -497,10 +509,10 @@ def test_a_generator_that_never_comes_back_is_left_behind(
 def test_a_disk_that_cannot_be_written_ends_the_run(
     tmp_path: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(path: Path, data: bytes) -> None:
+    def write(self: Directory, name: str, data: bytes, **options: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(spool, "write_durably", write)
+    monkeypatch.setattr(Directory, "put", write)
     receiver, _ = on(listener, tmp_path)
     connection, _ = listener.accept()
     with connection:
@@ -523,7 +535,7 @@ def listener() -> Iterator[socket.socket]:
 
 def on(listener: socket.socket, tmp: Path, **options: Any) -> tuple[SocketReceiver, SpoolTracker]:
     spec = Socket("127.0.0.1", listener.getsockname()[1], **options)
-    receiver = SocketReceiver("lines", spec, tmp)
+    receiver = SocketReceiver("lines", spec, open_storage(tmp))
     return receiver, tracker(receiver)
 
 
@@ -575,7 +587,7 @@ def test_a_broken_line_is_not_glued_to_the_next_connection(
 def test_a_server_that_is_not_there(tmp_path: Path, listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     listener.close()
-    source = tracker(SocketReceiver("lines", Socket("127.0.0.1", port), tmp_path))
+    source = tracker(SocketReceiver("lines", Socket("127.0.0.1", port), open_storage(tmp_path)))
     with pytest.raises(RunError, match=f"127.0.0.1:{port} cannot be reached.*is the server"):
         until(lambda: source.poll())
 
@@ -685,18 +697,20 @@ def test_a_restart_skips_what_was_sealed_even_inside_a_table(tmp_path: Path) -> 
 
     spec = Generator(rows)
     for already in range(8):
-        receiver = GeneratorReceiver("rows", spec, tmp_path / str(already))
+        receiver = GeneratorReceiver("rows", spec, open_storage(tmp_path / str(already)))
         receiver.resume(0, already, 0)
         receiver.run()
         assert receiver.error is None
         found = []
         for piece in receiver.received()[0]:
-            found += pa.ipc.open_file(piece.path).read_all()["n"].to_pylist()
+            found += pa.ipc.open_file(receiver.spool.map(piece.name)).read_all()["n"].to_pylist()
         assert found == list(range(already, 7))
 
 
 def test_not_replayable_means_nothing_is_skipped(tmp_path: Path) -> None:
-    receiver = GeneratorReceiver("rows", Generator(lambda: [{"n": 1}], replayable=False), tmp_path)
+    receiver = GeneratorReceiver(
+        "rows", Generator(lambda: [{"n": 1}], replayable=False), open_storage(tmp_path)
+    )
     receiver.resume(0, 5, 0)
     receiver.run()
     assert [piece.rows for piece in receiver.received()[0]] == [1]
@@ -717,12 +731,12 @@ def test_a_stopped_generator_keeps_what_it_drew(tmp_path: Path) -> None:
                 yield {"n": n}
 
         spec = Generator(rows, replayable=False)
-        receiver = GeneratorReceiver("rows", spec, tmp_path / str(run))
+        receiver = GeneratorReceiver("rows", spec, open_storage(tmp_path / str(run)))
         source = tracker(receiver)
         asked.wait(5)
         source.close()
         for piece in receiver.received()[0]:
-            taken += pa.ipc.open_file(piece.path).read_all()["n"].to_pylist()
+            taken += pa.ipc.open_file(receiver.spool.map(piece.name)).read_all()["n"].to_pylist()
     assert taken == list(range(len(taken)))
     assert next(numbers) == len(taken)
 

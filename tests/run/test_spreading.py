@@ -27,7 +27,7 @@ class Weighed:
 
 
 def pieces(source: int, *rows: int) -> list[AnySplit]:
-    return [SpoolSplit(source, n, "", 0, count) for n, count in enumerate(rows)]
+    return [SpoolSplit(source, n, "", "", 0, count) for n, count in enumerate(rows)]
 
 
 def load(task: list[AnySplit]) -> int:

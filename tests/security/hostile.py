@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 import millstream as ms
-from millstream.state.manifests import list_manifests
+from tests.stored import manifests_in
 
 ROWS = 60
 OPTIONS: dict[str, Any] = {"batch_rows": 10, "batch_bytes": 200}
@@ -41,4 +41,4 @@ def forge(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def newest(tmp: Path) -> Path:
-    return list_manifests(tmp / "ck" / "manifests")[-1]
+    return manifests_in(tmp / "ck" / "manifests")[-1]

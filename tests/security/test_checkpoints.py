@@ -16,9 +16,9 @@ import millstream as ms
 from millstream.run import engine as engines
 from millstream.state.checkpoint import Checkpoint, checksum
 from millstream.state.doctor import examine
-from millstream.state.manifests import list_manifests, load_manifest
 from millstream.testing import run_in_process
 from tests.security.hostile import OPTIONS, ROWS, flow_to, forge, newest, rows_in
+from tests.stored import content_of, manifests_in
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
 
@@ -180,7 +180,7 @@ def test_an_older_manifest_in_the_place_of_the_newest(
 
 def test_a_manifest_that_does_not_follow(tmp_path: Path, crash_at: Callable[..., None]) -> None:
     crash_at(tmp_path, "after-manifest", 3)  # so that the marker knows the one before only
-    assert load_manifest(newest(tmp_path))[0].previous
+    assert content_of(newest(tmp_path)).previous
     before = newest(tmp_path).with_name("00000002.json")
     forge(before, lambda content: content.update(dead=1))
     with pytest.raises(ms.CheckpointError, match=r"00000003\.json does not follow .* batch 2"):
@@ -215,7 +215,7 @@ def test_a_checkpoint_of_the_version_before_goes_on(
             output["staged"] = str(tmp_path / "out" / ".millstream" / output["staged"])
             output["final"] = str(tmp_path / "out" / output["final"])
 
-    for path in list_manifests(tmp_path / "ck" / "manifests"):
+    for path in manifests_in(tmp_path / "ck" / "manifests"):
         forge(path, older)
     (tmp_path / "ck" / "published").write_text(f"1 {checksum('1')}")
     place = Checkpoint(tmp_path / "ck")
@@ -242,6 +242,7 @@ from millstream.run.executors import InProcess
 from millstream.run.runner import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
+from tests.stored import content_of, manifests_in
 tmp = Path(sys.argv[1])
 plan = plan_flow(flow_to(tmp), tmp / "ck")
 place = Checkpoint(tmp / "ck"); place.lock()

@@ -21,6 +21,7 @@ from millstream.run.publishing import publish, stage_delivery
 from millstream.run.runner import plan_flow
 from millstream.showing import visible, visible_lines
 from millstream.state.manifests import Manifest
+from millstream.state.storage import open_storage
 
 # -- the terminal ---------------------------------------------------------------------------------
 
@@ -43,8 +44,8 @@ def test_control_characters_are_shown(text: str, shown: str) -> None:
 
 def test_the_console_obeys_no_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = pa.table({"na\x1bme": ["\x1b]0;owned\x07", "a\nb"]})
-    output = stage_delivery(tmp_path, 4, "shown", table)
-    publish(Manifest(4, outputs=[output]), {"shown": ms.Console()}, tmp_path)
+    output = stage_delivery(open_storage(tmp_path), 4, "shown", table)
+    publish(Manifest(4, outputs=[output]), {"shown": ms.Console()}, open_storage(tmp_path))
     text = capsys.readouterr().out
     assert "\x1b]" not in text
     assert "\x07" not in text

@@ -72,7 +72,7 @@ def test_places_that_cannot_work(tmp_path: Path) -> None:
 
 
 def segment(place: Checkpoint, name: str) -> SegmentFile:
-    path = place.state / name
+    path = place.path / "state" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"abc")
     return SegmentFile(name, 3, 0x352441C2)
@@ -92,12 +92,12 @@ def test_garbage_is_what_nothing_kept_refers_to(tmp_path: Path) -> None:
     commit(place, 1, old, shared)
     newest = commit(place, 2, shared, new)
     place.collect_garbage(newest, retain=2)
-    assert [p.name for p in list_manifests(place.manifests)] == ["00000001.json", "00000002.json"]
-    left = {str(p.relative_to(place.state)) for p in place.state.rglob("*.arrow")}
+    assert list_manifests(place.manifests) == [1, 2]
+    left = set(place.state.walk())
     assert left == {old.file, shared.file, new.file}
     assert stray.file not in left
     place.collect_garbage(newest, retain=1)
-    left = {str(p.relative_to(place.state)) for p in place.state.rglob("*.arrow")}
+    left = set(place.state.walk())
     assert left == {shared.file, new.file}
     assert place.latest() == newest
 
@@ -106,30 +106,30 @@ def test_a_damaged_old_manifest_does_not_stop_garbage_collection(tmp_path: Path)
     place = Checkpoint(tmp_path)
     commit(place, 0)
     newest = commit(place, 1, segment(place, "op/panes/00000001-0-a.arrow"))
-    (place.manifests / "00000000.json").write_text("nonsense")
+    (place.path / "manifests" / "00000000.json").write_text("nonsense")
     place.collect_garbage(newest, retain=5)
-    assert (place.state / "op/panes/00000001-0-a.arrow").exists()
+    assert (place.path / "state" / "op/panes/00000001-0-a.arrow").exists()
 
 
 def test_what_was_never_committed_is_discarded(tmp_path: Path) -> None:
     place = Checkpoint(tmp_path)
     kept = segment(place, "op/panes/00000001-0-a.arrow")
     gone = segment(place, "op/panes/00000002-0-b.arrow")
-    half = place.state / "op" / "panes" / ".00000002-0-c.arrow.tmp"
+    half = place.path / "state" / "op" / "panes" / ".00000002-0-c.arrow.tmp"
     half.write_bytes(b"a")
     for name in ("00000001", "00000002", "rejected-00000002", "rejected-00000001"):
-        (place.dead / f"{name}.jsonl").write_text("{}\n")
-    (place.manifests / ".00000002.json.tmp").write_text("{")
+        (place.path / "dead" / f"{name}.jsonl").write_text("{}\n")
+    (place.path / "manifests" / ".00000002.json.tmp").write_text("{")
     commit(place, 1, kept)
     place.discard_uncommitted(1)
-    assert (place.state / kept.file).exists()
-    assert not (place.state / gone.file).exists()
+    assert (place.path / "state" / kept.file).exists()
+    assert not (place.path / "state" / gone.file).exists()
     assert not half.exists()
-    assert sorted(p.name for p in place.dead.iterdir()) == [
+    assert sorted(p.name for p in (place.path / "dead").iterdir()) == [
         "00000001.jsonl",
         "rejected-00000001.jsonl",
     ]
-    assert [p.name for p in place.manifests.iterdir()] == ["00000001.json"]
+    assert [p.name for p in (place.path / "manifests").iterdir()] == ["00000001.json"]
 
 
 def test_the_marker_is_believed_only_if_it_is_whole(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_published_batch_without_its_manifest_is_refused(tmp_path: Path) -> No
     place.mark_published(5)
     with pytest.raises(CheckpointError, match=r"00000005\.json is missing"):
         place.latest()
-    (place.manifests / "00000004.json").unlink()
+    (place.path / "manifests" / "00000004.json").unlink()
     with pytest.raises(CheckpointError, match=r"00000005\.json is missing"):
         place.latest()
     assert not examine(tmp_path)[1]
@@ -207,12 +207,12 @@ def test_doctor_names_a_damaged_segment_and_the_last_good_batch(tmp_path: Path) 
     commit(place, 0, good)
     commit(place, 1, good, bad)
     place.mark_published(1)
-    (place.state / bad.file).write_bytes(b"abd")
+    (place.path / "state" / bad.file).write_bytes(b"abd")
     lines, sound = examine(tmp_path)
     assert not sound
     assert any(line.startswith("00000001.json  BAD: ") and bad.file in line for line in lines)
     assert any(line.startswith("last good      batch 0,") for line in lines)
     assert any("remove the manifests after 00000000.json" in line for line in lines)
-    (place.state / good.file).unlink()
+    (place.path / "state" / good.file).unlink()
     lines, _ = examine(tmp_path)
     assert "manifests      no good batch is left; start with a new checkpoint" in lines

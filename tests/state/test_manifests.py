@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from pathlib import Path
 
@@ -9,7 +10,6 @@ import msgspec
 import pytest
 
 from millstream.errors import CheckpointError
-from millstream.state import segments
 from millstream.state.manifests import (
     FORMAT,
     Manifest,
@@ -22,6 +22,7 @@ from millstream.state.manifests import (
     write_manifest,
 )
 from millstream.state.segments import Segment, SegmentFile
+from millstream.state.storage import open_storage
 
 
 def full(batch: int = 3) -> Manifest:
@@ -52,21 +53,21 @@ def full(batch: int = 3) -> Manifest:
 
 
 def test_round_trip(tmp_path: Path) -> None:
-    write_manifest(tmp_path, full())
-    assert read_manifest(tmp_path / "00000003.json") == full()
+    write_manifest(open_storage(tmp_path), full())
+    assert read_manifest(open_storage(tmp_path), 3) == full()
 
 
 def test_every_byte_is_covered(tmp_path: Path) -> None:
-    write_manifest(tmp_path, full())
-    path = tmp_path / name_of(3)
+    write_manifest(open_storage(tmp_path), full())
+    path, storage = tmp_path / name_of(3), open_storage(tmp_path)
     data = path.read_bytes()
     for at in range(len(data) - 1):  # the last is the newline at the end
         path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         with pytest.raises(CheckpointError, match=r"00000003\.json is damaged"):
-            read_manifest(path)
+            read_manifest(storage, 3)
         path.write_bytes(data[:at])
         with pytest.raises(CheckpointError, match=r"00000003\.json is damaged"):
-            read_manifest(path)
+            read_manifest(storage, 3)
 
 
 @pytest.mark.parametrize(
@@ -80,42 +81,42 @@ def test_what_this_version_cannot_read(tmp_path: Path, body: bytes, message: str
     path = tmp_path / "00000001.json"
     path.write_bytes(body + f"\n{zlib.crc32(body):08x}\n".encode())
     with pytest.raises(CheckpointError, match=message):
-        read_manifest(path)
+        read_manifest(open_storage(tmp_path), 1)
 
 
 def test_a_manifest_is_never_half_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the process is doing when it ends: the old list of batches, or the new one."""
-    write_manifest(tmp_path, full(1))
+    write_manifest(open_storage(tmp_path), full(1))
 
-    def end(*args: object) -> None:
+    def end(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    for step in ("fsync", "replace"):
+    for step in ("fsync", "link"):
         with monkeypatch.context() as patch:
-            patch.setattr(segments.os, step, end)
+            patch.setattr(os, step, end)
             with pytest.raises(KeyboardInterrupt):
-                write_manifest(tmp_path, full(2))
-        assert [p.name for p in list_manifests(tmp_path)] == ["00000001.json"]
-    write_manifest(tmp_path, full(2))
-    assert read_manifest(list_manifests(tmp_path)[-1]).batch == 2
+                write_manifest(open_storage(tmp_path), full(2))
+        assert list_manifests(open_storage(tmp_path)) == [1]
+    write_manifest(open_storage(tmp_path), full(2))
+    assert list_manifests(open_storage(tmp_path)) == [1, 2]
 
 
 def test_manifests_are_listed_by_number(tmp_path: Path) -> None:
-    for name in ("00000010.json", "00000002.json", ".00000011.json.tmp", "1x.json", "notes.json"):
+    for name in ("00000010.json", "00000002.json", ".00000011.json.tmp", "1x.json", "7.json"):
         (tmp_path / name).write_text("")
-    assert [p.name for p in list_manifests(tmp_path)] == ["00000002.json", "00000010.json"]
+    assert list_manifests(open_storage(tmp_path)) == [2, 10]
 
 
 def test_the_registry_is_checked_up_to_where_the_manifest_stands(tmp_path: Path) -> None:
-    path = tmp_path / "in.jsonl"
+    path, storage = tmp_path / "in.jsonl", open_storage(tmp_path)
     path.write_bytes(b'"/a"\n"/b"\n"/not committed')
     state = SourceState(registry=10, registry_sum=zlib.crc32(b'"/a"\n"/b"\n'))
-    assert check_registry(path, state) == b'"/a"\n"/b"\n'
-    assert check_registry(tmp_path / "none", SourceState()) == b""
+    assert check_registry(storage, "in.jsonl", state) == b'"/a"\n"/b"\n'
+    assert check_registry(storage, "none", SourceState()) == b""
     for data in (b'"/a"\n"/c"\n', b'"/a"\n', b""):
         path.write_bytes(data)
         with pytest.raises(CheckpointError, match=r"in\.jsonl is damaged"):
-            check_registry(path, state)
+            check_registry(storage, "in.jsonl", state)
     path.unlink()
     with pytest.raises(CheckpointError, match=r"in\.jsonl is damaged"):
-        check_registry(path, state)
+        check_registry(storage, "in.jsonl", state)

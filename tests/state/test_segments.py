@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +12,13 @@ from millstream.errors import CheckpointError, RunError
 from millstream.state import segments
 from millstream.state.segments import (
     Segment,
+    map_segment,
     read_segments,
     safe_name,
-    verify,
     verify_named,
-    write_durably,
     write_segment,
 )
+from millstream.state.storage import open_storage
 
 
 def rows(count: int = 1000, shards: int = 7) -> pa.Table:
@@ -37,11 +35,11 @@ def rows(count: int = 1000, shards: int = 7) -> pa.Table:
 
 def test_each_shard_comes_back_as_it_was(tmp_path: Path) -> None:
     table = rows()
-    file, written = write_segment(tmp_path, "op/panes/1.arrow", table)
+    file, written = write_segment(open_storage(tmp_path), "op/panes/1.arrow", table)
     assert sorted(written) == sorted(set(table["shard"].to_pylist()))
     for shard, segment in written.items():
         mine = table.filter(pa.compute.equal(table["shard"], shard))
-        (back,) = read_segments(tmp_path, [segment], {file.file: file})
+        (back,) = read_segments(open_storage(tmp_path), [segment], {file.file: file})
         assert back.equals(mine)  # the order of rows too
         assert segment.rows == len(mine)
         panes = mine["pane"].to_pylist()
@@ -49,24 +47,25 @@ def test_each_shard_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_several_shards_of_several_files_at_once(tmp_path: Path) -> None:
-    one, first = write_segment(tmp_path, "a.arrow", rows(100))
-    two, second = write_segment(tmp_path, "b.arrow", rows(200))
+    one, first = write_segment(open_storage(tmp_path), "a.arrow", rows(100))
+    two, second = write_segment(open_storage(tmp_path), "b.arrow", rows(200))
     wanted = [first[0], second[3], first[2]]
-    tables = read_segments(tmp_path, wanted, {f.file: f for f in (one, two)})
+    tables = read_segments(open_storage(tmp_path), wanted, {f.file: f for f in (one, two)})
     assert sum(map(len, tables)) == sum(s.rows for s in wanted)
     assert {s for t in tables for s in t["shard"].to_pylist()} == {0, 2, 3}
-    assert read_segments(tmp_path, [], {}) == []
+    assert read_segments(open_storage(tmp_path), [], {}) == []
 
 
 def test_one_row_and_one_shard(tmp_path: Path) -> None:
-    file, written = write_segment(tmp_path, "a.arrow", rows(1, 1))
+    file, written = write_segment(open_storage(tmp_path), "a.arrow", rows(1, 1))
     assert list(written) == [0]
-    assert read_segments(tmp_path, written.values(), {file.file: file})[0].num_rows == 1
+    (back,) = read_segments(open_storage(tmp_path), written.values(), {file.file: file})
+    assert back.num_rows == 1
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "longer", "empty"])
 def test_a_damaged_file_is_refused_by_name(tmp_path: Path, damage: str) -> None:
-    file, written = write_segment(tmp_path, "a.arrow", rows())
+    file, written = write_segment(open_storage(tmp_path), "a.arrow", rows())
     path = tmp_path / "a.arrow"
     data = bytearray(path.read_bytes())
     if damage == "flip":
@@ -80,14 +79,14 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     path.write_bytes(bytes(data))
     segments._open.cache_clear()
     with pytest.raises(CheckpointError, match=r"a\.arrow is damaged: expected \d+ bytes"):
-        read_segments(tmp_path, written.values(), {file.file: file})
+        read_segments(open_storage(tmp_path), written.values(), {file.file: file})
 
 
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
-    file, _ = write_segment(tmp_path, "a.arrow", rows())
+    file, _ = write_segment(open_storage(tmp_path), "a.arrow", rows())
     (tmp_path / "a.arrow").unlink()
     with pytest.raises(CheckpointError, match=r"a\.arrow is missing"):
-        verify(tmp_path / "a.arrow", file.size, file.checksum)
+        map_segment(open_storage(tmp_path), file)
 
 
 def test_a_segment_is_small_at_rest() -> None:
@@ -96,30 +95,13 @@ def test_a_segment_is_small_at_rest() -> None:
     assert msgspec.json.encode(Segment("f", 1, 2, 3, 4)) == b'["f",1,2,3,4]'
 
 
-def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "x"
-    write_durably(path, b"old")
-
-    def full(handle: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(segments.os, "fsync", full)
-        with pytest.raises(OSError, match="No space left"):
-            write_durably(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-    write_durably(path, b"new")
-    assert path.read_bytes() == b"new"
-
-
 def test_a_file_named_by_its_checksum(tmp_path: Path) -> None:
     good = tmp_path / "0-1-2-352441c2.lines"
     good.write_bytes(b"abc")
-    verify_named(good)
+    verify_named(open_storage(tmp_path), good.name)
     good.write_bytes(b"abd")
     with pytest.raises(CheckpointError, match=r"0-1-2-352441c2\.lines is damaged"):
-        verify_named(good)
+        verify_named(open_storage(tmp_path), good.name)
 
 
 def test_no_two_names_share_a_path() -> None:
@@ -138,4 +120,4 @@ def test_a_shard_that_arrow_parts_is_refused(tmp_path: Path) -> None:
         }
     )
     with pytest.raises((RunError, pa.ArrowInvalid)):
-        write_segment(tmp_path, "big.arrow", rows)
+        write_segment(open_storage(tmp_path), "big.arrow", rows)

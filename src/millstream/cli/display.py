@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -17,6 +16,7 @@ from rich.text import Text
 from millstream.run.failing import errors_in
 from millstream.run.ledger import summary
 from millstream.showing import visible
+from millstream.state.storage import Storage, open_storage
 
 if TYPE_CHECKING:
     from millstream.run.runner import Progress
@@ -180,7 +180,7 @@ def show_summary(
             )
             console.print(told, markup=False, highlight=False, soft_wrap=True, style="yellow")
         if account.get("failed"):
-            told = _told_failed(step, account, Path(dead_letters))
+            told = _told_failed(step, account, open_storage(dead_letters))
             console.print(told, markup=False, highlight=False, soft_wrap=True, style="yellow")
         late, offered = account.get("late", 0) + account.get("diverted", 0), account["offered"]
         if late > _MANY_LATE * offered:
@@ -191,7 +191,7 @@ def show_summary(
             console.print(told, markup=False, highlight=False, soft_wrap=True, style="yellow")
 
 
-def _told_failed(step: str, account: dict[str, int], dead_letters: Path) -> str:
+def _told_failed(step: str, account: dict[str, int], dead_letters: Storage) -> str:
     """Results nobody got: how many of how many, and the first error."""
     failed = account["failed"]
     asked = failed + account.get("answered", 0)

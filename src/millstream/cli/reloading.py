@@ -23,9 +23,7 @@ from millstream.api.flow import Flow
 from millstream.errors import CheckpointError, ConfigError, MillstreamError, RunError
 from millstream.run.runner import Handle
 from millstream.run.spark import is_installed, send_by_value
-from millstream.serve.status import is_locked
-from millstream.state.places import check_directory, check_given, read_regular
-from millstream.state.segments import write_durably
+from millstream.state.storage import Storage, open_storage
 
 _FOLDER = "reload"
 _LOOK = 0.1  # seconds between looks at an answer
@@ -67,16 +65,17 @@ class Listening:
 
     def look(self) -> None:
         """Answer what was asked since the last look."""
+        folder = open_storage(self._folder)
         for path in sorted(self._folder.glob("*.request")):
             taken = path.with_suffix(".taken")
             try:
                 path.rename(taken)
-                request = msgspec.json.decode(read_regular(taken), type=Request)
+                request = msgspec.json.decode(folder.read(taken.name), type=Request)
             except (FileNotFoundError, CheckpointError, msgspec.DecodeError):
                 continue  # withdrawn, or not written by this command
             answer = msgspec.json.encode(self._answer(request))
             with contextlib.suppress(FileNotFoundError):  # nobody waits any more
-                write_durably(path.with_suffix(".answer"), answer)
+                folder.put(path.with_suffix(".answer").name, answer)
 
     def _answer(self, request: Request) -> Answer:
         if Path(request.file).resolve() != self._file.resolve():
@@ -148,43 +147,45 @@ def ask_to_reload(checkpoint: Path, file: Path, *, dry_run: bool) -> str:
     """Ask the run of a checkpoint to load its file again; gives what it says, or raises it."""
     if not checkpoint.is_dir():
         raise ConfigError(f"there is no checkpoint at {checkpoint}; give one with --checkpoint")
-    check_given(checkpoint, "checkpoint")
-    folder = checkpoint.absolute() / _FOLDER
-    if not is_locked(checkpoint):
+    place = open_storage(checkpoint)
+    place.check("checkpoint", given=True)
+    if not place.held("lock"):
         raise ConfigError(
             f"no flow is running on checkpoint {checkpoint}; start the changed program with "
             "`millstream run`"
         )
-    if not folder.is_dir():
+    folder = place.within(_FOLDER)
+    if not folder.exists():
         raise ConfigError(
             f"the flow on checkpoint {checkpoint} was not started with `millstream run`, so it "
             "has no file to load again; its program can call handle.replace(flow)"
         )
-    check_directory(folder, "folder")
-    path = folder / f"{uuid.uuid4().hex}.request"
-    write_durably(path, msgspec.json.encode(Request(str(file.absolute()), dry_run)))
+    folder.check("folder")
+    stem = uuid.uuid4().hex
+    asked = msgspec.json.encode(Request(str(file.absolute()), dry_run))
+    folder.put(f"{stem}.request", asked)
     try:
-        answer = _wait(checkpoint, path)
+        answer = _wait(place, folder, stem)
     finally:
-        for suffix in (".request", ".taken", ".answer"):
-            path.with_suffix(suffix).unlink(missing_ok=True)
+        for suffix in ("request", "taken", "answer"):
+            folder.delete(f"{stem}.{suffix}")
     if answer.code:
         raise (ConfigError if answer.code == ConfigError.exit_code else RunError)(answer.text)
     return answer.text
 
 
-def _wait(checkpoint: Path, path: Path) -> Answer:
-    answer, asked = path.with_suffix(".answer"), time.monotonic()
-    while not answer.exists():
-        if not is_locked(checkpoint):
+def _wait(place: Storage, folder: Storage, stem: str) -> Answer:
+    checkpoint, asked = place.where(), time.monotonic()
+    while not folder.exists(f"{stem}.answer"):
+        if not place.held("lock"):
             raise RunError(
                 f"the run of checkpoint {checkpoint} ended before it answered; the next start "
                 "takes the program as it is then"
             )
-        if path.exists() and time.monotonic() - asked > _TAKEN_WITHIN:
+        if folder.exists(f"{stem}.request") and time.monotonic() - asked > _TAKEN_WITHIN:
             raise RunError(
                 f"the run of checkpoint {checkpoint} did not take the request within "
                 f"{_TAKEN_WITHIN:.0f} s, and it was withdrawn; nothing was changed"
             )
         time.sleep(_LOOK)
-    return msgspec.json.decode(read_regular(answer), type=Answer)
+    return msgspec.json.decode(folder.read(f"{stem}.answer"), type=Answer)

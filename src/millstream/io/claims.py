@@ -9,20 +9,17 @@ from a copy of the checkpoint or another machine, the older one ends.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import re
 import socket
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from millstream.errors import CheckpointError, ConfigError, RunError
 from millstream.state.manifests import STAGING
-from millstream.state.places import check_directory, create_new, link_new, read_regular
-from millstream.state.segments import sync_directory
+from millstream.state.storage import Held, Hold, Storage
 
+_MARKER = f"{STAGING}/owner"
 _PART = re.compile(r"part-(\d{8,18})-\d+-\d+\.[a-z]+", re.ASCII)
 _LINE = re.compile(r"run (\d{1,18}) ([0-9a-f]+)", re.ASCII)
 
@@ -58,84 +55,79 @@ class Owner:
         return cls(" ".join(who.split()), lease, where[:200])
 
 
-def read_owner(directory: Path) -> Owner | None:
+def read_owner(directory: Storage) -> Owner | None:
     """Whose a directory is, if it is anybody's."""
     try:
-        return Owner.parse(read_regular(directory / STAGING / "owner").decode("utf-8", "replace"))
+        return Owner.parse(directory.read(_MARKER).decode("utf-8", "replace"))
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def check_owner(directory: Path, who: str | None) -> None:
+def check_owner(directory: Storage, who: str | None) -> None:
     """Refuse a directory with the results of another checkpoint; changes nothing."""
     other = read_owner(directory)
     parts = part_files(directory)
     if other is not None and other.who != who and parts:
         raise ConfigError(
-            f"{directory} holds results of another checkpoint (flow {other.who}); choose another "
-            "directory, remove it, or go on with the checkpoint they belong to"
+            f"{directory.where()} holds results of another checkpoint (flow {other.who}); choose "
+            "another directory, remove it, or go on with the checkpoint they belong to"
         )
     if other is None and who is None and parts:
         raise ConfigError(
-            f"{directory} holds {parts[max(parts)]}, which this flow did not write; choose "
+            f"{directory.where()} holds {parts[max(parts)]}, which this flow did not write; choose "
             "another directory, or move such files away"
         )
 
 
-def part_files(directory: Path) -> dict[int, str]:
+def part_files(directory: Storage) -> dict[int, str]:
     """The batches of which a directory has results, each with the name of one file."""
-    with contextlib.suppress(FileNotFoundError):
-        found = ((_PART.fullmatch(name), name) for name in os.listdir(directory))
-        return {int(match[1]): name for match, name in found if match}
-    return {}
+    found = ((_PART.fullmatch(name), name) for name in directory.names())
+    return {int(match[1]): name for match, name in found if match}
 
 
 class Claim:
     """An output directory in the hands of this run."""
 
-    def __init__(self, directory: Path, who: str, lease: Lease) -> None:
+    def __init__(self, directory: Storage, who: str, lease: Lease) -> None:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
         where = f"pid {os.getpid()} on host {socket.gethostname()} since {since} UTC"
         self.directory = directory
         self.owner = Owner(who, lease, where)
-        self._handle: int | None = None
+        self._hold: Hold | None = None
 
     def take(self, before: Lease, newest: int) -> None:
         """Make the directory ours, or say whose it is.
 
         `before`: the lease of the run before this one; `newest`: the last batch it committed.
         """
-        staging = self.directory / STAGING
+        staging = self.directory.within(STAGING)
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self.directory.create(private=False)
             with contextlib.suppress(FileExistsError):
-                staging.mkdir(mode=0o700)
-            check_directory(staging, "output folder")
+                staging.create()
+            staging.check("output folder")
             self._lock(staging)
             self._check(before, newest)
-            self._write(staging)
+            self._write()
         except OSError as error:
             self.release()
             raise ConfigError(
-                f"output directory {self.directory} cannot be written "
+                f"output directory {self.directory.where()} cannot be written "
                 f"({error.strerror}); make it writable or choose another"
             ) from error
         except BaseException:
             self.release()
             raise
 
-    def _lock(self, staging: Path) -> None:
-        self._handle = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def _lock(self, staging: Storage) -> None:
         try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                return  # some network file systems lock no directories: the file has to do
+            self._hold = staging.hold()
+        except Held as error:
             other = read_owner(self.directory)
             who = f"flow {other.who}, {other.where}" if other else "another run"
             raise ConfigError(
-                f"{self.directory} is being written by {who}; stop it first or choose another "
-                "directory"
+                f"{self.directory.where()} is being written by {who}; stop it first or choose "
+                "another directory"
             ) from error
 
     def _check(self, before: Lease, newest: int) -> None:
@@ -145,40 +137,33 @@ class Claim:
             later = other.lease.epoch > before.epoch
             if later or (other.lease.epoch == before.epoch and other.lease != before):
                 raise ConfigError(
-                    f"{self.directory} was taken by run {other.lease.epoch} of another copy of "
-                    f"this checkpoint ({other.where}), and this would be run {before.epoch + 1}; "
-                    "go on with that copy. If this one is right, remove the part files after batch "
-                    f"{newest} and {self.directory / STAGING / 'owner'}"
+                    f"{self.directory.where()} was taken by run {other.lease.epoch} of another "
+                    f"copy of this checkpoint ({other.where}), and this would be run "
+                    f"{before.epoch + 1}; go on with that copy. If this one is right, remove the "
+                    f"part files after batch {newest} and {self.directory.where(_MARKER)}"
                 )
         beyond = [batch for batch in parts if batch > newest]
         if beyond and (other is None or other.who == self.owner.who):
             raise ConfigError(
-                f"{self.directory} holds {parts[max(beyond)]}, but the checkpoint ends with batch "
-                f"{newest}: it is older than its results. Go on with the newer checkpoint, or "
-                f"remove the part files after batch {newest}"
+                f"{self.directory.where()} holds {parts[max(beyond)]}, but the checkpoint ends "
+                f"with batch {newest}: it is older than its results. Go on with the newer "
+                f"checkpoint, or remove the part files after batch {newest}"
             )
 
-    def _write(self, staging: Path) -> None:
-        """Name the owner: atomically, and on an empty directory only if nobody else just did."""
-        marker, temporary = staging / "owner", staging / f".owner-{os.urandom(6).hex()}.tmp"
-        with os.fdopen(create_new(temporary), "w", encoding="utf-8") as out:
-            out.write(self.owner.text())
-            out.flush()
-            os.fsync(out.fileno())
+    def _write(self) -> None:
+        """Name the owner: at once, and on an empty directory only if nobody else just did."""
+        text = self.owner.text().encode()
+        if self.directory.exists(_MARKER):
+            self.directory.put(_MARKER, text)
+            return
         try:
-            if os.path.lexists(marker):
-                os.replace(temporary, marker)
-            else:
-                link_new(temporary, marker)
+            self.directory.put_new(_MARKER, text)
         except FileExistsError as error:
             other = read_owner(self.directory)
             raise ConfigError(
-                f"{self.directory} was just taken by flow {other.who if other else '?'}; choose "
-                "another directory"
+                f"{self.directory.where()} was just taken by flow {other.who if other else '?'}; "
+                "choose another directory"
             ) from error
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_directory(staging)
 
     def check(self) -> None:
         """Refuse to publish into a directory that another run has taken meanwhile."""
@@ -189,13 +174,13 @@ class Claim:
         if found != self.owner:
             who = f"flow {found.who}, {found.where}" if found else "nobody: its marker is gone"
             raise RunError(
-                f"output directory {self.directory} no longer belongs to this run but to {who}; "
-                "nothing more is published. Stop the other run, or give each a checkpoint and a "
-                "directory of its own"
+                f"output directory {self.directory.where()} no longer belongs to this run but to "
+                f"{who}; nothing more is published. Stop the other run, or give each a checkpoint "
+                "and a directory of its own"
             )
 
     def release(self) -> None:
         """Let go of the lock; the directory stays the checkpoint's."""
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+        if self._hold is not None:
+            self._hold.release()
+            self._hold = None

@@ -7,9 +7,8 @@ replaces a file: what stands under the final name is ours already, or somebody e
 
 from __future__ import annotations
 
-import os
+import re
 import zlib
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,17 +17,14 @@ import pyarrow.parquet as pq
 
 from millstream.errors import CheckpointError, RunError
 from millstream.ops.mixed import holds_mixed, in_order
-from millstream.state.manifests import STAGING
-from millstream.state.places import create_new, link_new, read_regular
-from millstream.state.segments import sync_directory
+from millstream.state.manifests import STAGING, Place
+from millstream.state.storage import Storage
 
 
 def stage_file(
-    directory: Path, name: str, suffix: str, table: pa.Table
+    directory: Storage, name: str, suffix: str, table: pa.Table
 ) -> tuple[str, tuple[int, int]]:
-    """Write a table whole and durably; gives its path, and its size and checksum."""
-    staged = directory / STAGING / f"{name}.{suffix}"
-    staged.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Write a table whole and durably; gives its name, and its size and checksum."""
     data: pa.Buffer | bytes
     if suffix == "parquet":
         sink = pa.BufferOutputStream()
@@ -36,13 +32,12 @@ def stage_file(
         data = sink.getvalue()
     else:
         data = json_lines(table)
-    with os.fdopen(create_new(staged), "wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
-    return str(staged), (len(data), zlib.crc32(data))
+    staged = f"{name}.{suffix}"
+    directory.within(STAGING).put(staged, data)
+    return staged, (len(data), zlib.crc32(data))
 
 
+_ATTEMPT = re.compile(r"\.?[0-9][^-]*-")  # also one that was not written to its end
 _json = msgspec.json.Encoder(enc_hook=str)
 
 
@@ -77,49 +72,54 @@ def _in_json(value: Any) -> Any:
     return value
 
 
-def check_staged(staged: Path, final: Path | None, size: int, checksum: int) -> None:
+def check_staged(place: Place, size: int, checksum: int) -> None:
     """Refuse to publish a file that is not what its batch wrote."""
-    found = staged if os.path.lexists(staged) else final
-    if found is not None and os.path.lexists(found) and not _same(found, size, checksum):
-        what = "staged file" if found == staged else "published file"
-        raise RunError(
-            f"the {what} {found} of a committed batch is damaged and was not published; "
-            "`millstream doctor` tells how to go back to the batch before"
-        )
-
-
-def publish_file(staged: Path, final: Path, size: int, checksum: int) -> None:
-    """Give a staged file its final name; a second time does nothing."""
-    if not os.path.lexists(staged):
-        if not os.path.lexists(final):
+    for what, name in (("staged", place.staged), ("published", place.final)):
+        if name is not None and place.storage.exists(name):
+            if _same(place, name, size, checksum):
+                return
             raise RunError(
-                f"neither the staged file {staged} nor {final} exists: somebody removed committed "
-                "output; restore it, or start with a new checkpoint and an empty output directory"
+                f"the {what} file {place.storage.where(name)} of a committed batch is damaged and "
+                "was not published; `millstream doctor` tells how to go back to the batch before"
+            )
+
+
+def publish_file(place: Place, size: int, checksum: int) -> None:
+    """Give a staged file its final name; a second time does nothing."""
+    assert place.final is not None
+    storage, staged = place.storage, place.staged
+    final = storage.where(place.final)
+    if not storage.exists(staged):
+        if not storage.exists(place.final):
+            raise RunError(
+                f"neither the staged file {storage.where(staged)} nor {final} exists: somebody "
+                "removed committed output; restore it, or start with a new checkpoint and an empty "
+                "output directory"
             )
         return
     try:
-        link_new(staged, final)
+        storage.publish(staged, place.final)
     except FileExistsError as error:
-        if not _same(final, size, checksum):
+        if not _same(place, place.final, size, checksum):
             raise RunError(
                 f"{final} is there already and was not written by this flow; it is left as it is "
                 "and nothing is lost: move it away and start again"
             ) from error
-    staged.unlink(missing_ok=True)
-    sync_directory(final.parent)
+        storage.delete(staged)
 
 
-def _same(path: Path, size: int, checksum: int) -> bool:
+def _same(place: Place, name: str, size: int, checksum: int) -> bool:
     """Whether a file is what a batch wrote."""
     try:
-        data = read_regular(path)
+        data = place.storage.read(name)
     except CheckpointError:
         return False
     return (len(data), zlib.crc32(data)) == (size, checksum)
 
 
-def discard_staged(directory: Path) -> None:
+def discard_staged(directory: Storage) -> None:
     """Remove staged files of attempts that were never committed."""
-    for path in (directory / STAGING).glob("[0-9]*-*"):
-        if path.is_file() or path.is_symlink():
-            path.unlink(missing_ok=True)
+    staging = directory.within(STAGING)
+    for name in staging.names():
+        if _ATTEMPT.match(name):
+            staging.delete(name)

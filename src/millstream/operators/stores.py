@@ -7,7 +7,6 @@ write becomes part of the state only with the manifest of this batch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,7 @@ from millstream.ops.chunks import concat, flat
 from millstream.ops.keys import key_arrays
 from millstream.ops.updates import UInt64, both_hashes
 from millstream.state.segments import Segment, read_segments, safe_name, write_segment
+from millstream.state.storage import open_storage
 from millstream.state.tables import KeyedTable
 
 _SEGMENTS = 6  # per shard, before small ones are merged
@@ -32,7 +32,7 @@ class Store:
 
     def __init__(self, owner: str, table: str, batch: Batch, control: Control) -> None:
         self.owner, self.table, self.batch, self.control = owner, table, batch, control
-        self.root = Path(batch.checkpoint) / "state"
+        self.root = open_storage(batch.checkpoint).within("state")
         self.stored: dict[str, list[Segment]] = {
             shard: segments
             for shard, segments in batch.segments.get(owner, {}).get(table, {}).items()

@@ -18,7 +18,7 @@ from millstream.ops.progress import BEGIN, END
 from millstream.ops.rates import Rate
 from millstream.plan.stages import Plan
 from millstream.state.checkpoint import Checkpoint
-from millstream.state.manifests import Manifest, SourceState, list_manifests, read_manifest
+from millstream.state.manifests import Manifest, SourceState, read_manifest
 
 _WAYS = ("dead", "late", "dropped", "failed")  # shown where there are any
 
@@ -110,7 +110,7 @@ def read_figures(plan: Plan, checkpoint: str | Path) -> Figures | None:
     place = Checkpoint(checkpoint, create=False)
     program = place.read_program()
     if program is None:
-        if not place.manifests.is_dir():
+        if not place.manifests.exists():
             raise CheckpointError(f"{place.path} is not a checkpoint")
         return None
     if program.get("flow") != plan.flow:
@@ -125,13 +125,10 @@ def read_figures(plan: Plan, checkpoint: str | Path) -> Figures | None:
 
 
 def _before(place: Checkpoint, now: Manifest) -> Manifest | None:
-    for path in list_manifests(place.manifests):
-        if int(path.stem) == now.batch - 1:
-            try:
-                return read_manifest(path)
-            except (CheckpointError, FileNotFoundError):  # damaged, or collected meanwhile
-                return None
-    return None
+    try:
+        return read_manifest(place.manifests, now.batch - 1)
+    except (CheckpointError, FileNotFoundError):  # damaged, or collected meanwhile
+        return None
 
 
 def _watermarks(plan: Plan, now: Manifest) -> dict[str, int]:

@@ -83,7 +83,7 @@ class Engine:
         self.last_rows = 0
         self.manifest = Manifest(-1)
         self.trackers: dict[str, Tracker] = {}
-        self.letters = Letters(checkpoint.path / "dead", settings, self.trackers)
+        self.letters = Letters(checkpoint.dead, settings, self.trackers)
         self.notes: list[str] = []
         self.spreading = Spreading()
         self.ordered: dict[str, int] = {}  # sources read in order, up to which batch
@@ -131,7 +131,7 @@ class Engine:
             state = self.manifest.sources.get(node.name) or SourceState()
             fmt = self.plan.formats[node.name]
             self.trackers[node.name] = self._make_tracker(
-                number, node, fmt, self.checkpoint.path, state
+                number, node, fmt, self.checkpoint.store, state
             )
 
     def _follow(self, program: dict[str, Any]) -> None:
@@ -143,7 +143,7 @@ class Engine:
         self.manifest = manifest
 
     def _make_mirrors(self, plan: Plan, program: dict[str, Any]) -> Mirrors:
-        return Mirrors(plan, program["id"], self.checkpoint.path / "state", self._waiting)
+        return Mirrors(plan, program["id"], self.checkpoint.state, self._waiting)
 
     def replace(
         self, plan: Plan, prepare: Callable[[], None], *, dry_run: bool = False
@@ -431,7 +431,7 @@ class Engine:
 
     def _stage(self, batch: Batch, sink: str, blocks: list[bytes]) -> Any:
         table = in_place(concat([decode_block(block) for block in blocks]))
-        return stage_delivery(self.checkpoint.path / "staged", batch.number, sink, table)
+        return stage_delivery(self.checkpoint.staged, batch.number, sink, table)
 
     # -- sizes ----------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain, takewhile
-from pathlib import Path
 from typing import Any
 
 from millstream.api.sources import Files
@@ -36,6 +35,7 @@ from millstream.run.splits import AnySplit
 from millstream.run.spreading import rows_of
 from millstream.run.tracking import Probe, directly
 from millstream.state.manifests import SourceState
+from millstream.state.storage import Storage
 
 _ROW_BYTES = 64.0  # assumed until rows have been seen
 _GUESSED = 1.25  # times as many rows as were guessed, up to which a file is read at once
@@ -53,19 +53,25 @@ class FilesTracker:
     _SETTLED = 600.0  # a followed file unchanged for so long is complete until it grows again
 
     def __init__(
-        self, number: int, spec: Files, fmt: Format, registry: Path, state: SourceState
+        self,
+        number: int,
+        spec: Files,
+        fmt: Format,
+        sources: Storage,
+        stem: str,
+        state: SourceState,
     ) -> None:
         self.number, self.spec, self.fmt = number, spec, fmt
         self.ended = False
         self.row_bytes = _ROW_BYTES
         self.unread: list[Known] = []  # in the order in which they will be begun
-        self._registry = Registry(registry, state, fmt.kind)
+        self._registry = Registry(sources, f"{stem}.jsonl", state, fmt.kind)
         self.files, self.open = self._registry.files, self._registry.open
         self._lengths = Lengths()
         known = self.files
         self._sightings: Sightings | None = None
         if spec.follow:
-            self._sightings = Sightings(registry.with_suffix(".seen"), state)
+            self._sightings = Sightings(sources, f"{stem}.seen", state)
             self.unread = self._sightings.waiting(self.files)
             known = sorted([*self.files, *self.unread], key=_when_seen)
         self._known = Recogniser(fmt.kind, spec.follow, known, self._registry.moved, self._lengths)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow as pa
 from millstream.io.formats import parse_schema
 from millstream.ops.records import as_json, to_table
 from millstream.run.spool import SEAL_BYTES, Receiver
+from millstream.state.storage import Storage
 
 _FEW = 1_000  # records before it is known how large they are
 _MANY = 20_000  # records that are sealed together at most, unless they come as a table
@@ -21,8 +21,8 @@ class GeneratorReceiver(Receiver):
 
     suffix = "arrow"
 
-    def __init__(self, name: str, spec: Any, directory: Path) -> None:
-        super().__init__(name, spec, directory)
+    def __init__(self, name: str, spec: Any, spool: Storage) -> None:
+        super().__init__(name, spec, spool)
         self._rows: list[Any] = []
         self._before: list[list[Any] | pa.Table] = []  # rows and tables that came before these
         self._size = 0.0

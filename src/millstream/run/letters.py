@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 
 import msgspec
 
@@ -15,19 +14,19 @@ from millstream.run import failing
 from millstream.run.tracking import Tracker
 from millstream.settings import Settings
 from millstream.state.manifests import Manifest
-from millstream.state.segments import write_durably
+from millstream.state.storage import Storage
 
 
 @dataclass(frozen=True)
 class Letters:
     """The dead letters of one run."""
 
-    directory: Path
+    directory: Storage
     settings: Settings
     trackers: dict[str, Tracker]
 
-    def write(self, plan: Plan, stem: str, dead: list[DeadLetter]) -> Path:
-        """One line each: the step, the error, the record, and where it stands."""
+    def write(self, plan: Plan, stem: str, dead: list[DeadLetter]) -> str:
+        """One line each: the step, the error, the record, and its place. Gives where they are."""
         names = {plan.number(node): node.name for node in plan.sources()}
         lines = []
         for letter in dead:
@@ -38,9 +37,8 @@ class Letters:
             )
             told = {"operator": letter.operator, "error": letter.error, "raw": letter.raw}
             lines.append(msgspec.json.encode({**told, "source": source, **place}))
-        path = self.directory / f"{stem}.jsonl"
-        write_durably(path, b"\n".join(lines) + b"\n")
-        return path
+        self.directory.put(f"{stem}.jsonl", b"\n".join(lines) + b"\n")
+        return self.directory.where(f"{stem}.jsonl")
 
     def check(
         self, plan: Plan, before: Manifest, manifest: Manifest, dead: list[DeadLetter]
@@ -85,6 +83,7 @@ class Letters:
             again = "start with a new checkpoint, as what failed in earlier batches is committed"
         return RunError(
             f"{share.step!r} failed on all its input, {share}; the first error: {error}. Batch "
-            f"{manifest.batch} was not committed; the dead letters are in {self.directory}. "
-            f"Correct the function or the data and {again}; dead_letter_limit=1 lets it end"
+            f"{manifest.batch} was not committed; the dead letters are in "
+            f"{self.directory.where()}. Correct the function or the data and {again}; "
+            "dead_letter_limit=1 lets it end"
         )

@@ -6,13 +6,13 @@ import os
 import select
 import socket
 import sys
-from pathlib import Path
 from typing import Any
 
 from millstream.api.sources import Socket
 from millstream.errors import RunError
 from millstream.io.records import MAX_LINE
 from millstream.run.spool import Receiver
+from millstream.state.storage import Storage
 
 _READ = 1 << 16
 _LOOK = 0.2  # seconds between looks whether to stop
@@ -24,8 +24,8 @@ class LineReceiver(Receiver):
     Of a line longer than the limit so much is kept that it is refused; the rest is not a record.
     """
 
-    def __init__(self, name: str, spec: Any, directory: Path) -> None:
-        super().__init__(name, spec, directory)
+    def __init__(self, name: str, spec: Any, spool: Storage) -> None:
+        super().__init__(name, spec, spool)
         self._data = bytearray()
         self._whole = 0  # bytes of complete lines
         self._skipping = False  # the rest of a line that is too long

@@ -11,7 +11,6 @@ import time
 import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,6 +29,7 @@ from millstream.ops.updates import NEVER, UpdateJob, key_text
 from millstream.plan.stages import Plan, marks_changes
 from millstream.state.manifests import Manifest
 from millstream.state.segments import read_segments
+from millstream.state.storage import Storage
 from millstream.state.tables import KeyedTable
 
 _ROWS = 4096  # decoded at a time
@@ -139,7 +139,9 @@ class _Slate(msgspec.Struct):
 class SlateMirror:
     """All slates of one updater."""
 
-    def __init__(self, name: str, job: UpdateJob, updater: str, mirror: Mirror, root: Path) -> None:
+    def __init__(
+        self, name: str, job: UpdateJob, updater: str, mirror: Mirror, root: Storage
+    ) -> None:
         self.name, self.job, self.updater, self.mirror = name, job, updater, mirror
         self.root = root
         self._starting = True
@@ -220,7 +222,7 @@ class SlateMirror:
         stored = manifest.segments.get(self.updater, {}).get("slates", {})
         for segments in stored.values():
             for one in segments:
-                if Path(one.file).name.startswith(f"{manifest.batch:08d}-"):
+                if one.file.rpartition("/")[2].startswith(f"{manifest.batch:08d}-"):
                     (rows,) = read_segments(self.root, [one], manifest.files)
                     yield rows.filter(pc.equal(rows.column("batch"), manifest.batch))
 
@@ -301,7 +303,7 @@ class Mirrors:
         self,
         plan: Plan,
         owner: str,
-        root: Path,
+        root: Storage,
         waiting: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self.rows: dict[str, RowMirror] = {}

@@ -10,6 +10,7 @@ from millstream.io.claims import Claim, Lease
 from millstream.io.writers import discard_staged
 from millstream.plan.stages import Plan
 from millstream.run.program import owner_of
+from millstream.state.storage import open_storage
 
 
 class Owned:
@@ -27,9 +28,10 @@ class Owned:
         try:
             for sink in plan.sinks():
                 if isinstance(sink.spec, FileSink):
-                    claim = held.get(sink.spec.directory)
+                    directory = open_storage(sink.spec.directory)
+                    claim = held.get(directory)
                     if claim is None:
-                        claim = Claim(sink.spec.directory, owner_of(program), lease)
+                        claim = Claim(directory, owner_of(program), lease)
                         claim.take(before, newest)
                     now.claims.append(claim)
         except BaseException:

@@ -7,10 +7,10 @@ line of JSON, the keys of the requests in it, so that records and keys become du
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +20,9 @@ from millstream.io.lines import BOM, scan
 from millstream.run.posting import PostServer
 from millstream.run.spool import AHEAD, PATIENCE, Receiver, Sealed
 from millstream.run.taken import AnotherBody, Taken, TakenKeys
+from millstream.state.storage import Storage
+
+_LINE = re.compile(rb"[^\n]*")
 
 
 @dataclass
@@ -40,9 +43,9 @@ class PostReceiver(Receiver):
     worth = 1  # somebody waits for the answer
     sent_again = True  # who got no answer asks again
 
-    def __init__(self, name: str, spec: Http, directory: Path) -> None:
-        super().__init__(name, spec, directory)
-        self.keys = TakenKeys(directory)
+    def __init__(self, name: str, spec: Http, spool: Storage) -> None:
+        super().__init__(name, spec, spool)
+        self.keys = TakenKeys(spool)
         self._waiting: list[Post] = []
         self._size = 0
         self._named: dict[str, Post] = {}  # by key: not durable yet
@@ -111,8 +114,8 @@ class PostReceiver(Receiver):
         for post in content:
             post.done.set_result(post.records)
 
-    def forgetting(self, paths: list[Path]) -> None:
-        taken = [one for path in paths for one in _keys_in(path)]
+    def forgetting(self, names: list[str]) -> None:
+        taken = [one for name in names for one in _keys_in(self.spool, name)]
         with self._lock:
             self.keys.log(taken)
 
@@ -122,7 +125,7 @@ class PostReceiver(Receiver):
         self.keys.load()
         rest = super().resume(taken, rows, arrival)
         for piece in rest:
-            self.keys.add(_keys_in(piece.path))
+            self.keys.add(_keys_in(self.spool, piece.name))
         return rest
 
     def start(self) -> None:
@@ -141,7 +144,8 @@ def _taken(posts: Iterable[Post]) -> Iterable[Taken]:
     return (Taken(post.key, post.digest, post.records) for post in posts if post.key is not None)
 
 
-def _keys_in(path: Path) -> list[Taken]:
-    with open(path, "rb") as piece:
-        found: list[Any] = msgspec.json.decode(piece.readline())
+def _keys_in(spool: Storage, name: str) -> list[Taken]:
+    first = _LINE.match(memoryview(spool.map(name)))
+    assert first is not None
+    found: list[Any] = msgspec.json.decode(first[0])
     return [Taken(*one) for one in found]

@@ -24,6 +24,7 @@ from millstream.ops.preparing import held_columns
 from millstream.ops.updates import DICTS
 from millstream.plan.stages import Plan
 from millstream.state.checkpoint import Checkpoint
+from millstream.state.storage import open_storage
 
 _SHARDS_PER_CORE = 4
 _LEAST_SHARDS = 8
@@ -162,7 +163,7 @@ def known_panes(path: Path | None) -> tuple[dict[str, int], dict[str, str], dict
 
     A plan keeps to them.
     """
-    if path is None or not (path / "flow.json").exists():
+    if path is None or not open_storage(path).exists("flow.json"):
         return {}, {}, {}
     program = Checkpoint(path, create=False).read_whole_program() or {}
     units = {name: family["unit"] for name, family in program.get("families", {}).items()}
@@ -256,7 +257,9 @@ def check_owners(plan: Plan, program: dict[str, Any] | None) -> None:
     """Refuse output directories with the results of another checkpoint; changes nothing."""
     for sink in plan.sinks():
         if isinstance(sink.spec, FileSink):
-            check_owner(sink.spec.directory, None if program is None else owner_of(program))
+            check_owner(
+                open_storage(sink.spec.directory), None if program is None else owner_of(program)
+            )
 
 
 def owner_of(program: dict[str, Any]) -> str:

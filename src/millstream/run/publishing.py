@@ -6,9 +6,7 @@ followed by the same steps once more.
 
 from __future__ import annotations
 
-import os
 import zlib
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,27 +18,28 @@ from millstream.run.faults import crash_point
 from millstream.run.handing import Hands
 from millstream.run.mirroring import RowMirror
 from millstream.showing import visible
-from millstream.state.manifests import Manifest, Output, staged_at
-from millstream.state.segments import safe_name, write_durably
+from millstream.state.manifests import Manifest, Output, Place, staged_at
+from millstream.state.segments import safe_name
+from millstream.state.storage import Storage, open_storage
 
 _DONE = ".done"  # rows that were handed over, until the whole batch is marked as published
 
 
-def stage_delivery(directory: Path, batch: int, sink: str, table: pa.Table) -> Output:
+def stage_delivery(directory: Storage, batch: int, sink: str, table: pa.Table) -> Output:
     """Keep rows for a sink in the driver until they have been handed over."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_file(out, table.schema) as writer:
         writer.write_table(table)
     data = out.getvalue()
-    path = directory / f"{batch:08d}-{safe_name(sink)}.arrow"
-    write_durably(path, data)
-    return Output(sink, path.name, None, len(table), len(data), zlib.crc32(data))
+    name = f"{batch:08d}-{safe_name(sink)}.arrow"
+    directory.put(name, data)
+    return Output(sink, name, None, len(table), len(data), zlib.crc32(data))
 
 
 def recover(
     manifest: Manifest,
     sinks: dict[str, Any],
-    deliveries: Path,
+    deliveries: Storage,
     hands: Hands | None = None,
     *,
     known: bool,
@@ -50,55 +49,51 @@ def recover(
     `known`: the batch is certain not to be published; otherwise rows that are no longer staged
     were handed over before.
     """
-    for output, staged, final in located(manifest, sinks, deliveries):
+    for output, place in located(manifest, sinks, deliveries):
         if output.sink not in sinks:
             raise RunError(
                 f"sink {output.sink!r} is gone, and {output.rows} rows of committed batch "
                 f"{manifest.batch} wait for it; start once more with the sink, then without it"
             )
-        check_staged(staged, final, output.size, output.checksum)
-        handed_over = _done(staged).exists()
-        missing = not (staged.exists() or handed_over)
-        if known and final is None and missing:
+        check_staged(place, output.size, output.checksum)
+        staged = place.staged
+        missing = not any(map(place.storage.exists, (staged, staged + _DONE)))
+        if known and place.final is None and missing:
             raise RunError(
-                f"the staged file {staged} of a committed batch is missing, and it is not "
-                f"known whether sink {output.sink!r} got its {output.rows} rows; to go on without "
-                "them remove the file 'published' in the checkpoint"
+                f"the staged file {place.storage.where(staged)} of a committed batch is missing, "
+                f"and it is not known whether sink {output.sink!r} got its {output.rows} rows; "
+                "to go on without them remove the file 'published' in the checkpoint"
             )
     publish(manifest, sinks, deliveries, hands)
 
 
 def publish(
-    manifest: Manifest, sinks: dict[str, Any], deliveries: Path, hands: Hands | None = None
+    manifest: Manifest, sinks: dict[str, Any], deliveries: Storage, hands: Hands | None = None
 ) -> None:
     """Give files their final names, then hand rows to the sinks in this process."""
     outputs = located(manifest, sinks, deliveries)
-    for number, (output, staged, final) in enumerate(outputs):
-        if final is not None:
-            publish_file(staged, final, output.size, output.checksum)
+    for number, (output, place) in enumerate(outputs):
+        if place.final is not None:
+            publish_file(place, output.size, output.checksum)
         if number == 0:
             crash_point("half-published", manifest.batch)
-    for output, staged, final in outputs:
-        if final is None and staged.exists():
-            table = pa.ipc.open_file(pa.py_buffer(staged.read_bytes())).read_all()
+    for output, place in outputs:
+        if place.final is None and place.storage.exists(place.staged):
+            table = pa.ipc.open_file(pa.py_buffer(place.storage.read(place.staged))).read_all()
             _deliver(output.sink, sinks.get(output.sink), table, manifest.batch, hands or Hands())
-            os.replace(staged, _done(staged))
+            place.storage.rename(place.staged, place.staged + _DONE)
 
 
 def located(
-    manifest: Manifest, sinks: dict[str, Any], deliveries: Path
-) -> list[tuple[Output, Path, Path | None]]:
+    manifest: Manifest, sinks: dict[str, Any], deliveries: Storage
+) -> list[tuple[Output, Place]]:
     """The outputs of a batch with their places, which the plan decides and not the manifest."""
     found = []
     for output in manifest.outputs:
         spec = sinks.get(output.sink)
-        directory = spec.directory if isinstance(spec, FileSink) else None
-        found.append((output, *staged_at(manifest.batch, output, directory, deliveries)))
+        directory = open_storage(spec.directory) if isinstance(spec, FileSink) else None
+        found.append((output, staged_at(manifest.batch, output, directory, deliveries)))
     return found
-
-
-def _done(staged: Path) -> Path:
-    return staged.with_name(staged.name + _DONE)
 
 
 def _deliver(name: str, sink: Any, table: pa.Table, batch: int, hands: Hands) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from millstream.errors import RunError
+from millstream.errors import CheckpointError, RunError
 from millstream.io.columns import event_time
 from millstream.io.formats import Format
 from millstream.io.readers import Dead, Parsed, Split, parse_lines, read_split
@@ -18,6 +17,7 @@ from millstream.ops.chunks import OFFSET_BITS, Chunk, Int64, flat
 from millstream.ops.jobs import timestamp
 from millstream.ops.records import as_json
 from millstream.run.splits import AnySplit, RateSplit, SpoolSplit
+from millstream.state.storage import Storage, open_storage
 
 _STAMP = pa.timestamp("us", "UTC")
 
@@ -80,12 +80,13 @@ def _placed(parsed: Parsed, source: int, base: int, arrival: int) -> Piece:
 
 def _spooled(fmt: Format, split: SpoolSplit) -> Iterator[Piece]:
     pieces = [split, *split.more]
-    if not split.path.endswith(".arrow"):
-        texts = [_lines(Path(piece.path)) for piece in pieces]
+    spool = open_storage(split.spool)
+    if not split.name.endswith(".arrow"):
+        texts = [_lines(spool, piece.name) for piece in pieces]
         parsed = parse_lines(fmt, b"".join(texts), 0, first_line_is_header=False)
         yield _several(parsed, pieces, [len(text) for text in texts])
         return
-    tables = [_table(piece.path) for piece in pieces]
+    tables = [_table(spool, piece.name) for piece in pieces]
     for _, same in itertools.groupby(range(len(pieces)), lambda i: tables[i].schema):
         some = list(same)
         parsed = _timed(fmt, pa.concat_tables([tables[i] for i in some]))
@@ -109,19 +110,18 @@ def _several(parsed: Parsed, pieces: list[SpoolSplit], lengths: list[int]) -> Pi
     return Piece(Chunk(parsed.table, ts, positions, pieces[0].source), dead, parsed.offered)
 
 
-def _lines(path: Path) -> bytes:
-    data = path.read_bytes()
-    if path.suffix == ".posts":
+def _lines(spool: Storage, name: str) -> bytes:
+    data = spool.read(name)
+    if name.endswith(".posts"):
         data = data[data.index(b"\n") + 1 :]  # the keys of requests, see run/posts.py
     return data if data.endswith(b"\n") or not data else data + b"\n"
 
 
-def _table(path: str) -> pa.Table:
+def _table(spool: Storage, name: str) -> pa.Table:
     try:
-        with pa.memory_map(path) as mapped:
-            return pa.ipc.open_file(mapped).read_all()
-    except (OSError, pa.ArrowInvalid) as error:
-        raise RunError(f"spool file {path} cannot be read: {error}") from error
+        return pa.ipc.open_file(spool.map(name)).read_all()
+    except (OSError, CheckpointError, pa.ArrowInvalid) as error:
+        raise RunError(f"spool file {spool.where(name)} cannot be read: {error}") from error
 
 
 def _timed(fmt: Format, table: pa.Table) -> Parsed:

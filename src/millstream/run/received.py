@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from millstream.api.sources import Generator, Http, Socket, SourceSpec, Stdin
 from millstream.errors import RunError
@@ -17,22 +16,23 @@ from millstream.run.splits import AnySplit, SpoolSplit
 from millstream.run.spool import SEAL_BYTES, Receiver, Sealed
 from millstream.run.tracking import WithoutFiles
 from millstream.state.manifests import SourceState
+from millstream.state.storage import Storage
 
 
-def make_receiver(name: str, spec: SourceSpec, directory: Path) -> Receiver:
+def make_receiver(name: str, spec: SourceSpec, spool: Storage) -> Receiver:
     """The receiver for a source."""
     match spec:
         case Generator():
-            return GeneratorReceiver(name, spec, directory)
+            return GeneratorReceiver(name, spec, spool)
         case Socket():
-            return SocketReceiver(name, spec, directory)
+            return SocketReceiver(name, spec, spool)
         case Http():
             from millstream.run.posts import PostReceiver  # a web server, for who wants one
 
-            return PostReceiver(name, spec, directory)
+            return PostReceiver(name, spec, spool)
         case _:
             assert isinstance(spec, Stdin)
-            return StdinReceiver(name, spec, directory)
+            return StdinReceiver(name, spec, spool)
 
 
 class SpoolTracker(WithoutFiles):
@@ -72,10 +72,15 @@ class SpoolTracker(WithoutFiles):
         while self.waiting and (not pieces or taken + self.waiting[0].rows <= rows):
             piece = self.waiting.popleft()
             self._taken.append(piece)
-            path = str(piece.path)
             pieces.append(
                 SpoolSplit(
-                    self.number, piece.number, path, piece.arrival, piece.rows, self.position
+                    self.number,
+                    piece.number,
+                    self.receiver.spool.where(),
+                    piece.name,
+                    piece.arrival,
+                    piece.rows,
+                    self.position,
                 )
             )
             sizes.append(piece.size)

@@ -7,10 +7,8 @@ registry count; a batch that was not committed leaves no trace.
 
 from __future__ import annotations
 
-import os
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,6 +19,7 @@ from millstream.io.prints import NOTHING, Print
 from millstream.io.readers import is_gzip
 from millstream.run.listing import Inode
 from millstream.state.manifests import SourceState, check_registry
+from millstream.state.storage import Storage
 from millstream.state.values import Count, FilePath, Identity, Int64
 
 
@@ -82,19 +81,19 @@ _line = msgspec.json.Decoder(FilePath | _Begun | _Left)
 class Registry:
     """The numbered files of one source."""
 
-    def __init__(self, path: Path, state: SourceState, kind: str) -> None:
-        self.path, self.kind = path, kind
+    def __init__(self, sources: Storage, name: str, state: SourceState, kind: str) -> None:
+        self.sources, self.name, self.kind = sources, name, kind
         self.files: list[Known] = []
         self._written = 0  # files that are in it
         self._moved: set[Known] = set()
         try:
-            for line in check_registry(path, state).splitlines():
+            for line in check_registry(sources, name, state).splitlines():
                 self._read(_line.decode(line))
             self.open = {int(number): self.files[int(number)] for number in state.open}
         except (msgspec.DecodeError, LookupError, RecursionError) as error:
             raise CheckpointError(
-                f"registry {path} is damaged: what it says of files makes no sense ({error}); "
-                "`millstream doctor` names the last good batch"
+                f"registry {sources.where(name)} is damaged: what it says of files makes no "
+                f"sense ({error}); `millstream doctor` names the last good batch"
             ) from None
         self._written = len(self.files)
         for number, file in self.open.items():
@@ -169,11 +168,7 @@ class Registry:
     def _append(self, entries: list[Any]) -> None:
         """Add lines; what an attempt that failed left behind the end is dropped."""
         lines = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
-        with open(self.path, "ab") as out:
-            out.truncate(self.size)
-            out.write(lines)
-            out.flush()
-            os.fsync(out.fileno())
+        self.sources.append(self.name, self.size, lines)
         self.size += len(lines)
         self.checksum = zlib.crc32(lines, self.checksum)
 

@@ -8,9 +8,7 @@ it was seen first, or again when it has doubled, so that it is known by more tha
 
 from __future__ import annotations
 
-import os
 import zlib
-from pathlib import Path
 
 import msgspec
 
@@ -18,7 +16,7 @@ from millstream.errors import CheckpointError
 from millstream.io.prints import Print
 from millstream.run.registry import Known
 from millstream.state.manifests import SourceState, check_sightings
-from millstream.state.segments import sync_directory
+from millstream.state.storage import Storage
 from millstream.state.values import Count, FilePath, Identity
 
 
@@ -34,11 +32,11 @@ class _Line(msgspec.Struct):
 class Sightings:
     """All files of one source that were ever seen, in the order in which they were."""
 
-    def __init__(self, path: Path, state: SourceState) -> None:
-        self.path = path
+    def __init__(self, sources: Storage, name: str, state: SourceState) -> None:
+        self.sources, self.name = sources, name
         self._lines: list[_Line] = []  # not yet written
         self._known: dict[int, _Line] = {}
-        data = check_sightings(path, state)
+        data = check_sightings(sources, name, state)
         self.size = self._read(data, state.seen)
         self.checksum = zlib.crc32(data[: self.size])
         self._next = max(self._known, default=-1) + 1
@@ -52,8 +50,8 @@ class Sightings:
             except (msgspec.DecodeError, RecursionError) as error:
                 if size < sure:
                     raise CheckpointError(
-                        f"{self.path} is damaged: what it says of files makes no sense ({error}); "
-                        "`millstream doctor` names the last good batch"
+                        f"{self.sources.where(self.name)} is damaged: what it says of files makes "
+                        f"no sense ({error}); `millstream doctor` names the last good batch"
                     ) from None
                 break  # a kill in the middle of writing: nothing was done about it yet
             if not text.endswith(b"\n"):
@@ -84,13 +82,7 @@ class Sightings:
         if not self._lines:
             return
         data = b"".join(msgspec.json.encode(line) + b"\n" for line in self._lines)
-        with open(self.path, "ab") as out:
-            out.truncate(self.size)
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        if not self.size:
-            sync_directory(self.path.parent)
+        self.sources.append(self.name, self.size, data)
         self.size += len(data)
         self.checksum = zlib.crc32(data, self.checksum)
         self._lines = []

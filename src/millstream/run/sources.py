@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -20,6 +19,7 @@ from millstream.run.splits import AnySplit, RateSplit
 from millstream.run.tracking import Tracker, WithoutFiles
 from millstream.state.manifests import SourceState
 from millstream.state.segments import safe_name
+from millstream.state.storage import Storage
 
 # -- what a source looks like, before Spark starts ----------------------------------------------
 
@@ -135,16 +135,16 @@ class RateTracker(WithoutFiles):
 
 
 def make_tracker(
-    number: int, node: nodes.Source, fmt: Format, checkpoint: Path, state: SourceState
+    number: int, node: nodes.Source, fmt: Format, checkpoint: Storage, state: SourceState
 ) -> Tracker:
     """The tracker of a source, at the place the last committed batch left it."""
     spec = node.spec
     stem = safe_name(node.name)
     if isinstance(spec, Files):
-        return FilesTracker(number, spec, fmt, checkpoint / "sources" / f"{stem}.jsonl", state)
+        return FilesTracker(number, spec, fmt, checkpoint.within("sources"), stem, state)
     if isinstance(spec, Rate):
         return RateTracker(number, spec, state)
-    receiver = make_receiver(node.name, spec, checkpoint / "spool" / stem)
+    receiver = make_receiver(node.name, spec, checkpoint.within("spool").within(stem))
     return SpoolTracker(number, receiver, state)
 
 

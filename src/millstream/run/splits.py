@@ -25,7 +25,8 @@ class SpoolSplit:
 
     source: int
     file: int
-    path: str
+    spool: str  # where it lies
+    name: str
     arrival: int
     rows: int
     base: int | None = None  # the position of its beginning; None counts from its number

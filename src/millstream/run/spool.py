@@ -11,19 +11,19 @@ quiet socket, does not keep what came before from being sealed.
 from __future__ import annotations
 
 import errno
-import os
 import threading
 import time
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pyarrow as pa
 
 from millstream.errors import CheckpointError, RunError
 from millstream.run.arrival import ArrivalClock
-from millstream.state.segments import verify_named, write_durably
+from millstream.state.segments import verify_named
+from millstream.state.storage import Storage
 
 SEAL_SECONDS = 0.1
 SEAL_BYTES = 1024 * 1024
@@ -40,7 +40,7 @@ class Sealed:
     """One sealed file of a spool: `<number>-<arrival>-<rows>-<checksum>.<kind>`."""
 
     number: int
-    path: Path
+    name: str
     arrival: int
     rows: int
     size: int
@@ -61,9 +61,9 @@ class Receiver(threading.Thread):
     worth = SEAL_BYTES  # bytes that are sealed without waiting for more
     sent_again = False  # whether what is not sealed comes once more after the next start
 
-    def __init__(self, name: str, spec: Any, directory: Path) -> None:
+    def __init__(self, name: str, spec: Any, spool: Storage) -> None:
         super().__init__(name=f"millstream-{name}", daemon=True)
-        self.source, self.spec, self.directory = name, spec, directory
+        self.source, self.spec, self.spool = name, spec, spool
         self.error: BaseException | None = None
         self.finished = False
         self.already = 0  # records sealed before this start
@@ -84,7 +84,7 @@ class Receiver(threading.Thread):
         self._sealer = threading.Thread(
             target=self._keep_sealing, name=f"millstream-{name}-seal", daemon=True
         )
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        spool.create()
 
     # -- what a kind of receiver says --------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class Receiver(threading.Thread):
     def kept(self, content: Any) -> None:
         """What was cut is durable now."""
 
-    def forgetting(self, paths: list[Path]) -> None:
+    def forgetting(self, names: list[str]) -> None:
         """These files are about to be deleted."""
 
     def silent(self) -> float:
@@ -118,8 +118,9 @@ class Receiver(threading.Thread):
 
     def resume(self, taken: int, rows: int, arrival: int) -> list[Sealed]:
         """Go on after what was committed: drop those files, number on after the rest."""
-        for half in self.directory.glob(".*.tmp"):
-            half.unlink(missing_ok=True)
+        for name in self.spool.names():
+            if name.startswith(".") and name.endswith(".tmp"):
+                self.spool.delete(name)
         there = self._listed()
         self.forget([piece for piece in there if piece.number < taken])
         rest = [piece for piece in there if piece.number >= taken]
@@ -128,12 +129,12 @@ class Receiver(threading.Thread):
         numbers = [piece.number for piece in rest]
         if len(numbers) != end - taken or numbers != list(range(taken, end)):
             raise CheckpointError(
-                f"spool {self.directory} is damaged: it should hold pieces {taken} to {end - 1} "
-                f"and holds {numbers}; what they held was received but not yet "
+                f"spool {self.spool.where()} is damaged: it should hold pieces {taken} to "
+                f"{end - 1} and holds {numbers}; what they held was received but not yet "
                 "processed. To go on without it remove the directory"
             )
         for piece in rest:
-            verify_named(piece.path)
+            verify_named(self.spool, piece.name)
         self.already = rows + sum(piece.rows for piece in rest)
         self._held = sum(piece.size for piece in rest)
         self.clock.raise_to(max([arrival, *(piece.arrival for piece in rest)]))
@@ -156,9 +157,9 @@ class Receiver(threading.Thread):
     def forget(self, pieces: list[Sealed]) -> None:
         """Delete what has been committed."""
         if pieces:
-            self.forgetting([piece.path for piece in pieces])
+            self.forgetting([piece.name for piece in pieces])
         for piece in pieces:
-            piece.path.unlink(missing_ok=True)
+            self.spool.delete(piece.name)
         with self._lock:
             self._held = max(0, self._held - sum(piece.size for piece in pieces))
             self._freed.notify_all()
@@ -207,7 +208,7 @@ class Receiver(threading.Thread):
         except Exception:  # perhaps that is the problem
             lost = "records that were received are"
         return (
-            f"source {self.source!r}: {lost} lost: they cannot be written to {self.directory} "
+            f"source {self.source!r}: {lost} lost: they cannot be written to {self.spool.where()} "
             f"({type(problem).__name__}: {problem}); have them sent again once that is corrected"
         )
 
@@ -230,7 +231,7 @@ class Receiver(threading.Thread):
 
     def _failed_to_seal(self, error: Exception) -> None:
         self.error = self.error or RunError(
-            f"source {self.source!r}: what was received cannot be written to {self.directory} "
+            f"source {self.source!r}: what was received cannot be written to {self.spool.where()} "
             f"({type(error).__name__}: {error})"
         )
 
@@ -282,8 +283,8 @@ class Receiver(threading.Thread):
                 return
             data, rows = self.encode(self._cut.content)
             stem = f"{self._number:010d}-{self._cut.arrival}-{rows}-{zlib.crc32(data):08x}"
-            piece = self.directory / f"{stem}.{self.suffix}"
-            write_durably(piece, data)
+            piece = f"{stem}.{self.suffix}"
+            self.spool.put(piece, data)
             self._number += 1
             with self._lock:
                 self._fresh.append(
@@ -292,9 +293,7 @@ class Receiver(threading.Thread):
                 self._held += len(data)
                 content, self._cut = self._cut.content, None
             self.kept(content)
-            temporary = self.directory / f".{_COUNT}.tmp"
-            temporary.write_text(str(self._number))
-            os.replace(temporary, self.directory / _COUNT)
+            self.spool.put(_COUNT, str(self._number).encode(), durable=False)
 
     def _seal_patiently(self) -> None:
         """Seal; while the disk is full receive nothing more and lose nothing."""
@@ -308,15 +307,17 @@ class Receiver(threading.Thread):
     def _count(self) -> int:
         """The number after the last piece ever sealed, so that a missing last one is noticed."""
         try:
-            return int((self.directory / _COUNT).read_text())
+            return int(self.spool.read(_COUNT))
         except (FileNotFoundError, ValueError):
             return 0
 
     def _listed(self) -> list[Sealed]:
         """All sealed files in the directory."""
         pieces = []
-        for path in sorted(self.directory.glob(f"*-*-*-*.{self.suffix}")):
-            number, arrival, rows, _ = path.stem.split("-")
-            size = path.stat().st_size
-            pieces.append(Sealed(int(number), path, int(arrival), int(rows), size))
+        for name in self.spool.names():
+            if not fnmatchcase(name, f"*-*-*-*.{self.suffix}"):
+                continue
+            number, arrival, rows, _ = name.removesuffix(f".{self.suffix}").split("-")
+            size = self.spool.size(name)
+            pieces.append(Sealed(int(number), name, int(arrival), int(rows), size))
         return pieces

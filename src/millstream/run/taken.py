@@ -7,16 +7,16 @@ full the older one is deleted. So at least the last 50,000 keys are known.
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from millstream.errors import CheckpointError
-from millstream.state.segments import sync_directory
+from millstream.state.storage import Storage
 
+_LOG = re.compile(r"keys\.([0-9]{1,18})", re.ASCII)
 MOST = 50_000  # keys in one file of the log
 
 
@@ -35,19 +35,21 @@ class AnotherBody(Exception):
 class TakenKeys:
     """The keys of requests that were taken."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, spool: Storage) -> None:
+        self.spool = spool
         self._older: dict[str, Taken] = {}
         self._newer: dict[str, Taken] = {}
         self._number, self._logged = 0, 0
+        self._size = 0  # bytes of the log that is written
 
     def load(self) -> None:
         """Read the log."""
-        numbers = sorted(int(path.suffix[1:]) for path in self.directory.glob("keys.[0-9]*"))
+        logs = (_LOG.fullmatch(name) for name in self.spool.names())
+        numbers = sorted(int(match[1]) for match in logs if match)
         for number in numbers:
             self._older, self._newer = self._newer, {}
             self._number = number
-            found = self._read(self._path(number))
+            found = self._read(_name(number))
             self._newer.update((one.key, one) for one in found)
             self._logged = len(found)
 
@@ -64,30 +66,27 @@ class TakenKeys:
         if not taken:
             return
         if self._logged >= MOST:
-            self._path(self._number - 1).unlink(missing_ok=True)
-            self._number, self._logged = self._number + 1, 0
+            self.spool.delete(_name(self._number - 1))
+            self._number, self._logged, self._size = self._number + 1, 0, 0
             self._older, self._newer = self._newer, {}
-        with open(self._path(self._number), "ab") as out:
-            out.write(b"".join(msgspec.json.encode(one) + b"\n" for one in taken))
-            out.flush()
-            os.fsync(out.fileno())
-        if not self._logged:
-            sync_directory(self.directory)
+        lines = b"".join(msgspec.json.encode(one) + b"\n" for one in taken)
+        self.spool.append(_name(self._number), self._size, lines)
+        self._size += len(lines)
         self._logged += len(taken)
         self.add(taken)  # as long as this file is kept
 
-    def _path(self, number: int) -> Path:
-        return self.directory / f"keys.{number}"
-
-    def _read(self, path: Path) -> list[Taken]:
-        whole, _, half = path.read_bytes().rpartition(b"\n")
-        if half:  # a crash while it was written; its piece is still there
-            with open(path, "r+b") as cut:
-                cut.truncate(len(whole) + 1 if whole else 0)
+    def _read(self, name: str) -> list[Taken]:
+        # What a crash left after the last line is written over; its piece is still there.
+        whole, end, _ = self.spool.read(name).rpartition(b"\n")
+        self._size = len(whole) + len(end)
         try:
             return [Taken(*msgspec.json.decode(line)) for line in whole.split(b"\n") if line]
         except (msgspec.DecodeError, TypeError) as error:
             raise CheckpointError(
-                f"{path} is damaged ({error}); remove it to go on, and a request whose "
-                "Idempotency-Key is in it will be taken once more if it is sent again"
+                f"{self.spool.where(name)} is damaged ({error}); remove it to go on, and a request "
+                "whose Idempotency-Key is in it will be taken once more if it is sent again"
             ) from None
+
+
+def _name(number: int) -> str:
+    return f"keys.{number}"

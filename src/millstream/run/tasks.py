@@ -12,7 +12,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +38,7 @@ from millstream.run.reading import read
 from millstream.run.splits import AnySplit, Item, RateSplit, SpoolSplit
 from millstream.run.steps import stateless, with_columns
 from millstream.state.manifests import Output
+from millstream.state.storage import open_storage
 
 DRIVER = 0  # what goes to the driver travels through the first partition
 SORTING = ("results", "ordered")  # what becomes of results that are sorted, on their way
@@ -353,8 +353,10 @@ class Task:
         if not len(table):
             return
         stem = f"{self.batch.number:08d}-{level}-{part:04d}"
-        staged, check = stage_file(spec.directory, f"{stem}-{self.attempt}", suffix, table)
-        output = Output(name, Path(staged).name, f"part-{stem}.{suffix}", len(table), *check)
+        staged, check = stage_file(
+            open_storage(spec.directory), f"{stem}-{self.attempt}", suffix, table
+        )
+        output = Output(name, staged, f"part-{stem}.{suffix}", len(table), *check)
         self.control.outputs.append(output)
 
     def _fit(self, name: str, table: pa.Table, chunks: list[Chunk]) -> pa.Table:

@@ -7,7 +7,6 @@ process or in another.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import OrderedDict
@@ -16,10 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from millstream.errors import CheckpointError
-from millstream.serve.shelves import Shelves, Vanished
+from millstream.serve.shelves import Shelves
 from millstream.serve.slates import Decoder, Snapshot
 from millstream.state.checkpoint import Checkpoint
-from millstream.state.manifests import Manifest, name_of, read_manifest
+from millstream.state.manifests import Manifest, list_manifests, read_manifest
+from millstream.state.segments import Missing
 
 _ATTEMPTS = 20
 _REMEMBERED = 8  # snapshots kept for those who want to know what changed since
@@ -47,7 +47,7 @@ class Follower:
         self._program: tuple[Any, dict[str, Any]] = (None, {})
         self._lock = threading.Lock()
         self._bad = -1
-        if not new and not (self.place.path / "flow.json").exists():
+        if not new and not self.place.store.exists("flow.json"):
             raise CheckpointError(
                 f"{self.place.path} is not a checkpoint (it has no flow.json); give the directory "
                 "a flow was run with"
@@ -66,12 +66,12 @@ class Follower:
                 now = Snapshot(self.current.manifest, program, self._shelves, self._decoders)
                 self.current = now
             for _ in range(_ATTEMPTS):
-                newest = max(self._batches(), default=-1)
+                newest = max(list_manifests(self.place.manifests), default=-1)
                 if newest <= max(self.current.batch, self._bad):
                     return False
                 try:
                     found = self._load(newest)
-                except (Vanished, FileNotFoundError):
+                except (Missing, FileNotFoundError):
                     continue  # collected meanwhile: there is a newer one
                 except CheckpointError as error:
                     self.problem, self._bad = str(error), newest
@@ -105,21 +105,13 @@ class Follower:
             self.advance()
             try:
                 return work(self.current)
-            except Vanished as error:
+            except Missing as error:
                 gone = error
                 time.sleep(0.01)
         raise CheckpointError(f"{gone}; run `millstream doctor {self.place.path}`")
 
-    def _batches(self) -> list[int]:
-        try:
-            names = os.listdir(self.place.manifests)
-        except FileNotFoundError:
-            return []
-        stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
-        return [int(stem) for stem in stems if stem.isdigit()]
-
     def _load(self, batch: int) -> Snapshot:
-        manifest = read_manifest(self.place.manifests / name_of(batch))
+        manifest = read_manifest(self.place.manifests, batch)
         found = Snapshot(manifest, self._program[1], self._shelves, self._decoders)
         if self._eager:
             found.open_all()
@@ -132,11 +124,7 @@ class Follower:
 
     def _read_program(self) -> dict[str, Any]:
         """flow.json, read again only when it is another file."""
-        try:
-            seen = os.stat(self.place.path / "flow.json")
-        except FileNotFoundError:
-            return self._program[1]
-        stamp = (seen.st_ino, seen.st_mtime_ns, seen.st_size)
-        if stamp != self._program[0]:
+        stamp = self.place.store.stamp("flow.json")
+        if stamp is not None and stamp != self._program[0]:
             self._program = (stamp, self.place.read_program() or {})
         return self._program[1]

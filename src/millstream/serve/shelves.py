@@ -9,24 +9,19 @@ from __future__ import annotations
 
 import threading
 import weakref
-import zlib
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from millstream.errors import CheckpointError
-from millstream.state.segments import Segment, SegmentFile
+from millstream.state.segments import Segment, SegmentFile, map_segment
+from millstream.state.storage import Storage
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
-
-
-class Vanished(CheckpointError):
-    """A file of an older manifest has been deleted; there is a newer manifest without it."""
 
 
 class Shelf:
@@ -94,22 +89,8 @@ class Shelf:
 class OpenFile:
     """A segment file that was found to be what was written."""
 
-    def __init__(self, path: Path, file: SegmentFile) -> None:
-        try:
-            mapped = pa.memory_map(str(path))
-        except FileNotFoundError:
-            raise Vanished(f"state segment {path.name} is missing") from None
-        except (OSError, pa.ArrowInvalid) as error:
-            raise CheckpointError(f"state segment {path} is unreadable ({error})") from error
-        data = mapped.read_buffer()
-        found = (len(data), zlib.crc32(data))
-        if found != (file.size, file.checksum):
-            raise CheckpointError(
-                f"state segment {path} is damaged: expected {file.size} bytes with checksum "
-                f"{file.checksum:08x}, found {found[0]} with {found[1]:08x}; "
-                "`millstream doctor` names the last good batch"
-            )
-        self._reader = pa.ipc.open_file(data)
+    def __init__(self, root: Storage, file: SegmentFile) -> None:
+        self._reader = pa.ipc.open_file(map_segment(root, file))
         self._shelves: weakref.WeakValueDictionary[int, Shelf] = weakref.WeakValueDictionary()
 
     def shelf(self, index: int) -> Shelf:
@@ -125,7 +106,7 @@ class OpenFile:
 class Shelves:
     """All shelves some snapshot uses; each file is opened and checked once."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Storage) -> None:
         self.root = root
         self._files: weakref.WeakValueDictionary[str, OpenFile] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
@@ -135,7 +116,7 @@ class Shelves:
         with self._lock:
             file = self._files.get(segment.file)
             if file is None:
-                file = OpenFile(self.root / segment.file, files[segment.file])
+                file = OpenFile(self.root, files[segment.file])
                 self._files[segment.file] = file
             return file.shelf(segment.index)
 

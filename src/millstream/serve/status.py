@@ -6,12 +6,9 @@ the speed of its batches, what waits at its sources, and where its watermarks st
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from millstream.ops.progress import BEGIN, END
@@ -58,7 +55,7 @@ class View:
         """All of `GET /status`."""
         snapshot, live = self.snapshot, self.live()
         manifest, program = snapshot.manifest, snapshot.program
-        running = live is not None or is_locked(self.follower.place.path)
+        running = live is not None or self.follower.place.store.held("lock")
         earlier = self.follower.at(snapshot.batch - 1) if live is None else None
         ledger = manifest.ledger
         marks = _watermarks(snapshot, live)
@@ -180,35 +177,3 @@ def _hot(hot: Hot) -> dict[str, Any]:
 
 def _moment(at: int | None) -> str | None:
     return iso(at) if at is not None and BEGIN < at < END else None
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a driver holds a checkpoint; the lock is not taken, a driver may be starting."""
-    lock = path / "lock"
-    try:
-        seen, owner = os.stat(lock), lock.read_text(errors="replace").split()[1:2]
-        device = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}"
-        with open("/proc/locks", encoding="ascii", errors="replace") as known:
-            held = [line.split() for line in known]
-    except FileNotFoundError:
-        return lock.exists() and not _can_lock(lock)
-    except OSError:
-        return False
-    # A line is `1: FLOCK ADVISORY WRITE 4711 08:01:1835009 0 EOF`. Layered file systems tell
-    # another device there than to us, so the process in the file will do as well.
-    return any(
-        words[1] == "FLOCK"
-        and words[5].rpartition(":")[2] == str(seen.st_ino)
-        and (words[5].startswith(device) or words[4:5] == owner)
-        for words in held
-        if len(words) > 5
-    )
-
-
-def _can_lock(lock: Path) -> bool:
-    with open(lock) as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return False
-    return True

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import socket
@@ -18,7 +17,7 @@ import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
@@ -31,17 +30,9 @@ from millstream.state.manifests import (
     read_manifest,
 )
 from millstream.state.manifests import write_manifest as _write_manifest
-from millstream.state.places import (
-    check_directory,
-    check_given,
-    create_new,
-    read_regular,
-    strangers,
-)
-from millstream.state.segments import write_durably
+from millstream.state.storage import Held, Hold, open_storage
 from millstream.state.values import OF_FAMILY, OF_OPERATOR, WHOLE, Program
 
-_PARTS = ("manifests", "state", "staged", "dead", "sources", "spool")
 SCRATCH = "spark"  # what Spark keeps on disk while it runs; removed without being looked at
 
 
@@ -58,33 +49,41 @@ class Checkpoint:
 
     def __init__(self, path: str | Path, *, create: bool = True) -> None:
         self.path = Path(path).absolute()
-        self._lock: IO[str] | None = None
-        self._directory: int | None = None
+        self.store = open_storage(self.path)
+        self.manifests = self.store.within("manifests")
+        self.state = self.store.within("state")
+        self.staged = self.store.within("staged")
+        self.dead = self.store.within("dead")
+        self.sources = self.store.within("sources")
+        self.spool = self.store.within("spool")
+        self._hold: Hold | None = None
         self._tip: tuple[int, str] = (-1, "")  # the newest manifest, and its digest
         if create:
             self._create()
-        elif not self.path.is_dir():
+        elif not self.store.exists():
             raise CheckpointError(f"there is no checkpoint at {self.path}")
-
-    def __getattr__(self, name: str) -> Path:
-        if name in _PARTS:
-            return self.path / name
-        raise AttributeError(name)
 
     def _create(self) -> None:
         try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            check_given(self.path, "checkpoint")
-            for part in _PARTS:
+            self.store.create()
+            self.store.check("checkpoint", given=True)
+            parts = (
+                self.manifests,
+                self.state,
+                self.staged,
+                self.dead,
+                self.sources,
+                self.spool,
+            )
+            for part in parts:
                 with contextlib.suppress(FileExistsError):
-                    (self.path / part).mkdir(mode=0o700)
-                check_directory(self.path / part, "part of the checkpoint")
-            probe = self.path / f".probe-{os.getpid()}"
+                    part.create()
+                part.check("part of the checkpoint")
+            probe = f".probe-{os.getpid()}"
             try:
-                with os.fdopen(create_new(probe), "w") as out:
-                    out.write("x")
+                self.store.put(probe, b"x", durable=False)
             finally:
-                probe.unlink(missing_ok=True)
+                self.store.delete(probe)
         except FileExistsError as error:
             raise CheckpointError(
                 f"checkpoint {self.path} is a file, not a directory; choose another place "
@@ -104,48 +103,25 @@ class Checkpoint:
     # -- who owns it ----------------------------------------------------------------------------
 
     def lock(self) -> None:
-        """Take the checkpoint for this process, or say who has it.
-
-        Both the file `lock`, which says who, and the directory are locked: whoever removes the
-        file does not get the checkpoint with it.
-        """
-        for name, problem in strangers(self.path, skip=frozenset({SCRATCH})):
+        """Take the checkpoint for this process, or say who has it."""
+        for name, problem in self.store.strangers(SCRATCH, ("lock", "flow.json", "published")):
             raise CheckpointError(
-                f"{self.path / name} {problem} (`millstream doctor {self.path}` names all)"
+                f"{self.store.where(name)} {problem} (`millstream doctor {self.path}` names all)"
             )
-        for name in ("lock", "flow.json", "published"):
-            if (self.path / name).is_dir():
-                raise CheckpointError(f"{self.path / name} is a directory; remove it")
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        handle = os.fdopen(os.open(self.path / "lock", flags, 0o600), "r+", errors="replace")
-        directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _lock_directory(directory)
-        except OSError as error:
-            owner = handle.read(200).strip() or "another process"
-            handle.close()
-            os.close(directory)
-            raise CheckpointError(
-                f"checkpoint {self.path} is owned by {owner}; stop that run first, or give "
-                "this one a checkpoint of its own with checkpoint= or --checkpoint"
-            ) from error
-        handle.truncate()
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
-        handle.write(f"pid {os.getpid()} on host {socket.gethostname()} since {since} UTC")
-        handle.flush()
-        self._lock, self._directory = handle, directory
+        says = f"pid {os.getpid()} on host {socket.gethostname()} since {since} UTC"
+        try:
+            self._hold = self.store.hold("lock", says)
+        except Held as error:
+            raise CheckpointError(
+                f"checkpoint {self.path} is owned by {str(error) or 'another process'}; stop that "
+                "run first, or give this one a checkpoint of its own with checkpoint= or "
+                "--checkpoint"
+            ) from error
 
     def check_lock(self) -> None:
         """Refuse to go on if the lock is no longer the one this process took."""
-        if self._lock is None:
-            return
-        held = os.fstat(self._lock.fileno())
-        try:
-            found: os.stat_result | None = os.lstat(self.path / "lock")
-        except FileNotFoundError:
-            found = None
-        if found is None or (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino):
+        if self._hold is not None and not self._hold.valid():
             raise CheckpointError(
                 f"{self.path / 'lock'} was removed or replaced while this run held it, so another "
                 "run may own the checkpoint by now; nothing more is written: start again, and "
@@ -154,19 +130,16 @@ class Checkpoint:
 
     def close(self) -> None:
         """Give the checkpoint back."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
-        if self._directory is not None:
-            os.close(self._directory)
-            self._directory = None
+        if self._hold is not None:
+            self._hold.release()
+            self._hold = None
 
     # -- the program it belongs to --------------------------------------------------------------
 
     def read_program(self) -> dict[str, Any] | None:
         """What flow.json says of the program, or None on a first start."""
-        path = self.path / "flow.json"
-        if not os.path.lexists(path):
+        path = self.store.where("flow.json")
+        if not self.store.exists("flow.json"):
             if list_manifests(self.manifests):
                 raise CheckpointError(
                     f"{path} is missing although batches were committed; "
@@ -174,7 +147,7 @@ class Checkpoint:
                 )
             return None
         try:
-            program = msgspec.json.decode(read_regular(path), type=dict[str, Any])
+            program = msgspec.json.decode(self.store.read("flow.json"), type=dict[str, Any])
             if program.pop("checksum", None) != checksum(program):
                 raise msgspec.DecodeError("its checksum does not match")
             msgspec.convert(program, Program)  # types and ranges; what is kept is what was written
@@ -202,24 +175,25 @@ class Checkpoint:
     def write_program(self, program: dict[str, Any]) -> None:
         """Keep the program this checkpoint belongs to."""
         kept = msgspec.json.encode({**program, "checksum": checksum(program)})
-        write_durably(self.path / "flow.json", msgspec.json.format(kept))
+        self.store.put("flow.json", msgspec.json.format(kept))
 
     # -- batches --------------------------------------------------------------------------------
 
     def latest(self) -> Manifest | None:
         """The last committed batch; a damaged or misplaced one is refused, never skipped."""
         manifests = list_manifests(self.manifests)
-        newest = int(manifests[-1].stem) if manifests else -1
+        newest = manifests[-1] if manifests else -1
         published = self.published()
         if published is not None and published.batch > newest:
             raise CheckpointError(
-                f"manifest {self.manifests / name_of(published.batch)} is missing although its "
-                f"batch was published; run `millstream doctor {self.path}` to see how to go back"
+                f"manifest {self.manifests.where(name_of(published.batch))} is missing although "
+                f"its batch was published; run `millstream doctor {self.path}` to see how to go "
+                "back"
             )
         if not manifests:
             return None
         try:
-            manifest, digest = load_manifest(manifests[-1])
+            manifest, digest = load_manifest(self.manifests, newest)
             self.check_chain(manifest, digest)
         except CheckpointError as error:
             raise CheckpointError(
@@ -230,15 +204,13 @@ class Checkpoint:
 
     def check_chain(self, manifest: Manifest, digest: str) -> None:
         """A manifest is the one that was published, and follows the one before it."""
-        path = self.manifests / name_of(manifest.batch)
+        path = self.manifests.where(name_of(manifest.batch))
         published = self.published()
         known = {published.batch: published.digest} if published is not None else {}
         if known.get(manifest.batch) not in (None, "", digest):
             raise CheckpointError(f"manifest {path} is not the one whose batch was published")
         with contextlib.suppress(OSError, CheckpointError):  # damaged: the marker may know it
-            known[manifest.batch - 1] = load_manifest(self.manifests / name_of(manifest.batch - 1))[
-                1
-            ]
+            _, known[manifest.batch - 1] = load_manifest(self.manifests, manifest.batch - 1)
         before = known.get(manifest.batch - 1)
         if manifest.previous and before and before != manifest.previous:
             raise CheckpointError(
@@ -248,7 +220,7 @@ class Checkpoint:
     def before(self, manifest: Manifest) -> Manifest | None:
         """The batch before this one, if it can still be read."""
         try:
-            return read_manifest(self.manifests / name_of(manifest.batch - 1))
+            return read_manifest(self.manifests, manifest.batch - 1)
         except (OSError, CheckpointError):
             return None
 
@@ -262,7 +234,7 @@ class Checkpoint:
     def published(self) -> Published | None:
         """The last batch whose outputs were all published; None if that is not known."""
         try:
-            text, _, check = read_regular(self.path / "published").decode().rpartition(" ")
+            text, _, check = self.store.read("published").decode().rpartition(" ")
         except (OSError, UnicodeDecodeError, CheckpointError):
             return None
         number, _, digest = text.partition(" ")
@@ -274,24 +246,21 @@ class Checkpoint:
         """Remember that a batch was published. Losing this only repeats an idempotent step."""
         newest, digest = self._tip
         text = f"{batch} {digest}" if newest == batch else str(batch)
-        temporary = self.path / ".published.tmp"
-        with os.fdopen(create_new(temporary), "w") as out:
-            out.write(f"{text} {checksum(text)}")
-        os.replace(temporary, self.path / "published")
+        self.store.put("published", f"{text} {checksum(text)}".encode(), durable=False)
 
     def collect_garbage(self, current: Manifest, retain: int) -> None:
         """Delete manifests past the retention, and segments nothing refers to."""
         manifests = list_manifests(self.manifests)
         kept = manifests[-max(1, retain) :]
         reachable = set(current.files)
-        for path in kept[:-1]:
+        for batch in kept[:-1]:
             with contextlib.suppress(CheckpointError):  # nobody can go back to a damaged one
-                reachable.update(read_manifest(path).files)
-        for path in manifests[: -len(kept)]:
-            path.unlink(missing_ok=True)
-        for path in self.state.rglob("*.arrow"):
-            if str(path.relative_to(self.state)) not in reachable:
-                path.unlink(missing_ok=True)
+                reachable.update(read_manifest(self.manifests, batch).files)
+        for batch in manifests[: -len(kept)]:
+            self.manifests.delete(name_of(batch))
+        for name in self.state.walk():
+            if name.endswith(".arrow") and name not in reachable:
+                self.state.delete(name)
 
     def discard_uncommitted(self, batch: int) -> None:
         """Remove what batches after this one, which were never committed, left behind.
@@ -299,26 +268,18 @@ class Checkpoint:
         Names begin with the number of their batch. What older batches refer to stays, so that
         one can go back to them.
         """
-        for path in (*self.state.rglob("*"), *self.dead.iterdir(), *self.manifests.iterdir()):
-            number = path.name.removeprefix("rejected-").partition("-")[0].partition(".")[0]
-            half = path.name.startswith(".") and path.name.endswith(".tmp")
-            if path.is_file() and (half or (number.isdigit() and int(number) > batch)):
-                path.unlink(missing_ok=True)
+        for part in (self.state, self.dead, self.manifests):
+            for path in part.walk():
+                name = path.rpartition("/")[2]
+                number = name.removeprefix("rejected-").partition("-")[0].partition(".")[0]
+                half = name.startswith(".") and name.endswith(".tmp")
+                if half or (number.isdigit() and int(number) > batch):
+                    part.delete(path)
 
     def discard_delivered(self) -> None:
         """Remove rows kept for sinks in this process once all of them have been handed over."""
-        for path in self.staged.iterdir():
-            if path.is_file():
-                path.unlink(missing_ok=True)
-
-
-def _lock_directory(handle: int) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            raise
-        # Some network file systems lock files only: the file `lock` has to do.
+        for name in self.staged.names():
+            self.staged.delete(name)
 
 
 def checksum(value: Any) -> str:

@@ -6,9 +6,9 @@ directory, the answer is a list of findings.
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from millstream.state.manifests import (
     name_of,
     staged_at,
 )
-from millstream.state.places import check_given, read_regular, strangers
-from millstream.state.segments import safe_name, verify, verify_named
+from millstream.state.segments import map_segment, safe_name, verify_named
+from millstream.state.storage import open_storage
 
 
 def examine(path: str | Path) -> tuple[list[str], bool]:
@@ -48,8 +48,7 @@ def examine(path: str | Path) -> tuple[list[str], bool]:
             good.append(manifest)
     bad.extend(f"spool          BAD: {problem}" for problem in _spool(checkpoint))
     lines.extend(bad)
-    numbers = [int(one.stem) for one in manifests]
-    newest = max([*numbers, published.batch if published else -1])
+    newest = max([*manifests, published.batch if published else -1])
     lines.extend(_way_back(good, newest, bool(manifests)))
     lines.append("result         " + ("DAMAGED" if bad else "sound"))
     return lines, not bad
@@ -58,41 +57,37 @@ def examine(path: str | Path) -> tuple[list[str], bool]:
 def _places(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     """What should not be there at all."""
     try:
-        check_given(checkpoint.path, "checkpoint")
+        checkpoint.store.check("checkpoint", given=True)
     except CheckpointError as error:
         yield "checkpoint   ", str(error)
-    for name, problem in strangers(checkpoint.path, skip=frozenset({SCRATCH})):
-        yield name, f"{checkpoint.path / name} {problem}"
-    for name in ("lock", "published"):
-        if (checkpoint.path / name).is_dir():
-            yield name, "is a directory; remove it"
+    for name, problem in checkpoint.store.strangers(SCRATCH, ("lock", "published")):
+        yield name, f"{checkpoint.store.where(name)} {problem}"
 
 
 def _manifests(
     checkpoint: Checkpoint,
-    manifests: list[Path],
+    numbers: list[int],
     published: Published | None,
     program: dict[str, Any],
 ) -> Iterator[tuple[Manifest | None, list[str]]]:
     """Every manifest if it is good, and what is wrong with it."""
-    numbers = [int(path.stem) for path in manifests]
     if published is not None and published.batch > max(numbers, default=-1):
         gone = name_of(published.batch)
         yield None, [f"{gone}  BAD: its batch was published, but it is missing"]
     for before, number in pairwise(numbers):
         if number != before + 1:
             yield None, [f"{name_of(before + 1)}  BAD: it is missing between two others"]
-    for path in manifests:
+    for number in numbers:
         try:
-            manifest, digest = load_manifest(path)
+            manifest, digest = load_manifest(checkpoint.manifests, number)
             checkpoint.check_chain(manifest, digest)
         except (OSError, CheckpointError) as error:
-            yield None, [f"{path.name}  BAD: {error}"]
+            yield None, [f"{name_of(number)}  BAD: {error}"]
             continue
         problems = _missing(checkpoint, manifest)
         if manifest.batch == numbers[-1] and (not published or published.batch != manifest.batch):
             problems += _staged(checkpoint, manifest, program)
-        told = [f"{path.name}  BAD: {problem}" for problem in problems]
+        told = [f"{name_of(number)}  BAD: {problem}" for problem in problems]
         yield (None if problems else manifest), told
 
 
@@ -101,14 +96,13 @@ def _missing(checkpoint: Checkpoint, manifest: Manifest) -> list[str]:
     problems = []
     for file in manifest.files.values():
         try:
-            verify(checkpoint.state / file.file, file.size, file.checksum)
+            map_segment(checkpoint.state, file)
         except CheckpointError as error:
             problems.append(str(error))
     for name, source in manifest.sources.items():
         try:
-            registry = checkpoint.sources / f"{safe_name(name)}.jsonl"
-            check_registry(registry, source)
-            check_sightings(registry.with_suffix(".seen"), source)
+            check_registry(checkpoint.sources, f"{safe_name(name)}.jsonl", source)
+            check_sightings(checkpoint.sources, f"{safe_name(name)}.seen", source)
         except CheckpointError as error:
             problems.append(str(error))
     return problems
@@ -124,21 +118,22 @@ def _staged(checkpoint: Checkpoint, manifest: Manifest, program: dict[str, Any])
         if manifest.format == 1 and directory is None and output.final is not None:
             directory = str(Path(output.final).parent)  # only the manifest knew it then
         try:
-            staged, final = staged_at(
+            place = staged_at(
                 manifest.batch,
                 output,
-                Path(directory) if isinstance(directory, str) else None,
+                open_storage(directory) if isinstance(directory, str) else None,
                 checkpoint.staged,
             )
         except CheckpointError as error:
             problems.append(str(error))
             continue
+        staged = place.storage.where(place.staged)
         try:
-            data = read_regular(staged)
+            data = place.storage.read(place.staged)
             if (len(data), zlib.crc32(data)) != (output.size, output.checksum):
                 problems.append(f"staged file {staged} is damaged")
         except FileNotFoundError:
-            if final is not None and not os.path.lexists(final):
+            if place.final is not None and not place.storage.exists(place.final):
                 problems.append(f"staged file {staged} is missing")
         except (CheckpointError, OSError, ValueError) as error:
             problems.append(f"staged file {staged}: {error}")
@@ -147,14 +142,10 @@ def _staged(checkpoint: Checkpoint, manifest: Manifest, program: dict[str, Any])
 
 def _spool(checkpoint: Checkpoint) -> Iterator[str]:
     """Pieces that were received and are not what was written."""
-    if checkpoint.spool.is_symlink():
-        return
-    for directory in sorted(checkpoint.spool.glob("*")):
-        if directory.is_symlink():
-            continue
-        for piece in sorted(directory.glob("*-*-*-*.*")):
+    for name in checkpoint.spool.walk():
+        if fnmatchcase(name, "*/[!.]*-*-*-*.*"):
             try:
-                verify_named(piece)
+                verify_named(checkpoint.spool, name)
             except (OSError, CheckpointError) as error:
                 yield str(error)
 

@@ -12,20 +12,21 @@ import hashlib
 import os
 import re
 import zlib
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
 
 from millstream.errors import CheckpointError
-from millstream.state.places import read_regular
-from millstream.state.segments import Segment, SegmentFile, safe_name, write_durably
+from millstream.state.segments import Segment, SegmentFile, safe_name
+from millstream.state.storage import Storage
 from millstream.state.values import Count, Firing, Int64, Number, Pair, Print, Seconds
 
 FORMAT = 2
 _READ = (1, 2)  # 1: no `previous`, and outputs with whole paths
 STAGING = ".millstream"  # the folder of a sink's directory for what is not published yet
-_NUMBER = re.compile("[0-9]{1,18}")
+_NAME = re.compile(r"([0-9]{1,18})\.json", re.ASCII)
 _STAGED = re.compile(
     r"(?P<stem>(?P<batch>\d{8,18})-\d+-\d+)-[0-9a-f]+\.(?P<suffix>[a-z]+)", re.ASCII
 )
@@ -107,28 +108,33 @@ def name_of(batch: int) -> str:
     return f"{batch:08d}.json"
 
 
-def write_manifest(directory: Path, manifest: Manifest) -> str:
+def write_manifest(directory: Storage, manifest: Manifest) -> str:
     """Commit a batch; gives the digest of its manifest."""
     body = msgspec.json.encode(manifest)
     data = body + f"\n{zlib.crc32(body):08x}\n".encode()
-    path = directory / name_of(manifest.batch)
-    if path.exists() and path.read_bytes() != data:  # the same one: its fsync is made again
-        raise CheckpointError(
-            f"manifest {path} is there already: another run has committed batch {manifest.batch}; "
-            "stop one of them"
-        )
-    write_durably(path, data)
+    name = name_of(manifest.batch)
+    try:
+        directory.put_new(name, data)
+    except FileExistsError:
+        if directory.read(name) != data:
+            raise CheckpointError(
+                f"manifest {directory.where(name)} is there already: another run has committed "
+                f"batch {manifest.batch}; stop one of them"
+            ) from None
+        directory.put(name, data)  # the same one: it may not be durable yet
     return _digest(body)
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(directory: Storage, batch: int) -> Manifest:
     """Read one manifest; anything but what was written is refused."""
-    return load_manifest(path)[0]
+    return load_manifest(directory, batch)[0]
 
 
-def load_manifest(path: Path) -> tuple[Manifest, str]:
+def load_manifest(directory: Storage, batch: int) -> tuple[Manifest, str]:
     """Read one manifest, with its digest."""
-    body, _, tail = read_regular(path).rstrip(b"\n").rpartition(b"\n")
+    name = name_of(batch)
+    path = directory.where(name)
+    body, _, tail = directory.read(name).rstrip(b"\n").rpartition(b"\n")
     if not body or tail != f"{zlib.crc32(body):08x}".encode():
         raise CheckpointError(f"manifest {path} is damaged (its checksum does not match)")
     try:
@@ -140,7 +146,7 @@ def load_manifest(path: Path) -> tuple[Manifest, str]:
             f"manifest {path} has format {manifest.format}, this version reads {FORMAT}; "
             "use the version of millstream that wrote it"
         )
-    _check_content(path, manifest)
+    _check_content(path, batch, manifest)
     return manifest, _digest(body)
 
 
@@ -148,9 +154,9 @@ def _digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:32]
 
 
-def _check_content(path: Path, manifest: Manifest) -> None:
+def _check_content(path: str, batch: int, manifest: Manifest) -> None:
     """A manifest is of the batch its name says, and its files lie in the checkpoint."""
-    if name_of(manifest.batch) != path.name:
+    if manifest.batch != batch:
         raise CheckpointError(
             f"manifest {path} is the one of batch {manifest.batch}, under the name of another"
         )
@@ -175,51 +181,59 @@ def _check_content(path: Path, manifest: Manifest) -> None:
                         )
 
 
-def list_manifests(directory: Path) -> list[Path]:
-    """All manifests, oldest first."""
-    if directory.is_symlink():
-        return []
-    found = [path for path in directory.glob("[0-9]*.json") if _NUMBER.fullmatch(path.stem)]
-    return sorted(found, key=lambda path: int(path.stem))
+def list_manifests(directory: Storage) -> list[int]:
+    """The batches that have a manifest, the oldest first."""
+    found = ((_NAME.fullmatch(name), name) for name in directory.names())
+    return sorted(
+        int(match[1]) for match, name in found if match and name == name_of(int(match[1]))
+    )
 
 
-def staged_at(
-    batch: int, output: Output, directory: Path | None, deliveries: Path
-) -> tuple[Path, Path | None]:
-    """Where an output is staged and where it goes, from the sink's directory and nothing else.
+@dataclass(frozen=True)
+class Place:
+    """Where an output is staged and where it goes; `final` None: to the sink in the driver."""
+
+    storage: Storage
+    staged: str
+    final: str | None
+
+
+def staged_at(batch: int, output: Output, directory: Storage | None, deliveries: Storage) -> Place:
+    """Where an output lies, from the sink's directory and nothing else.
 
     `directory`: where a file sink writes, None for a sink that is not one.
     """
     if output.final is None:
-        staged, final = deliveries / f"{batch:08d}-{safe_name(output.sink)}.arrow", None
+        place = Place(deliveries, f"{batch:08d}-{safe_name(output.sink)}.arrow", None)
     elif directory is None:
         raise CheckpointError(
             f"batch {batch} is committed and has {output.rows} rows for the files of sink "
             f"{output.sink!r}, which the flow no longer has; start it once with that sink"
         )
     else:
-        name = _STAGED.fullmatch(Path(output.staged).name)
+        name = _STAGED.fullmatch(PurePosixPath(output.staged).name)
         if name is None or int(name["batch"]) != batch:
             raise CheckpointError(
                 f"the manifest of batch {batch} names {output.staged!r}, which is no staged file"
             )
-        staged = directory / STAGING / name[0]
-        final = directory / f"part-{name['stem']}.{name['suffix']}"
-    for given, derived in ((output.staged, staged), (output.final, final)):
-        if given is not None and derived is not None and not _names(given, derived):
+        final = f"part-{name['stem']}.{name['suffix']}"
+        place = Place(directory, f"{STAGING}/{name[0]}", final)
+    for given, derived in ((output.staged, place.staged), (output.final, place.final)):
+        if given is not None and derived is not None and not _names(given, place.storage, derived):
             raise CheckpointError(
                 f"the manifest of batch {batch} has {given!r} as output of sink {output.sink!r}, "
-                f"which writes {derived}; if the sink was moved, start once with its old path"
+                f"which writes {place.storage.where(derived)}; if the sink was moved, start once "
+                "with its old path"
             )
-    return staged, final
+    return place
 
 
-def _names(given: str, derived: Path) -> bool:
+def _names(given: str, storage: Storage, derived: str) -> bool:
     """Whether what a manifest says is this file: its name, or (format 1) its whole path."""
-    if given == derived.name:
+    if given == PurePosixPath(derived).name:
         return True
     whole = given.startswith("/") and "\0" not in given
-    return whole and _resolved(given) == _resolved(str(derived))
+    return whole and _resolved(given) == _resolved(storage.where(derived))
 
 
 def _resolved(path: str) -> str:
@@ -227,27 +241,28 @@ def _resolved(path: str) -> str:
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
-def check_registry(path: Path, state: SourceState) -> bytes:
+def check_registry(sources: Storage, name: str, state: SourceState) -> bytes:
     """The part of a registry that a manifest stands for; refused if it is not what was written."""
     if not state.registry:
         return b""
-    data = _checked(path, state.registry, state.registry_sum, "which files were read")
+    said = "which files were read"
+    data = _checked(sources, name, state.registry, state.registry_sum, said)
     return data[: state.registry]
 
 
-def check_sightings(path: Path, state: SourceState) -> bytes:
+def check_sightings(sources: Storage, name: str, state: SourceState) -> bytes:
     """All that was written of files that were seen; refused if a manifest stands for more."""
-    return _checked(path, state.seen, state.seen_sum, "which files are still to be read")
+    return _checked(sources, name, state.seen, state.seen_sum, "which files are still to be read")
 
 
-def _checked(path: Path, size: int, checksum: int, unknown: str) -> bytes:
+def _checked(sources: Storage, name: str, size: int, checksum: int, unknown: str) -> bytes:
     try:
-        data = read_regular(path)
+        data = sources.read(name)
     except FileNotFoundError:
         data = b""
     if len(data) < size or zlib.crc32(data[:size]) != checksum:
         raise CheckpointError(
-            f"registry {path} is damaged: its first {size} bytes are not what was written, so it "
-            f"is not known {unknown}; `millstream doctor` names the last good batch"
+            f"registry {sources.where(name)} is damaged: its first {size} bytes are not what was "
+            f"written, so it is not known {unknown}; `millstream doctor` names the last good batch"
         )
     return data

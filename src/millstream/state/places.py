@@ -18,8 +18,8 @@ from millstream.errors import CheckpointError
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe must not make us wait
 
 
-def read_regular(path: Path) -> bytes:
-    """The content of a regular file; a link, a directory or a device is refused."""
+def open_regular(path: str) -> int:
+    """A handle on a regular file, for reading; a link, a directory or a device is refused."""
     try:
         handle = os.open(path, os.O_RDONLY | _OPEN)
     except FileNotFoundError:
@@ -30,24 +30,20 @@ def read_regular(path: Path) -> bytes:
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise CheckpointError(f"{path} is not a regular file; only those belong there")
-    with os.fdopen(handle, "rb") as file:
-        try:
-            return file.read()
-        except OSError as error:
-            raise CheckpointError(f"{path} cannot be read ({error.strerror})") from error
+    return handle
 
 
-def create_new(path: Path) -> int:
+def create_new(path: str) -> int:
     """A handle on a file that did not exist before; what a crash left there is removed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.open(path, flags, 0o666)
     except FileExistsError:
-        path.unlink()
+        os.unlink(path)
         return os.open(path, flags, 0o666)
 
 
-def link_new(path: Path, to: Path) -> None:
+def link_new(path: str, to: str) -> None:
     """Give a file another name, which must be free: FileExistsError if it is not."""
     try:
         os.link(path, to, follow_symlinks=False)
@@ -55,7 +51,7 @@ def link_new(path: Path, to: Path) -> None:
         if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
             raise
         if os.path.lexists(to):  # a file system without links: nearly as good
-            raise FileExistsError(errno.EEXIST, "exists", str(to)) from error
+            raise FileExistsError(errno.EEXIST, "exists", to) from error
         os.replace(path, to)
 
 
@@ -121,6 +117,8 @@ def strangers(path: Path, skip: frozenset[str] = frozenset()) -> Iterator[tuple[
                 problem = "is a link; nothing in a checkpoint is followed: remove it"
             elif stat.S_ISDIR(seen.st_mode):
                 waiting.append(found)
+                if found.suffix:  # no folder of ours has one
+                    problem = "is a directory where a file belongs; remove it"
             elif not stat.S_ISREG(seen.st_mode):
                 problem = "is neither a file nor a directory; remove it"
             problem = problem or _owner_problem(found, seen)

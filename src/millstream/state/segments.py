@@ -7,12 +7,9 @@ its checksum in the manifest, and is checked once per process before it is used.
 
 from __future__ import annotations
 
-import os
-import stat
 import zlib
 from collections.abc import Iterable
 from functools import lru_cache
-from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
@@ -20,10 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import CheckpointError, RunError
-from millstream.state.places import create_new, read_regular
+from millstream.state.storage import Storage
 from millstream.state.values import Count, Int64
 
 _LONGEST_NAME = 120
+
+
+class Missing(CheckpointError):
+    """A segment file is gone: perhaps a newer manifest does without it."""
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -44,7 +45,9 @@ class SegmentFile(msgspec.Struct, frozen=True, array_like=True):
     checksum: Count
 
 
-def write_segment(root: Path, name: str, table: pa.Table) -> tuple[SegmentFile, dict[int, Segment]]:
+def write_segment(
+    root: Storage, name: str, table: pa.Table
+) -> tuple[SegmentFile, dict[int, Segment]]:
     """Write rows (with columns `shard` and `pane`) as one file, a record batch per shard."""
     shard = np.asarray(table.column("shard").combine_chunks())
     if (np.diff(shard) < 0).any():
@@ -70,7 +73,7 @@ def write_segment(root: Path, name: str, table: pa.Table) -> tuple[SegmentFile, 
             low, high = int(panes[start:stop].min()), int(panes[start:stop].max())
             segments[int(shard[start])] = Segment(name, index, stop - start, low, high)
     data = sink.getvalue()
-    write_durably(root / name, data)
+    root.put(name, data)
     return SegmentFile(name, len(data), zlib.crc32(data)), segments
 
 
@@ -100,7 +103,7 @@ def time_of(segments: list[Segment], since: int, rows: int) -> int | None:
 
 
 def read_segments(
-    root: Path, segments: Iterable[Segment], files: dict[str, SegmentFile]
+    root: Storage, segments: Iterable[Segment], files: dict[str, SegmentFile]
 ) -> list[pa.Table]:
     """The rows of these segments, memory-mapped; a damaged file is refused by name."""
     by_file: dict[str, list[Segment]] = {}
@@ -108,54 +111,57 @@ def read_segments(
         by_file.setdefault(segment.file, []).append(segment)
     tables = []
     for name, several in by_file.items():
-        reader = _open(str(root / name), files[name].size, files[name].checksum)
+        reader = _open(root, name, files[name].size, files[name].checksum)
         several.sort(key=lambda segment: segment.index)
         tables.append(pa.Table.from_batches([_rows_of(reader, one, root) for one in several]))
     return tables
 
 
-def _rows_of(reader: pa.ipc.RecordBatchFileReader, segment: Segment, root: Path) -> pa.RecordBatch:
+def _rows_of(
+    reader: pa.ipc.RecordBatchFileReader, segment: Segment, root: Storage
+) -> pa.RecordBatch:
     if segment.index < reader.num_record_batches:
         batch = reader.get_batch(segment.index)
         if batch.num_rows == segment.rows:
             return batch
     raise CheckpointError(
-        f"state segment {root / segment.file} does not have the {segment.rows} rows in part "
+        f"state segment {root.where(segment.file)} does not have the {segment.rows} rows in part "
         f"{segment.index} that its manifest says it has; `millstream doctor` names the last good "
         "batch"
     )
 
 
 @lru_cache(maxsize=512)
-def _open(path: str, size: int, checksum: int) -> pa.ipc.RecordBatchFileReader:
-    verify(Path(path), size, checksum)
-    return pa.ipc.open_file(pa.memory_map(path))
+def _open(root: Storage, name: str, size: int, checksum: int) -> pa.ipc.RecordBatchFileReader:
+    return pa.ipc.open_file(map_segment(root, SegmentFile(name, size, checksum)))
 
 
-def verify(path: Path, size: int, checksum: int) -> None:
-    """Refuse a file that is not what was written."""
+def map_segment(root: Storage, file: SegmentFile) -> pa.Buffer:
+    """The content of a segment file; one that is not what was written is refused."""
+    path = root.where(file.file)
     try:
-        if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise CheckpointError(f"state segment {path} is not a regular file")
-        with pa.memory_map(str(path)) as mapped:
-            data = mapped.read_buffer() if mapped.size() else b""
-            found = (len(data), zlib.crc32(data))
-    except (OSError, pa.ArrowInvalid) as error:
-        raise CheckpointError(f"state segment {path} is missing or unreadable ({error})") from error
-    if found != (size, checksum):
+        data = root.map(file.file)
+    except (OSError, CheckpointError) as error:
+        missing = isinstance(error, FileNotFoundError)
+        why = "is missing" if missing else f"is unreadable ({error})"
+        raise (Missing if missing else CheckpointError)(f"state segment {path} {why}") from error
+    found = (len(data), zlib.crc32(data))
+    if found != (file.size, file.checksum):
         raise CheckpointError(
-            f"state segment {path} is damaged: expected {size} bytes with checksum "
-            f"{checksum:08x}, found {found[0]} with {found[1]:08x}; "
+            f"state segment {path} is damaged: expected {file.size} bytes with checksum "
+            f"{file.checksum:08x}, found {found[0]} with {found[1]:08x}; "
             "`millstream doctor` names the last good batch"
         )
+    return data
 
 
-def verify_named(path: Path) -> None:
+def verify_named(spool: Storage, name: str) -> None:
     """Refuse a spooled file whose content does not have the checksum its name ends with."""
-    if f"{zlib.crc32(read_regular(path)):08x}" != path.stem.rpartition("-")[2]:
+    stem = name.rpartition("/")[2].partition(".")[0]
+    if f"{zlib.crc32(spool.read(name)):08x}" != stem.rpartition("-")[2]:
         raise CheckpointError(
-            f"spool file {path} is damaged (its checksum does not match); what it held was "
-            "received but not yet processed"
+            f"spool file {spool.where(name)} is damaged (its checksum does not match); what it "
+            "held was received but not yet processed"
         )
 
 
@@ -165,28 +171,3 @@ def safe_name(name: str) -> str:
     if len(quoted) <= _LONGEST_NAME:
         return quoted
     return f"{quoted[: _LONGEST_NAME - 20]}-{zlib.crc32(name.encode()):08x}"
-
-
-def write_durably(path: Path, data: pa.Buffer | bytes) -> None:
-    """Write a file whole: a temporary name, fsync, rename, fsync of the directory."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with os.fdopen(create_new(temporary), "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -11,7 +11,6 @@ batch follows the keys it touches, not those that are stored.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import pyarrow.compute as pc
 
 from millstream.ops.chunks import concat
 from millstream.state.segments import Segment, SegmentFile, read_segments
+from millstream.state.storage import Storage
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
@@ -32,7 +32,7 @@ class KeyedTable:
     """The stored rows of some shards. Rows have columns hash, check, gone, and what they hold."""
 
     def __init__(
-        self, root: Path, stored: dict[str, list[Segment]], files: dict[str, SegmentFile]
+        self, root: Storage, stored: dict[str, list[Segment]], files: dict[str, SegmentFile]
     ) -> None:
         self.root, self.stored, self.files = root, stored, files
         self._opened: dict[tuple[str, int], pa.Table] = {}

@@ -30,6 +30,7 @@ from millstream.ops.records import to_table
 from millstream.plan.planner import make_plan
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
+from millstream.run.failing import letters_in
 from millstream.run.program import known_panes
 from millstream.run.replacing import Replacement, replace_program
 from millstream.run.runner import plan_flow
@@ -38,7 +39,8 @@ from millstream.run.tracking import WithoutFiles
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import SourceState
-from millstream.state.segments import read_segments, write_durably
+from millstream.state.segments import read_segments
+from millstream.state.storage import Storage
 from millstream.state.tables import KeyedTable
 
 
@@ -48,12 +50,12 @@ class Pushed(WithoutFiles):
     def __init__(
         self,
         number: int,
-        directory: Path,
+        spool: Storage,
         state: SourceState,
         clock: Callable[[], float],
         by_arrival: bool = False,
     ) -> None:
-        self.number, self.directory, self.clock = number, directory, clock
+        self.number, self.spool, self.clock = number, spool, clock
         self.by_arrival = by_arrival
         self.ended = state.ended
         self.next: int = state.extra.get("next", 0)
@@ -70,10 +72,10 @@ class Pushed(WithoutFiles):
         """All that was pushed, one piece per push."""
         splits: list[AnySplit] = []
         for records in self.waiting:
-            path = self.directory / f"{self.next:06d}.arrow"
-            write_durably(path, _as_file(records))
-            arrival = int(self.clock() * 1e6)
-            splits.append(SpoolSplit(self.number, self.next, str(path), arrival, len(records)))
+            name, arrival = f"{self.next:06d}.arrow", int(self.clock() * 1e6)
+            self.spool.put(name, _as_file(records))
+            where, number = self.spool.where(), len(records)
+            splits.append(SpoolSplit(self.number, self.next, where, name, arrival, number))
             self.next += 1
         self.waiting = []
         return splits
@@ -138,7 +140,7 @@ class Driver:
     def _open(self) -> None:
         checkpoint = Checkpoint(self._path)
         checkpoint.lock()
-        pushed = self._path / "pushed"
+        pushed = checkpoint.store.within("pushed")
         self.engine = Engine(
             self._plan,
             checkpoint,
@@ -146,7 +148,7 @@ class Driver:
             clock=lambda: self.now,
             trackers=lambda number, node, fmt, path, state: Pushed(
                 number,
-                pushed / node.name.replace(" ", "_"),
+                pushed.within(node.name.replace(" ", "_")),
                 state,
                 lambda: self.now,
                 node.spec.time is None,
@@ -237,7 +239,7 @@ class Driver:
         rows: list[dict[str, Any]] = []
         for shards in manifest.segments.get(owner, {}).values():
             segments = [one for found in shards.values() for one in found]
-            for table in read_segments(self._path / "state", segments, manifest.files):
+            for table in read_segments(self.engine.checkpoint.state, segments, manifest.files):
                 rows.extend(table.to_pylist())
         return rows
 
@@ -252,7 +254,7 @@ class Driver:
         if node.job.clock == "wall":
             now = int(self.now * 1e6)
         found: dict[Any, Any] = {}
-        for table in KeyedTable(self._path / "state", stored, manifest.files).scan():
+        for table in KeyedTable(self.engine.checkpoint.state, stored, manifest.files).scan():
             for row in table.to_pylist():
                 if row["pane"] > now:
                     key = row["key"] if row["plain"] else msgspec.json.decode(row["key"])
@@ -267,10 +269,7 @@ class Driver:
     @property
     def dead(self) -> list[dict[str, Any]]:
         """All dead letters so far."""
-        files = sorted((self._path / "dead").glob("[0-9]*.jsonl"))
-        return [
-            msgspec.json.decode(line) for path in files for line in path.read_bytes().splitlines()
-        ]
+        return list(letters_in(self.engine.checkpoint.dead))
 
     @property
     def watermarks(self) -> dict[str, int]:
