@@ -29,6 +29,7 @@ NAMES = (
     "updates",
     "slates",
     "http",
+    "mapreduce",
     "scale",
 )
 RESULTS = Path(__file__).parent / "results"

@@ -86,8 +86,7 @@ def apply(
     failed: dict[int, str] = {}  # a record is either dead or processed, whatever it gave
     for index, row in enumerate(python_rows(chunk.table, columns_read(fn, 0))):
         try:
-            result = fn(row)
-            results = [result.copy()] if type(result) is dict else several(result)
+            results = several(fn(row))
         except BaseException as error:  # a user's function may raise anything
             failed[index] = describe(error)
             continue
@@ -108,6 +107,8 @@ def several(result: Any) -> list[Row]:
     """What a function gave, as a list of dicts."""
     if result is None:
         return []
+    if type(result) is dict:
+        return [result.copy()]
     if isinstance(result, Mapping):
         return [dict(result)]
     if isinstance(result, str | bytes) or not isinstance(result, Iterable):
