@@ -1,11 +1,12 @@
 """Claim: what a batch costs the driver and the network grows with the work, not with the cluster.
 
-One flow in one process, without Spark: 1,000 participants report through every reader, and a window
-counts what they say. It runs with 2, 16, 128 and 512 partitions, and each time once with little
-stored and once with a million segments in the manifest (made up: only their names exist, and their
-panes lie so far ahead that no task opens them). Everything that Spark would carry is weighed:
-what the driver sends to tasks, what tasks send each other, what comes back, and what a manifest
-weighs. The seconds are those the driver spends beside the tasks.
+One flow in one process, without Spark: 1,000 participants report through every reader, a window
+counts what they say, and an updater keeps a slate for each key of that. It runs with 2, 16, 128 and
+512 partitions, and each time once with little stored and once with a million segments in the
+manifest. These are made up: only their names exist, and they are of slates in shards that no record
+comes to, so that no task opens them. All that Spark would carry is weighed: what the driver sends
+to tasks, what tasks send each other, what comes back, and what a manifest weighs. The seconds are
+those the driver spends beside the tasks.
 """
 
 from __future__ import annotations
@@ -23,10 +24,9 @@ PARTITIONS = (2, 16, 128, 512)
 PARTICIPANTS = 1_000
 KEYS = 64
 SEGMENTS = 1_000_000
-PER_SHARD = 20  # fewer than make a task merge them
+PER_SHARD = 10  # fewer than make a task merge them
 PER_FILE = 4
 BATCHES = 5
-FAR = 2**50  # a pane no watermark gets to
 FIGURES = ("to_tasks", "between", "to_driver", "manifest", "seconds")
 
 
@@ -58,11 +58,12 @@ def measure(work: Path, parts: int, segments: int, shards: int) -> dict[str, Any
     )
     with driver:
         executor = driver._executor = _weighing(driver.engine.plan, parts)
-        _batch(driver, parts, 0)
+        for number in range(3):
+            _batch(driver, parts, number)
         _store(driver.engine, segments)
-        _batch(driver, parts, 1)  # the first that finds so much stored may write all of it
+        _batch(driver, parts, 3)  # the first that finds so much stored may write all of it
         seen: dict[str, list[float]] = {name: [] for name in FIGURES}
-        for number in range(2, BATCHES + 2):
+        for number in range(4, BATCHES + 4):
             executor.start()
             _batch(driver, parts, number)
             seen["seconds"].append(driver.engine.last_seconds - executor.busy)
@@ -93,9 +94,17 @@ def _flow() -> Any:
         .key_by("key")
         .window(ms.tumbling("10s"))
         .agg(n=ms.count(), total=ms.sum("value"))
+        .key_by("key")
+        .update(_latest, name="latest", order="arrival")
         .sink(ms.Memory(), name="out")
     )
     return flow
+
+
+def _latest(event: Any, slate: Any, ctx: Any) -> Any:
+    """Keep what came last."""
+    slate["n"] = event.value["n"]
+    return {"n": event.value["n"]}
 
 
 def _machine(who: int) -> str:
@@ -120,14 +129,23 @@ def _batch(driver: Any, parts: int, number: int) -> None:
 
 def _store(engine: Any, count: int) -> None:
     """Put segments into the manifest that stand for much state."""
+    import msgspec
+
     from millstream.state.segments import Segment, SegmentFile
 
-    (tables,) = engine.manifest.segments.values()
+    segments, files = dict(engine.manifest.segments), dict(engine.manifest.files)
+    used = {shard for t in segments.values() for shards in t.values() for shard in shards}
+    shards: dict[str, list[Segment]] = {}
     for number in range(count):
-        file = f"readings/panes/00000000-0000-{number // PER_FILE:012d}.arrow"
-        engine.manifest.files[file] = SegmentFile(file, 100_000, number)
-        segment = Segment(file, number % PER_FILE, 10_000_000, FAR, FAR)
-        tables["panes"].setdefault(str(number // PER_SHARD), []).append(segment)
+        file = f"latest/slates/00000000-0000-{number // PER_FILE:012d}.arrow"
+        files[file] = SegmentFile(file, 100_000, number)
+        segment = Segment(file, number % PER_FILE, 10_000_000, 0, 0)
+        shard = str(number // PER_SHARD)
+        if shard not in used:
+            shards.setdefault(shard, []).append(segment)
+    tables = segments["latest"]
+    segments["latest"] = {**tables, "slates": {**tables["slates"], **shards}}
+    engine.manifest = msgspec.structs.replace(engine.manifest, segments=segments, files=files)
 
 
 def _weighing(plan: Any, parts: int) -> Any:
@@ -151,14 +169,14 @@ def _weighing(plan: Any, parts: int) -> Any:
             self.weight["to_driver"] += sum(map(self._item, items))
             return items
 
-        def _ingest(self, batch: Any, part: int, splits: Any) -> Iterable[Any]:
-            self.weight["to_tasks"] += self._size(batch) + self._size(splits)
-            return super()._ingest(batch, part, splits)
+        def _ingest(self, batch: Any, task: Any) -> Iterable[Any]:
+            self.weight["to_tasks"] += self._size(batch) + self._size(task)
+            return super()._ingest(batch, task)
 
-        def _keyed(self, batch: Any, level: int, part: int, items: list[Any]) -> Iterable[Any]:
-            self.weight["to_tasks"] += self._size(batch)
-            self.weight["between"] += sum(map(self._item, items))
-            return super()._keyed(batch, level, part, items)
+        def _keyed(self, batch: Any, level: int, part: int, *given: Any) -> Iterable[Any]:
+            self.weight["to_tasks"] += self._size(batch) + self._size(given[1])
+            self.weight["between"] += sum(map(self._item, given[0]))
+            return super()._keyed(batch, level, part, *given)
 
         def _item(self, item: Any) -> int:
             return 20 + self._size(item[3])

@@ -16,6 +16,7 @@ from millstream.operators.batch import Batch, Control
 from millstream.ops.chunks import concat, flat
 from millstream.ops.keys import key_arrays
 from millstream.ops.updates import UInt64, both_hashes
+from millstream.state.holdings import Total
 from millstream.state.segments import Segment, read_segments, safe_name, write_segment
 from millstream.state.storage import open_storage
 from millstream.state.tables import KeyedTable
@@ -43,10 +44,9 @@ class Store:
         """The rows of some segments."""
         return read_segments(self.root, list(segments), self.batch.files)
 
-    def _everywhere(self) -> list[Segment]:
-        """The segments of all shards, also of those of other tasks."""
-        shards = self.batch.segments.get(self.owner, {}).get(self.table, {})
-        return [one for segments in shards.values() for one in segments]
+    def total(self) -> Total:
+        """What there is in all shards, also in those of other tasks."""
+        return self.batch.totals.get(self.owner, {}).get(self.table, Total())
 
     def _between(self, ranges: tuple[tuple[int, int], ...]) -> list[pa.Table]:
         """Stored rows of the shards of this task whose pane lies in one of some ranges."""
@@ -75,12 +75,15 @@ class Store:
         return written
 
     def _report(self, kept: dict[str, list[Segment]], written: dict[int, Segment]) -> None:
-        """Tell the driver what this table consists of from now on."""
+        """Tell the driver what the shards that changed consist of from now on."""
+        now: dict[str, list[Segment]] = {shard: [] for shard in self.stored}
+        now.update({shard: list(segments) for shard, segments in kept.items()})
         for shard, segment in written.items():
-            kept.setdefault(str(shard), []).append(segment)
+            now.setdefault(str(shard), []).append(segment)
         self.control.segments.setdefault(self.owner, {})[self.table] = {
-            **{shard: [] for shard in self.stored},
-            **kept,
+            shard: segments
+            for shard, segments in now.items()
+            if segments != self.stored.get(shard, [])
         }
 
 
@@ -108,14 +111,9 @@ class Kept(Store):
         """How many rows there are in the shards of this task."""
         return sum(s.rows for segments in self.stored.values() for s in segments)
 
-    def everywhere(self) -> int:
-        """How many rows there are in all shards."""
-        return sum(s.rows for s in self._everywhere())
-
     def valid(self, end: int) -> bool:
         """Whether what is kept, in all shards, is of the window that ends there."""
-        segments = self._everywhere()
-        return bool(segments) and all(s.low == s.high == end for s in segments)
+        return self.total().pane == end
 
     def rows(self) -> pa.Table | None:
         """All rows in the shards of this task."""

@@ -10,6 +10,7 @@ from millstream.plan.stages import Plan
 from millstream.run import fitting
 from millstream.run import ledger as books
 from millstream.run.tracking import Tracker
+from millstream.state.holdings import Change, applied
 from millstream.state.manifests import Manifest, SourceState
 
 
@@ -20,14 +21,18 @@ def next_manifest(
     controls: list[Control],
     trackers: dict[str, Tracker],
     readers: dict[str, int],
+    change: Change,
 ) -> tuple[Manifest, dict[str, int]]:
     """What a batch commits, and the watermarks it brought."""
     old = known.manifest
     ended = all(tracker.ended for tracker in trackers.values())
+    segments, files = applied(old.segments, old.files, change)
     manifest = Manifest(
         batch=batch.number,
         at=known.now / 1e6,
         closed=dict(old.closed),
+        segments=segments,
+        files=files,
         strategies=dict(old.strategies),
         rates=dict(old.rates),
         firing=dict(old.firing),
@@ -45,7 +50,6 @@ def next_manifest(
         for step, counts in control.ledger.items():
             books.add(manifest.ledger, step, counts)
     books.check(manifest.ledger)
-    _store(old, controls, manifest)
     progress = _move_sources(plan, known, batch, controls, trackers, manifest)
     watermarks = plan.watermarks(progress, holds, old.watermarks)
     reached = {name: at for name, at in watermarks.items() if BEGIN < at < END}
@@ -54,30 +58,6 @@ def next_manifest(
     for operator in plan.operators.values():
         operator.settle(known, done, manifest)
     return manifest, watermarks
-
-
-def _store(old: Manifest, controls: list[Control], manifest: Manifest) -> None:
-    """The segments that make up the state from now on, and the files they are in."""
-    manifest.segments = {
-        op: {t: dict(s) for t, s in tables.items()} for op, tables in old.segments.items()
-    }
-    files = dict(old.files)
-    for control in controls:
-        files.update({file.file: file for file in control.files})
-        for operator, tables in control.segments.items():
-            for table, shards in tables.items():
-                into = manifest.segments.setdefault(operator, {}).setdefault(table, {})
-                into.update(shards)
-                for shard in [s for s, segments in shards.items() if not segments]:
-                    into.pop(shard, None)
-    used = {
-        segment.file
-        for tables in manifest.segments.values()
-        for shards in tables.values()
-        for segments in shards.values()
-        for segment in segments
-    }
-    manifest.files = {name: files[name] for name in sorted(used)}
 
 
 def _move_sources(

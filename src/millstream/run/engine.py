@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from millstream.api.sinks import FileSink
 from millstream.durations import text
 from millstream.errors import RunError
-from millstream.operators.batch import Batch, Control
+from millstream.operators.batch import Batch, Control, digest_of
 from millstream.operators.protocol import Known
 from millstream.ops.chunks import concat, decode_block, in_place
 from millstream.ops.lateness import Extent, out_of_order
@@ -44,10 +44,12 @@ from millstream.run.spreading import Spreading, readers
 from millstream.run.tracking import Tracker
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
+from millstream.state.holdings import Change, Holdings
 from millstream.state.manifests import Manifest, SourceState
 
 _SMALL = 20_000  # rows a single task handles faster than two and an exchange
 _FIRST_ROWS = 200_000
+GATHERED = 16  # above so many partitions a job that puts together what tasks say pays
 _GARBAGE_EVERY = 10
 _ORDERED = 8  # batches for which a source that was jumbled is read in order
 _PAUSE = 0.5  # seconds between looks at a full disk
@@ -91,6 +93,7 @@ class Engine:
         self.mirrors: Mirrors | None = None
         self.hands = Hands(settings.function_micros)
         self._owned = Owned()
+        self._held: Holdings | None = None
         self._dropped = False  # state was dropped, and no manifest says so yet
         self._to_deliver: dict[str, Any] = {sink.name: sink.spec for sink in plan.sinks()}
 
@@ -319,7 +322,9 @@ class Engine:
             orders={one.name: one.order(known) for one in operators},
             segments=self.manifest.segments,
             files=self.manifest.files,
+            totals=self._holdings().totals(),
             holds={step: at for one in operators for step, at in one.holds(known).items()},
+            gathers=parallelism > GATHERED,
             debug=self.settings.debug,
             max_key=self.settings.max_key,
             max_participants=self.settings.max_participants,
@@ -388,6 +393,7 @@ class Engine:
         dead = [letter for control in controls for letter in control.dead]
         self.letters.check(self.plan, self.manifest, manifest, dead)
         self._patiently(lambda: self._write(batch, manifest, dead, items))
+        self._holdings().follow(manifest, self._change(controls))
         before, self.manifest, self._dropped = self.manifest, manifest, False
         crash_point("after-manifest", batch.number)
         self._check_claims()
@@ -423,9 +429,25 @@ class Engine:
         self._check_claims()
         self.checkpoint.commit(manifest)
 
+    def _holdings(self) -> Holdings:
+        """What the manifest's segments come to; counted anew where it is not the one written."""
+        if self._held is None or self._held.manifest is not self.manifest:
+            self._held = Holdings(self.manifest)
+        return self._held
+
+    def _change(self, controls: list[Control]) -> Change:
+        files = chain.from_iterable(control.files for control in controls)
+        return self._holdings().change([control.segments for control in controls], files)
+
     def _next_manifest(self, batch: Batch, controls: list[Control]) -> Manifest:
         manifest, self.watermarks = next_manifest(
-            self.plan, self._known(), batch, controls, self.trackers, self.readers
+            self.plan,
+            self._known(),
+            batch,
+            controls,
+            self.trackers,
+            self.readers,
+            self._change(controls),
         )
         return manifest
 
@@ -468,10 +490,11 @@ def _same_attempts(controls: list[Control]) -> bool:
     After an executor is lost Spark may run some tasks again; if a function is not deterministic,
     its neighbours would have seen something else. Such a batch is run again as a whole.
     """
-    by_level: dict[int, set[frozenset[tuple[int, int, str]]]] = {}
+    attempts: dict[int, list[str]] = {}
     for control in controls:
-        by_level.setdefault(control.level, set()).add(control.upstream)
-    return all(len(seen) == 1 for seen in by_level.values())
+        attempts.setdefault(control.level, []).append(control.attempt)
+    wanted = {level + 1: digest_of(several) for level, several in attempts.items()}
+    return all(control.upstream == wanted.get(control.level, "") for control in controls)
 
 
 def _disk_full(error: BaseException) -> bool:

@@ -7,9 +7,11 @@ the items addressed to its partitions. Small batches run as one task without any
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Protocol, TypeVar
 
-from millstream.operators.batch import Batch
+from millstream.operators.batch import Batch, Heard, hear, stored_of
 from millstream.plan.stages import Plan
 from millstream.run.splits import AnySplit, Item
 from millstream.run.tasks import Task
@@ -37,6 +39,38 @@ def run_whole(plan: Plan, batch: Batch, splits: Iterable[AnySplit]) -> Iterator[
     yield from items
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What a task of level 0 is sent: what it reads, and what it hands on to keyed tasks."""
+
+    part: int
+    splits: list[AnySplit]
+    stored: list[Item]
+
+
+def shared_out(
+    plan: Plan, batch: Batch, parts: list[list[AnySplit]]
+) -> tuple[Batch, list[Reading]]:
+    """A batch without what is stored, and its first tasks, which take that along.
+
+    Every keyed task needs what lies in its own shards and nothing else. The driver cannot send it
+    there, because the tasks of later levels get what others give them; so it travels with the rows.
+    """
+    bare = replace(batch, segments={}, files={})
+    tasks = [Reading(number, splits, []) for number, splits in enumerate(parts)]
+    for level in range(1, plan.depth + 1):
+        here = {name for name, one in plan.operators.items() if plan.level_of(one) == level}
+        for part in range(batch.parallelism if here & batch.segments.keys() else 0):
+            stored = (part, "stored", str(level), stored_of(batch, here, part))
+            tasks[part % len(tasks)].stored.append(stored)
+    return bare, tasks
+
+
+def gathered(items: Iterable[Item]) -> Heard:
+    """What all tasks of a level had to say to those of the next, put together."""
+    return hear(payload for _, _, _, payload in items)
+
+
 class InProcess:
     """Runs tasks in this process, one after the other: for tests and the test kit."""
 
@@ -48,27 +82,27 @@ class InProcess:
         """Every level in turn, every partition in turn."""
         if batch.parallelism == 1:
             return list(run_whole(self.plan, batch, [s for part in parts for s in part]))
-        items = [
-            item
-            for number, splits in enumerate(parts)
-            for item in self._ingest(batch, number, splits)
-        ]
+        bare, tasks = shared_out(self.plan, batch, parts)
+        items = [item for task in tasks for item in self._ingest(bare, task)]
         for level in range(1, self.plan.depth + 1):
-            routed: list[list[Item]] = [[] for _ in range(batch.parallelism)]
+            routed: list[list[Item]] = [[] for _ in range(batch.parallelism + 1)]
             for item in items:
                 routed[item[0]].append(item)
+            heard = gathered(routed.pop()) if batch.gathers else None
             items = [
                 item
-                for number, mine in enumerate(routed)
-                for item in self._keyed(batch, level, number, mine)
+                for number, mine in enumerate(routed[: batch.parallelism])
+                for item in self._keyed(bare, level, number, mine, heard)
             ]
         return items
 
-    def _ingest(self, batch: Batch, part: int, splits: list[AnySplit]) -> Iterable[Item]:
-        return Task(self.plan, batch, 0, part).ingest(splits)
+    def _ingest(self, batch: Batch, task: Reading) -> Iterable[Item]:
+        return chain(task.stored, Task(self.plan, batch, 0, task.part).ingest(task.splits))
 
-    def _keyed(self, batch: Batch, level: int, part: int, items: list[Item]) -> Iterable[Item]:
-        return Task(self.plan, batch, level, part).keyed(items)
+    def _keyed(
+        self, batch: Batch, level: int, part: int, items: list[Item], heard: Heard | None
+    ) -> Iterable[Item]:
+        return Task(self.plan, batch, level, part).keyed(items, heard)
 
     def probe(
         self, source: str, look: Callable[[Iterable[str]], list[T]], paths: list[str]

@@ -23,12 +23,12 @@ from millstream.api.aggregates import Builtin
 from millstream.api.programs import Program
 from millstream.errors import ConfigError, MillstreamError, RunError
 from millstream.graph import nodes
-from millstream.operators.batch import Batch
+from millstream.operators.batch import Batch, Heard
 from millstream.ops.records import describe
 from millstream.ops.updates import DictCodec
 from millstream.plan.stages import Plan
 from millstream.run.calls import Call
-from millstream.run.executors import run_whole
+from millstream.run.executors import gathered, run_whole, shared_out
 from millstream.run.splits import AnySplit, Item
 from millstream.run.tasks import Task
 from millstream.run.watching import Attempt, Notes, hung, watched
@@ -71,16 +71,26 @@ class OnSpark:
                     lambda rest: _all_levels(program, batch, splits, rest)
                 )
             )
-        rdd = self.context.parallelize(list(enumerate(parts)), len(parts)).mapPartitions(
-            lambda given: _ingest(program, batch, given)
+        bare, tasks = shared_out(self.plan, batch, parts)
+        rdd = self.context.parallelize(tasks, len(tasks)).mapPartitions(
+            lambda given: _ingest(program, bare, given)
         )
         for level in range(1, self.plan.depth + 1):
-            rdd = (
-                rdd.map(lambda item: (item[0], item))
-                .partitionBy(batch.parallelism, lambda part: part)
-                .mapPartitionsWithIndex(_level(program, batch, level))
+            sent = rdd.map(lambda item: (item[0], item)).partitionBy(
+                batch.parallelism + batch.gathers, lambda part: part
             )
+            heard = self._gathered(sent, batch.parallelism) if batch.gathers else None
+            rdd = sent.mapPartitionsWithIndex(_level(program, bare, level, heard))
         return self._collected(rdd)
+
+    def _gathered(self, sent: RDD[tuple[int, Item]], part: int) -> Heard:
+        """What tasks said to all: a job that runs them, and looks at the partition for that.
+
+        Its shuffle is kept by Spark, so the next job does not run them again.
+        """
+        (heard,) = self._collected(sent, [part], lambda pairs: [gathered(i for _, i in pairs)])
+        assert isinstance(heard, Heard)
+        return heard
 
     def probe(
         self, source: str, look: Callable[[Iterable[str]], list[T]], paths: list[str]
@@ -96,12 +106,19 @@ class OnSpark:
             )
         )
 
-    def _collected(self, rdd: RDD[Any]) -> list[Any]:
+    def _collected(
+        self,
+        rdd: RDD[Any],
+        parts: list[int] | None = None,
+        work: Callable[[Iterable[Any]], Iterable[Any]] = iter,
+    ) -> list[Any]:
         """What a job gives; what its tasks noted, if some failed, is read and removed."""
         notes = Notes(self.watch.checkpoint)
         notes.remove()  # of an earlier run
         try:
-            return list(rdd.collect())
+            if parts is None:
+                return list(rdd.collect())
+            return list(self.context.runJob(rdd, work, parts))
         except (PySparkException, ConnectionError, EOFError) as error:
             raise self._told(error, notes) from error
         except Exception as error:
@@ -128,22 +145,29 @@ class OnSpark:
             self.program.unpersist()
 
 
-def _level(program: Any, batch: Batch, level: int) -> Any:
+def _level(program: Any, batch: Batch, level: int, heard: Heard | None) -> Any:
     """A function of its own, so that every stage keeps its own level."""
 
     def run(part: int, pairs: Iterable[tuple[int, Item]]) -> Iterator[Item]:
+        if part == batch.parallelism:  # what was gathered
+            list(pairs)
+            return iter(())
         items = (item for _, item in pairs)
         return _task(
-            batch, level, part, lambda: Task(_loaded(program), batch, level, part).keyed(items)
+            batch,
+            level,
+            part,
+            lambda: Task(_loaded(program), batch, level, part).keyed(items, heard),
         )
 
     return run
 
 
 def _ingest(program: Any, batch: Batch, given: Iterable[Any]) -> Iterator[Item]:
-    ((number, splits),) = list(given)
+    (task,) = list(given)
+    yield from task.stored
     yield from _task(
-        batch, 0, number, lambda: Task(_loaded(program), batch, 0, number).ingest(splits)
+        batch, 0, task.part, lambda: Task(_loaded(program), batch, 0, task.part).ingest(task.splits)
     )
 
 

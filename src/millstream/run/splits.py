@@ -2,7 +2,8 @@
 
 Items are small tuples `(partition, tag, name, payload)`. `rows` carry Arrow blocks to an operator,
 with the name of their table; `results` and `ordered` are results that are being sorted; `seen` goes
-to every partition of the next level, so that each keyed task can work out the watermark itself;
+to every partition of the next level, so that each keyed task can work out the watermark itself
+(with many partitions it is put together first); `stored` says what lies in the shards of a task;
 `control` and `deliver` travel through to the driver.
 """
 

@@ -12,6 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,17 @@ from millstream.durations import micros
 from millstream.graph import nodes
 from millstream.io.readers import Split
 from millstream.io.writers import stage_file
-from millstream.operators.batch import Batch, Clocks, Control, Seen, held_back
+from millstream.operators.batch import (
+    Batch,
+    Clocks,
+    Control,
+    Heard,
+    Seen,
+    digest_of,
+    hear,
+    held_back,
+    unpack_stored,
+)
 from millstream.operators.protocol import Inlet, Share
 from millstream.operators.published import publish
 from millstream.ops.chunks import Chunk, concat, encode_block, flat, placed
@@ -29,7 +40,7 @@ from millstream.ops.edges import leaving
 from millstream.ops.lateness import Place, Watch
 from millstream.ops.ordering import Sample, as_block, bounds_of, in_order, ranges
 from millstream.ops.processing import Processor, process
-from millstream.ops.progress import BEGIN, Reached, merge_reached
+from millstream.ops.progress import BEGIN, Reached
 from millstream.ops.records import DeadLetter, as_json
 from millstream.plan.stages import Plan, marks_changes
 from millstream.run import fitting
@@ -42,6 +53,7 @@ from millstream.state.storage import open_storage
 
 DRIVER = 0  # what goes to the driver travels through the first partition
 SORTING = ("results", "ordered")  # what becomes of results that are sorted, on their way
+SENT = ("rows", *SORTING)  # what a task works on, which says of which attempt it is
 
 
 class Task:
@@ -58,7 +70,9 @@ class Task:
         self.sunk: dict[str, list[Chunk]] = {}
         self.events: list[tuple[nodes.Node, nodes.Node, list[Chunk]]] = []  # of changes
         self.forwarded: list[Item] = []
+        self.reached: dict[str, Reached] = {}  # how far sources were read, by all tasks
         self.above: Counter[str] = Counter()  # records that levels before gave to operators
+        self.targets: set[int] = set()  # partitions that get rows from here
 
     # -- the two kinds of task ------------------------------------------------------------------
 
@@ -93,16 +107,27 @@ class Task:
                 self.ledger(name)["future"] += watch.ahead
         yield from self._finish()
 
-    def keyed(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Level >= 1: take the rows of this level's operators, close windows, push results."""
+    def keyed(self, items: Iterable[Item], heard: Heard | None = None) -> Iterator[Item]:
+        """Level >= 1: take the rows of this level's operators, close windows, push results.
+
+        heard: what the tasks before had to say, if it was gathered.
+        """
         level = self.control.level
         rows: dict[str, dict[str, list[bytes]]] = {}
         sorting: dict[str, dict[str, list[bytes]]] = {}
         seen: list[Seen] = []
+        senders: set[str] = set()
         for item in items:
-            _, tag, name, payload = item
+            part, tag, name, payload = item
+            if tag in SENT:
+                sender, payload = payload
+                senders.add(sender)
+                item = (part, tag, name, payload)
             if tag == "seen":
                 seen.append(payload)
+            elif tag == "stored" and name == str(level):
+                segments, files = unpack_stored(payload)
+                self.batch = replace(self.batch, segments=segments, files=files)
             elif tag == "rows" and self.plan.level_of(self.plan.operators[name]) == level:
                 table, block = payload
                 rows.setdefault(name, {}).setdefault(table, []).append(block)
@@ -110,14 +135,10 @@ class Task:
                 sorting.setdefault(name, {}).setdefault(tag, []).append(payload)
             else:
                 self.forwarded.append(item)
-        self.control.upstream = frozenset((s.level, s.part, s.attempt) for s in seen)
-        self.control.reached = merge_reached(s.reached for s in seen)
-        self.above = Counter(seen[0].above) if seen else Counter()
-        for one in seen:
-            self.above.update(one.counts)
-            self.control.holds.update(one.holds)
+        heard = hear(seen) if heard is None else heard
+        self._listen(heard, senders)
         progress = {
-            name: p.seen(self.control.reached.get(name, Reached()))
+            name: p.seen(heard.reached.get(name, Reached()))
             for name, p in self.batch.progress.items()
         }
         held = held_back(self.batch.holds, self.control.holds)
@@ -129,11 +150,20 @@ class Task:
             max((p.top for p in progress.values()), default=BEGIN),
             self.plan.furthest({name: p.furthest() for name, p in progress.items()}),
         )
-        self._sorted(sorting, seen)
+        self._sorted(sorting, heard)
         for operator in self.plan.operators.values():
             if self.plan.level_of(operator) == level:
                 operator.run(Share(self, time_now, self.above, rows.get(operator.name, {})))
         yield from self._finish()
+
+    def _listen(self, heard: Heard, senders: set[str]) -> None:
+        """Take in what the tasks before had to say, and whether the rows here are theirs."""
+        self.reached, self.above = heard.reached, heard.counts
+        self.control.holds.update(heard.holds)
+        self.control.upstream = heard.attempts
+        expected = heard.senders.get(self.control.part, digest_of(()))
+        if self.batch.gathers and expected != digest_of(senders):
+            self.control.upstream = "others"
 
     # -- sorted results -------------------------------------------------------------------------
 
@@ -143,11 +173,10 @@ class Task:
             block, self.samples[operator] = as_block(chunk)
             self.forwarded.append((self.control.part, "results", operator, block))
 
-    def _sorted(self, rows: dict[str, dict[str, list[bytes]]], seen: list[Seen]) -> None:
+    def _sorted(self, rows: dict[str, dict[str, list[bytes]]], heard: Heard) -> None:
         """Part results into ranges; or put the range of this task in order and send it on."""
         for operator, by_tag in rows.items():
-            samples = [one.samples[operator] for one in seen if operator in one.samples]
-            bounds = bounds_of(samples, self.batch.parallelism)
+            bounds = bounds_of(heard.samples.get(operator, []), self.batch.parallelism)
             for block in by_tag.get("results", []):
                 for part, piece in ranges(block, bounds).items():
                     self.forwarded.append((part, "ordered", operator, piece))
@@ -283,7 +312,10 @@ class Task:
             for chunk in self._edge(node, before, chunks):
                 if inlet is not None and len(chunk):
                     inlet.take(node, before, chunk)
-        yield from self._blocks()
+        sent = (item for item in self.forwarded if item[1] in SENT)
+        for part, tag, name, payload in chain(self._blocks(), sent):
+            self.targets.add(part)
+            yield (part, tag, name, (self.attempt, payload))
         yield from self._sink_outputs()
         control = self.control
         counts = {
@@ -292,21 +324,31 @@ class Task:
             for name in operator.counted
             if name in control.ledger
         }
+        if control.level < self.plan.depth:
+            yield from self._tell(counts)
+        yield (DRIVER, "control", "", control)
+        yield from (item for item in self.forwarded if item[1] not in SENT)
+
+    def _tell(self, counts: dict[str, int]) -> Iterator[Item]:
+        """Say what the tasks of the next level must know: to each, or for all where it is gathered.
+
+        What all tasks of a level have heard alike only the first repeats.
+        """
+        control, parts = self.control, self.batch.parallelism
+        first = control.level == 0 or control.part == 0
         seen = Seen(
             control.level,
             control.part,
             self.attempt,
-            control.reached,
+            (control.reached if control.level == 0 else self.reached) if first else {},
             counts,
-            dict(self.above),
+            dict(self.above) if first else {},
             dict(control.holds),
             self.samples,
+            tuple(sorted(self.targets)) if self.batch.gathers else (),
         )
-        if control.level < self.plan.depth:
-            for part in range(self.batch.parallelism):
-                yield (part, "seen", "", seen)
-        yield (DRIVER, "control", "", control)
-        yield from self.forwarded
+        for part in [parts] if self.batch.gathers else range(parts):
+            yield (part, "seen", "", seen)
 
     def _blocks(self) -> Iterator[Item]:
         """Rows per partition of the next level: the partition owns the shards congruent to it."""
@@ -317,11 +359,9 @@ class Task:
                     yield (0, "rows", name, (kind, encode_block(table)))
                     continue
                 part = np.asarray(flat(table.column("shard"))) % parts
-                for number in range(parts):
-                    rows = np.flatnonzero(part == number)
-                    if len(rows):
-                        block = encode_block(table.take(pa.array(rows)))
-                        yield (number, "rows", name, (kind, block))
+                for number in np.unique(part).tolist():
+                    block = encode_block(table.take(pa.array(np.flatnonzero(part == number))))
+                    yield (number, "rows", name, (kind, block))
 
     def _edge(self, node: nodes.Node, before: nodes.Node, chunks: list[Chunk]) -> list[Chunk]:
         """What of the records that came here in this batch leaves, as readers see it."""

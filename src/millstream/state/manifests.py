@@ -32,6 +32,9 @@ _STAGED = re.compile(
 )
 
 
+Segments = dict[str, dict[str, dict[Number, list[Segment]]]]  # operator, table, shard
+
+
 class Output(msgspec.Struct, frozen=True):
     """A staged file and the name under which it is published (or the sink it is delivered to).
 
@@ -82,7 +85,7 @@ class Manifest(msgspec.Struct):
     previous: str = ""  # digest of the manifest of the batch before
     sources: dict[str, SourceState] = {}
     closed: dict[str, Int64] = {}  # operator -> last window end that has left, in microseconds
-    segments: dict[str, dict[str, dict[Number, list[Segment]]]] = {}  # operator, table, shard
+    segments: Segments = {}
     files: dict[str, SegmentFile] = {}
     watermarks: dict[str, Int64] = {}  # operator -> how far its input has come, for good
     ledger: dict[str, dict[str, Int64]] = {}

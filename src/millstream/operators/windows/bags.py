@@ -83,11 +83,6 @@ class Bag(Store):
         found = (s for segments in self.stored.values() for s in segments)
         return sum(s.rows for s in found if self._alive(s, closed))
 
-    def everywhere(self) -> int:
-        """The same in all shards, also in those of other tasks."""
-        closed = self.closed
-        return sum(s.rows for s in self._everywhere() if self._alive(s, closed))
-
     def rows_in(self, *ranges: tuple[int, int]) -> pa.Table | None:
         """New and stored panes that lie in one of some ranges [low, high), merged."""
         ranges = _apart(ranges)

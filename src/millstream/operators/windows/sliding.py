@@ -217,7 +217,8 @@ class KeptStacks(_Sliding):
         return self.tops
 
     def _possible(self, end: int) -> bool:
-        pays = self.bag.everywhere() >= _GAIN_STACKS * self.tops.everywhere() or self.steps == 0
+        gain = self.bag.total().rows >= _GAIN_STACKS * self.tops.total().rows
+        pays = gain or self.steps == 0
         return self.steps <= _MOST_STEPS and pays and self.complete(end, self.job.measures)
 
     def begin(self, load: Load) -> None:

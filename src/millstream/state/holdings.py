@@ -1,0 +1,113 @@
+"""What the segments of a manifest come to, kept up to date at the cost of what changes.
+
+The driver asks after every batch which files are no longer used, and before every batch how many
+rows a table has in all its shards. Neither may cost what is stored: each batch brings the shards it
+changed, and only these are looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from millstream.state.manifests import Manifest, Segments
+from millstream.state.segments import Segment, SegmentFile
+
+
+class Total(msgspec.Struct, frozen=True):
+    """A table in all its shards: its rows, and the one pane they all are of, if they are."""
+
+    rows: int = 0
+    pane: int | None = None
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What a batch does to what is stored."""
+
+    segments: Segments  # the shards that changed, with what they consist of now
+    files: dict[str, SegmentFile]  # that are new
+    gone: list[str]  # files that nothing uses any more
+
+
+class Holdings:
+    """The files a manifest uses and the totals of its tables."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self._uses: Counter[str] = Counter()
+        self._rows: dict[tuple[str, str], int] = {}
+        self._panes: dict[tuple[str, str], Counter[int | None]] = {}
+        for owner, tables in manifest.segments.items():
+            for table, shards in tables.items():
+                for segments in shards.values():
+                    self._count(owner, table, segments, 1)
+        self._unused = [name for name in manifest.files if not self._uses[name]]
+
+    def totals(self) -> dict[str, dict[str, Total]]:
+        """Per operator and table, what lies in all shards together."""
+        found: dict[str, dict[str, Total]] = {}
+        for (owner, table), rows in self._rows.items():
+            panes = self._panes[owner, table]
+            pane = next(iter(panes)) if len(panes) == 1 else None
+            found.setdefault(owner, {})[table] = Total(rows, pane)
+        return found
+
+    def change(self, reported: Iterable[Segments], files: Iterable[SegmentFile]) -> Change:
+        """What becomes of the reports of tasks; nothing is changed yet."""
+        changed: Segments = {}
+        uses: Counter[str] = Counter()
+        for report in reported:
+            for owner, tables in report.items():
+                for table, shards in tables.items():
+                    known = self.manifest.segments.get(owner, {}).get(table, {})
+                    for shard, segments in shards.items():
+                        changed.setdefault(owner, {}).setdefault(table, {})[shard] = segments
+                        uses.subtract(one.file for one in known.get(shard, ()))
+                        uses.update(one.file for one in segments)
+        gone = [name for name, by in uses.items() if by < 0 and not self._uses[name] + by]
+        new = {file.file: file for file in files if uses[file.file] > 0}
+        return Change(changed, new, [*self._unused, *gone])
+
+    def follow(self, manifest: Manifest, change: Change) -> None:
+        """Go on to a manifest that was written, which is the last one with a change."""
+        for owner, tables in change.segments.items():
+            for table, shards in tables.items():
+                known = self.manifest.segments.get(owner, {}).get(table, {})
+                for shard, segments in shards.items():
+                    self._count(owner, table, known.get(shard, ()), -1)
+                    self._count(owner, table, segments, 1)
+        self.manifest, self._unused = manifest, []
+
+    def _count(self, owner: str, table: str, segments: Iterable[Segment], by: int) -> None:
+        place = (owner, table)
+        panes = self._panes.setdefault(place, Counter())
+        for one in segments:
+            self._rows[place] = self._rows.get(place, 0) + by * one.rows
+            for counter, name in ((self._uses, one.file), (panes, _pane(one))):
+                counter[name] += by  # type: ignore[index]
+                if not counter[name]:  # type: ignore[index]
+                    del counter[name]
+
+
+def _pane(segment: Segment) -> int | None:
+    return segment.low if segment.low == segment.high else None
+
+
+def applied(
+    segments: Segments, files: dict[str, SegmentFile], change: Change
+) -> tuple[Segments, dict[str, SegmentFile]]:
+    """What is stored after a change; tables it does not touch are the same objects."""
+    now = dict(segments)
+    for owner, tables in change.segments.items():
+        mine = now[owner] = dict(now.get(owner, {}))
+        for table, shards in tables.items():
+            into = mine[table] = dict(mine.get(table, {}))
+            into.update(shards)
+            for shard in [shard for shard, found in shards.items() if not found]:
+                into.pop(shard, None)
+    used = {**files, **change.files}
+    for name in change.gone:
+        used.pop(name, None)
+    return now, used
