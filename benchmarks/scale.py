@@ -27,6 +27,7 @@ SEGMENTS = 1_000_000
 PER_SHARD = 10  # fewer than make a task merge them
 PER_FILE = 4
 BATCHES = 5
+NEVER = 2**61  # when they expire
 FIGURES = ("to_tasks", "between", "to_driver", "manifest", "seconds")
 
 
@@ -139,7 +140,7 @@ def _store(engine: Any, count: int) -> None:
     for number in range(count):
         file = f"latest/slates/00000000-0000-{number // PER_FILE:012d}.arrow"
         files[file] = SegmentFile(file, 100_000, number)
-        segment = Segment(file, number % PER_FILE, 10_000_000, 0, 0)
+        segment = Segment(file, number % PER_FILE, 10_000_000, NEVER, NEVER)
         shard = str(number // PER_SHARD)
         if shard not in used:
             shards.setdefault(shard, []).append(segment)

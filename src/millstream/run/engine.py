@@ -52,6 +52,7 @@ _FIRST_ROWS = 200_000
 GATHERED = 16  # above so many partitions a job that puts together what tasks say pays
 _GARBAGE_EVERY = 10
 _ORDERED = 8  # batches for which a source that was jumbled is read in order
+_TRIES = 8  # times a batch is run whose tasks do not agree
 _PAUSE = 0.5  # seconds between looks at a full disk
 
 T = TypeVar("T")
@@ -337,7 +338,7 @@ class Engine:
         self, executor: Executor, batch: Batch, splits: dict[str, list[AnySplit]]
     ) -> list[Item]:
         """Run the tasks; again as a whole if they differ in what they saw, judged or wrote."""
-        while True:
+        for _ in range(_TRIES + len(self.trackers)):  # each source may once be found out of order
             ordered = {name for name, until in self.ordered.items() if batch.number <= until}
             tasks = self.spreading.spread(splits, self.trackers, batch.parallelism, ordered)
             self.readers = readers(tasks, list(self.trackers))
@@ -352,6 +353,17 @@ class Engine:
             self._discard(batch)
             if counts:  # else its results are others next time, and so may be their columns
                 batch = replace(batch, written=written)
+        why = (
+            "files of one sink got other columns from each"
+            if counts
+            else "workers were lost while others had begun to work on what they gave"
+        )
+        raise RunError(
+            f"the tasks of batch {batch.number} did not agree, {_TRIES} times in a row: {why}. The "
+            "batch was not committed and nothing is lost; look at Spark's log for executors that "
+            "die, and let functions give the same for the same record. Then run the same command "
+            "again"
+        )
 
     def _patiently(self, work: Callable[[], T], batch: Batch | None = None) -> T:
         """Do something that can be done again; wait and do it again while the disk is full."""
