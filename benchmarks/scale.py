@@ -139,7 +139,7 @@ def _store(engine: Any, count: int) -> None:
     shards: dict[str, list[Segment]] = {}
     for number in range(count):
         file = f"latest/slates/00000000-0000-{number // PER_FILE:012d}.arrow"
-        files[file] = SegmentFile(file, 100_000, number)
+        files[file] = SegmentFile(file, 100_000_000, number)
         segment = Segment(file, number % PER_FILE, 10_000_000, NEVER, NEVER)
         shard = str(number // PER_SHARD)
         if shard not in used:

@@ -17,9 +17,13 @@ class Settings:
     """How a flow runs; what it computes does not depend on any of these.
 
     master: Spark's master; "local[*]" uses all cores of this machine.
-    shards: parts of the state, fixed at the first start; default 4 x cores, at least 8.
-    parallelism: tasks per stage; default as many as Spark has cores.
-    batch_rows, batch_bytes: the most one batch takes in; the size follows `batch_seconds`.
+    shards: parts of the state, fixed at the first start; default 4 x cores, at least 8, on a
+        cluster at least 256.
+    parallelism: tasks per stage; default as many as Spark has cores, asked before every batch.
+    min_cores: cores that must be there before anything is decided; cores_wait: seconds they have.
+        Without it, a cluster is waited for until no more executors come.
+    batch_rows, batch_bytes: the most one batch takes in per core, or per task if `parallelism` is
+        given; the size follows `batch_seconds`.
     batch_seconds: what a batch should cost; a backlog runs in batches of about this length.
     interval: seconds from the beginning of one batch to the next at least; 0 waits for nothing.
     dead_letter_limit, dead_letter_grace: the run stops once more than this share of all records
@@ -47,8 +51,10 @@ class Settings:
     master: str = "local[*]"
     shards: int | None = None
     parallelism: int | None = None
-    batch_rows: int = 500_000
-    batch_bytes: int = 256 * 1024 * 1024
+    min_cores: int | None = None
+    cores_wait: float = 60.0
+    batch_rows: int = 250_000
+    batch_bytes: int = 128 * 1024 * 1024
     batch_seconds: float = 2.0
     interval: float = 0.0
     dead_letter_limit: float = 0.01
@@ -94,7 +100,7 @@ class Settings:
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)!r}")
-        for name in ("shards", "parallelism"):
+        for name in ("shards", "parallelism", "min_cores"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ConfigError(f"{name} must be a whole number from 1, got {value!r}")
@@ -106,6 +112,8 @@ class Settings:
             raise ConfigError(
                 f"function_timeout must be at least 100ms, got {self.function_timeout!r}"
             )
+        if self.cores_wait < 0:
+            raise ConfigError(f"cores_wait is a number of seconds from 0, got {self.cores_wait!r}")
         if self.stop_timeout < 0:
             raise ConfigError(
                 f"stop_timeout is a number of seconds from 0, got {self.stop_timeout!r}"

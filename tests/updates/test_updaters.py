@@ -805,7 +805,8 @@ def test_a_backlog_that_waited_is_applied_in_portions(parallelism: int) -> None:
     rows = [event((i * 37) % 200, f"k{i % 5}", i) for i in range(400)]
     found = []
     for batch_rows in (1_000_000, 25):
-        with Driver(flow(), parallelism=parallelism, batch_rows=batch_rows) as driver:
+        per_core = batch_rows // parallelism
+        with Driver(flow(), parallelism=parallelism, batch_rows=per_core) as driver:
             for start in range(0, 400, 80):
                 driver.push("in", rows[start : start + 80])
                 driver.step()

@@ -101,7 +101,7 @@ def run(
         ),
     ] = None,
     batch_rows: Annotated[
-        int, typer.Option(metavar="N", min=1, help="The most records one batch takes in.")
+        int, typer.Option(metavar="N", min=1, help="The most records one batch takes in per core.")
     ] = millstream.Settings.batch_rows,
     dead_letter_limit: Annotated[
         float,

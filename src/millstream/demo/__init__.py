@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from pathlib import Path
@@ -68,7 +69,8 @@ def _empty(out: Path) -> None:
 
 def _run(out: Path, trades: int, screen: Screen, debug: bool) -> Progress:
     flow, averages = make_flow(out)
-    handle = flow.start(out / "checkpoint", batch_rows=max(1, trades // _BATCHES), debug=debug)
+    rows = max(1, trades // _BATCHES // (os.cpu_count() or 1))  # they are per core
+    handle = flow.start(out / "checkpoint", batch_rows=rows, debug=debug)
     try:
         with screen:
             while handle.running:

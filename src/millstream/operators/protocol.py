@@ -83,6 +83,7 @@ class Known:
     now: int  # the wall clock
     born: dict[str, int]  # keyed step that came later -> from when on it works
     since: dict[str, dict[str, int]]  # operator, state that came later -> from when on it is there
+    cores: int = 1  # tasks at once
 
     def reached(self, step: str) -> int | None:
         """How far a step has come, in microseconds."""

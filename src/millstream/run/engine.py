@@ -35,7 +35,7 @@ from millstream.run.handing import Hands
 from millstream.run.letters import Letters
 from millstream.run.mirroring import Mirrors
 from millstream.run.owning import Owned
-from millstream.run.program import check_owners, check_program, renew_lease
+from millstream.run.program import LEAST_SHARDS, check_owners, check_program, renew_lease
 from millstream.run.publishing import publish, recover, stage_delivery
 from millstream.run.sources import make_tracker, progress_of
 from millstream.run.splits import AnySplit, Item
@@ -48,7 +48,8 @@ from millstream.state.holdings import Change, Holdings
 from millstream.state.manifests import Manifest, SourceState
 
 _SMALL = 20_000  # rows a single task handles faster than two and an exchange
-_FIRST_ROWS = 200_000
+_FIRST_ROWS = 100_000  # per core
+_LEAST_ROWS = 500  # per core
 GATHERED = 16  # above so many partitions a job that puts together what tasks say pays
 _GARBAGE_EVERY = 10
 _ORDERED = 8  # batches for which a source that was jumbled is read in order
@@ -81,7 +82,8 @@ class Engine:
         self.on_pause: Callable[[], None] = lambda: None
         self.silent: dict[str, float] = {}  # sources whose generator hangs, by the clock since when
         self.watermarks: dict[str, int] = {}
-        self.rows_target = min(settings.batch_rows, _FIRST_ROWS)
+        self.rows_target = min(settings.batch_rows, _FIRST_ROWS)  # per core
+        self.cores = 1  # tasks at once in the last batch
         self.last_seconds = 0.0
         self.last_rows = 0
         self.manifest = Manifest(-1)
@@ -100,10 +102,11 @@ class Engine:
 
     # -- starting -------------------------------------------------------------------------------
 
-    def open(self, cores: int) -> None:
+    def open(self, cores: int, least_shards: int = LEAST_SHARDS) -> None:
         """Take the checkpoint over: check the program, finish the last batch, drop leftovers."""
+        settings = self.settings
         program = check_program(
-            self.plan, self.checkpoint, self.settings.shards, cores, self.settings.remove
+            self.plan, self.checkpoint, settings.shards, cores, settings.remove, least_shards
         )
         self.shards: int = program["shards"]
         latest = self.checkpoint.latest()
@@ -231,11 +234,9 @@ class Engine:
         if not pending and not self._time_moved() and not self._dropped:
             self.done = all(tracker.ended for tracker in self.trackers.values())
             return False
-        parts = max(1, self.settings.parallelism or executor.cores)
-        splits = {
-            name: tracker.take(self.rows_target, self.settings.batch_bytes, parts)
-            for name, tracker in self.trackers.items()
-        }
+        parts = self.cores = max(1, self.settings.parallelism or executor.cores)
+        rows, size = self.rows_target * parts, self.settings.batch_bytes * parts
+        splits = {name: one.take(rows, size, parts) for name, one in self.trackers.items()}
         batch = self._batch(self._parallelism(pending, parts))
         crash_point("batch-planned", batch.number)
         started = time.perf_counter()
@@ -275,7 +276,7 @@ class Engine:
     def _parallelism(self, pending: int, parts: int) -> int:
         if self.settings.parallelism is not None:
             return self.settings.parallelism
-        return 1 if min(pending / 64, self.rows_target) < _SMALL else parts
+        return 1 if min(pending / 64, self.rows_target * parts) < _SMALL else parts
 
     def _time_moved(self) -> bool:
         """Whether windows can leave although nothing came: input ended, clock or idle time-outs."""
@@ -294,7 +295,8 @@ class Engine:
 
     def _known(self) -> Known:
         """What operators may know between two batches."""
-        return Known(self.manifest, self.settings, self._now(), self.born, self.since)
+        now, cores = self._now(), self.cores
+        return Known(self.manifest, self.settings, now, self.born, self.since, cores)
 
     def _progress(self) -> dict[str, Any]:
         wall = self.wall()
@@ -477,10 +479,10 @@ class Engine:
         reading = [name for name, taken in splits.items() if taken]
         if len(reading) == 1:
             self.trackers[reading[0]].learn(rows)
-        if rows >= self.rows_target // 2 and self.manifest.batch > 0:
+        if rows >= self.rows_target * self.cores // 2 and self.manifest.batch > 0:
             factor = self.settings.batch_seconds / max(self.last_seconds, 1e-3)
             target = int(self.rows_target * min(2.0, max(0.5, factor)))
-            self.rows_target = min(self.settings.batch_rows, max(1_000, target))
+            self.rows_target = min(self.settings.batch_rows, max(_LEAST_ROWS, target))
 
 
 def _jumbled(batch: Batch, controls: list[Control]) -> set[str]:

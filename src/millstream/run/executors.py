@@ -22,7 +22,8 @@ T = TypeVar("T")
 class Executor(Protocol):
     """Runs all tasks of a batch and gives what is meant for the driver."""
 
-    cores: int
+    @property
+    def cores(self) -> int: ...
 
     def run(self, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]: ...
 

@@ -27,7 +27,7 @@ from millstream.state.checkpoint import Checkpoint
 from millstream.state.storage import open_storage
 
 _SHARDS_PER_CORE = 4
-_LEAST_SHARDS = 8
+LEAST_SHARDS = 8
 _ORIGINS = ("source", "windowed", "update", "published")
 _LABELS = {  # of fields whose names do not tell by themselves
     "combine": "whether its job has combine()",
@@ -185,6 +185,7 @@ def check_program(
     shards: int | None,
     cores: int,
     remove: tuple[str, ...] = (),
+    least_shards: int = LEAST_SHARDS,
 ) -> dict[str, Any]:
     """The program of this checkpoint; the first start writes it, a changed one is refused.
 
@@ -197,7 +198,7 @@ def check_program(
         known = {
             "format": 1,
             "id": uuid.uuid4().hex[:12],
-            "shards": shards or max(_LEAST_SHARDS, _SHARDS_PER_CORE * cores),
+            "shards": shards or max(least_shards, _SHARDS_PER_CORE * cores),
             "born": {},
             "since": {},
             "dropped": {"operators": {}, "tables": {}},

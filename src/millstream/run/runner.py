@@ -17,6 +17,7 @@ from millstream.graph import nodes as graph
 from millstream.io.mirrors import require_redis
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
+from millstream.run.cores import wait_for_cores
 from millstream.run.engine import Engine
 from millstream.run.program import check_owners, check_program, known_panes
 from millstream.run.replacing import Replacement, replace_program
@@ -198,7 +199,10 @@ class Handle:
             session, ours = open_session(self._flow, self._settings, scratch)
             self._ours = ours
             self._executor = self._on_spark(session, self._engine.plan)
-            self._engine.open(self._executor.cores)
+            decided = wait_for_cores(session, self._settings)
+            self._engine.open(decided.cores, decided.least_shards)
+            if decided.note:
+                self._engine.notes.append(decided.note)
             self._loop()
         except MillstreamError as error:
             self._error = error

@@ -28,6 +28,7 @@ from millstream.ops.records import describe
 from millstream.ops.updates import DictCodec
 from millstream.plan.stages import Plan
 from millstream.run.calls import Call
+from millstream.run.cores import cores_of
 from millstream.run.executors import gathered, run_whole, shared_out
 from millstream.run.splits import AnySplit, Item
 from millstream.run.tasks import Task
@@ -46,7 +47,6 @@ class OnSpark:
     ) -> None:
         self.context = context
         self.watch = Attempt(str(checkpoint), "", 0, timeout)
-        self.cores = max(1, self.context.defaultParallelism)
         self.plan = plan
         _send_by_value(plan)
         try:
@@ -60,6 +60,11 @@ class OnSpark:
         self.program = self.context.broadcast((identity, packed))
         self._jobs = f"millstream-{identity}"
         self.context.setJobGroup(self._jobs, f"millstream {plan.flow}", interruptOnCancel=True)
+
+    @property
+    def cores(self) -> int:
+        """Cores that are there now: executors come and go."""
+        return cores_of(self.context)
 
     def run(self, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]:
         """One Spark job; an error of a user's function or of ours arrives in one piece."""

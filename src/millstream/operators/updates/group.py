@@ -105,7 +105,7 @@ class Updates:
         tables = known.manifest.segments.get(first.name, {}).get("waiting", {})
         waiting = [segment for segments in tables.values() for segment in segments]
         worked = known.manifest.worked.get(first.name, _closed(first.name, known))
-        at = time_of(waiting, worked, known.settings.batch_rows)
+        at = time_of(waiting, worked, known.settings.batch_rows * known.cores)
         return {} if at is None else dict.fromkeys(self.steps, at)
 
     def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
