@@ -217,7 +217,6 @@ def test_other_windows_it_cannot_tell_are_refused() -> None:
     def changes(stream: ms.Stream) -> ms.Stream:
         return stream.key_by().window(ms.tumbling("1s"), emit="delta").agg(n=ms.count())
 
-    second = {"n": ms.sum("n")}
     refused(lambda s: s.map_reduce(Job(), ms.bytes_window(9)).sink(ms.Memory()), "bytes a pair")
     refused(
         lambda s: s.key_by().window(ms.bytes_window(9)).agg(n=ms.count()).sink(ms.Memory()),
@@ -225,10 +224,6 @@ def test_other_windows_it_cannot_tell_are_refused() -> None:
     )
     refused(lambda s: early(s).where("revision = 0").sink(ms.Memory()), "column 'revision'")
     refused(lambda s: changes(s).select("n", "op").sink(ms.Memory()), "column 'op'")
-    refused(
-        lambda s: early(s).where("n > 1").key_by().window(ms.tumbling("1m")).agg(**second),
-        "windows over early results",
-    )
 
 
 def test_what_it_cannot_tell_is_refused() -> None:

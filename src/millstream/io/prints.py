@@ -18,7 +18,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 REACH = 1024  # bytes looked at, at either end
 _WINDOW = 1024 * 1024
-_PAUSES = (0.01, 0.05)  # seconds before a file that was not found is looked for again
+_PAUSES = (0.01, 0.05, 0.2)  # seconds before a file that was not found is looked for again
 
 
 class Print(NamedTuple):
@@ -94,31 +94,30 @@ def open_known(path: str, inode: int, seen: Print = NOTHING) -> Iterator[BinaryI
     It is looked for in the directory it was in: under its inode (0: whatever has the name), and if
     it is no longer what was `seen`, as a copy, compressed or not. The bytes come uncompressed then.
     """
-    again = (name for pause in _PAUSES if inode for name in _after(pause, path, inode))
-    for name in itertools.chain([path], in_directory(path, inode), again):
-        try:
-            stream = open(name, "rb")  # noqa: SIM115  it is closed below
-        except FileNotFoundError:
-            continue
-        with stream:
-            if inode in (0, os.fstat(stream.fileno()).st_ino) and fits(stream, seen):
-                stream.seek(0)
-                yield stream
-                return
-    for name in in_directory(path, None) if seen.span else ():
-        with _uncompressed(name) as copy:
-            if _has(copy, seen):
-                copy.seek(0)
-                yield copy
-                return
+    for pause in (0.0, *_PAUSES) if inode else (0.0,):
+        time.sleep(pause)  # a listing may miss what is renamed meanwhile
+        for name in itertools.chain([path], in_directory(path, inode)):
+            try:
+                stream = open(name, "rb")  # noqa: SIM115  it is closed below
+            except FileNotFoundError:
+                continue
+            with stream:
+                if inode in (0, os.fstat(stream.fileno()).st_ino) and fits(stream, seen):
+                    stream.seek(0)
+                    yield stream
+                    return
+        for name in in_directory(path, None) if seen.span else ():
+            try:
+                copy = _uncompressed(name)
+            except FileNotFoundError:
+                continue
+            with copy:
+                if _has(copy, seen):
+                    copy.seek(0)
+                    yield copy
+                    return
     why = "no such file, or it was removed or replaced while it was read; start the flow again"
     raise FileNotFoundError(errno.ENOENT, why, path)
-
-
-def _after(pause: float, path: str, inode: int) -> Iterator[str]:
-    """The same after a moment: a listing may miss what is renamed meanwhile."""
-    time.sleep(pause)
-    yield from in_directory(path, inode)
 
 
 def _uncompressed(path: str) -> BinaryIO:
