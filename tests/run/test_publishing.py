@@ -34,7 +34,7 @@ def flow_to(tmp: Path, sink: Any, rows: int = 30) -> ms.Flow:
     return flow
 
 
-OPTIONS = {"batch_rows": 2, "batch_bytes": 100}
+OPTIONS = {"batch_rows": 1, "batch_bytes": 34}  # for each of three tasks
 
 
 # -- files ----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 import millstream as ms
 
 LATENESS = "20s"
-BATCH_ROWS = 800
+BATCH_ROWS = 400
 
 
 def build(data: Path, out: Path) -> ms.Flow:

@@ -14,7 +14,7 @@ from typing import Any
 import millstream as ms
 
 LATENESS = "20s"
-BATCH_ROWS = 150
+BATCH_ROWS = 75
 PAGES = 11
 Row = dict[str, Any]
 
