@@ -120,7 +120,7 @@ def found(work: Path) -> Answer:
         stored = manifest.segments.get(updater, {}).get("slates", {})
         for table in KeyedTable(open_storage(work / "ck" / "state"), stored, manifest.files).scan():
             for row in table.to_pylist():
-                if row["pane"] > manifest.closed[updater]:
+                if row["expires"] > manifest.closed[updater]:
                     key = row["key"] if row["plain"] else msgspec.json.decode(row["key"])
                     slates[updater][as_key(key)] = msgspec.msgpack.decode(row["slate"])
     return Answer(rows, slates)

@@ -52,7 +52,7 @@ class State:
                 rows = newest([*table._read(before), rows])
                 stored[str(shard)] = []
             file, written = write_segment(
-                self.root, f"counts/slates/{number:08d}-{shard:04d}-x.arrow", rows
+                self.root, f"counts/slates/{number:08d}-{shard:04d}-x.arrow", rows, "expires"
             )
             manifest.files[file.file] = file
             stored.setdefault(str(shard), []).append(written[shard])
@@ -74,7 +74,7 @@ class State:
             shard = int(hashes[0] >> 1) % SHARDS
             row = {
                 "shard": shard,
-                "pane": expires,
+                "expires": expires,
                 "hash": int(hashes[0]),
                 "check": int(checks[0]),
                 "gone": slate is None,
@@ -94,7 +94,7 @@ class State:
         schema = pa.schema(
             [
                 ("shard", pa.int32()),
-                ("pane", pa.int64()),
+                ("expires", pa.int64()),
                 ("hash", pa.uint64()),
                 ("check", pa.uint64()),
                 ("gone", pa.bool_()),

@@ -84,7 +84,7 @@ class Writer:
             rows = pa.concat_tables(pieces).combine_chunks()
             if len(rows):
                 name = f"{self.updater}/slates/{number:08d}-{os.urandom(4).hex()}.arrow"
-                file, written = write_segment(self.place.state, name, rows)
+                file, written = write_segment(self.place.state, name, rows, "expires")
                 files[name] = file
                 for shard, segment in written.items():
                     stored.setdefault(str(shard), []).append(segment)
@@ -119,7 +119,7 @@ class Writer:
         table = pa.table(
             {
                 "shard": pa.array(owner.astype(np.int32)),
-                "pane": pa.array([p.expires for p in latest], pa.int64()),
+                "expires": pa.array([p.expires for p in latest], pa.int64()),
                 "hash": pa.array(hashes),
                 "check": pa.array(checks),
                 "gone": pa.array([p.slate is GONE for p in latest]),

@@ -22,7 +22,7 @@ from millstream.ops.chunks import Chunk, Int64, Mask, concat, decode_block, flat
 from millstream.ops.keys import key_arrays
 from millstream.ops.progress import END
 from millstream.ops.spans import NOTHING_CLOSED
-from millstream.ops.updates import Publication, both_hashes
+from millstream.ops.updates import NEVER, Publication, both_hashes
 from millstream.state.manifests import Manifest
 
 _ROW = "row."  # before the names of a row's own columns
@@ -175,7 +175,7 @@ class Rows:
         hashes, checks = both_hashes(key_arrays(pa.table(columns), names))
         marks = {
             "shard": pa.array((hashes % np.uint64(batch.shards)).astype(np.int32)),
-            "pane": pa.array(chunk.ts),
+            "time": pa.array(chunk.ts),
             "hash": pa.array(hashes),
             "check": pa.array(checks),
             "src": pa.array(np.full(len(chunk), chunk.src, np.int64)),
@@ -196,7 +196,7 @@ class Rows:
 
 def _in_order(rows: pa.Table) -> pa.Table:
     """Rows of equal content together, in the order of time and place."""
-    names = ("pos", "src", "pane", "check", "hash")
+    names = ("pos", "src", "time", "check", "hash")
     order = np.lexsort(tuple(np.asarray(flat(rows.column(name))) for name in names))
     return rows.take(pa.array(order))
 
@@ -209,7 +209,7 @@ class _Keys:
             return np.asarray(flat(rows.column(name)))
 
         self.hashes, self.checks, self.weight = column("hash"), column("check"), column("weight")
-        self.ts, self.record = column("pane"), _mixed(*map(column, ("pane", "src", "pos")))
+        self.ts, self.record = column("time"), _mixed(*map(column, ("time", "src", "pos")))
         first = np.ones(len(rows), np.bool_)
         first[1:] = (np.diff(self.hashes) != 0) | (np.diff(self.checks) != 0)
         self.start = np.flatnonzero(first)
@@ -264,7 +264,7 @@ class _Keys:
         return pa.table(
             {
                 "shard": pa.array(self.shard.astype(np.int32)),
-                "pane": pa.array(np.zeros(len(self.start), np.int64)),
+                "expires": pa.array(np.full(len(self.start), NEVER)),
                 "hash": pa.array(self.hashes[self.start]),
                 "check": pa.array(self.checks[self.start]),
                 "gone": pa.array(self.count[self.end] == 0),

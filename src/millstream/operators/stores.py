@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from millstream.operators.batch import Batch, Control
 from millstream.ops.chunks import concat, flat
 from millstream.ops.keys import key_arrays
-from millstream.ops.updates import UInt64, both_hashes
+from millstream.ops.updates import NEVER, UInt64, both_hashes
 from millstream.state.holdings import Total
 from millstream.state.segments import Segment, read_segments, safe_name, write_segment
 from millstream.state.storage import open_storage
@@ -29,7 +29,8 @@ LARGE = 50_000  # rows of a merged shard that are worth a file of their own
 class Store:
     """The stored segments of one table of a keyed operator, for the shards of this task."""
 
-    ordered = False  # rows of a segment in order of panes, so that a range of them is one slice
+    by = "pane"  # the column whose smallest and largest value a segment is known by
+    ordered = False  # rows of a segment in order of it, so that a range of them is one slice
 
     def __init__(self, owner: str, table: str, batch: Batch, control: Control) -> None:
         self.owner, self.table, self.batch, self.control = owner, table, batch, control
@@ -42,20 +43,20 @@ class Store:
 
     def _read(self, segments: Iterable[Segment]) -> list[pa.Table]:
         """The rows of some segments."""
-        return read_segments(self.root, list(segments), self.batch.files)
+        return read_segments(self.root, list(segments), self.batch.files, self.by)
 
     def total(self) -> Total:
         """What there is in all shards, also in those of other tasks."""
         return self.batch.totals.get(self.owner, {}).get(self.table, Total())
 
     def _between(self, ranges: tuple[tuple[int, int], ...]) -> list[pa.Table]:
-        """Stored rows of the shards of this task whose pane lies in one of some ranges."""
+        """Stored rows of the shards of this task that lie in one of some ranges."""
         tables = []
         for segments in self.stored.values():
             for one in segments:
                 if any(one.low < high and one.high >= low for low, high in ranges):
                     (rows,) = self._read([one])
-                    tables.append(between(rows, ranges, ordered=True))
+                    tables.append(between(rows, self.by, ranges, ordered=True))
         return tables
 
     def _write(self, rows: pa.Table | None, suffix: str = "") -> dict[int, Segment]:
@@ -63,14 +64,14 @@ class Store:
         if rows is None or not len(rows):
             return {}
         if self.ordered:
-            pane = np.asarray(flat(rows.column("pane")))
-            rows = rows.take(pa.array(np.argsort(pane, kind="stable")))
+            by = np.asarray(flat(rows.column(self.by)))
+            rows = rows.take(pa.array(np.argsort(by, kind="stable")))
         name = (
             f"{safe_name(self.owner)}/{safe_name(self.table)}/"
             f"{self.batch.number:08d}-{self.control.part:04d}-"
             f"{self.control.attempt}{suffix}.arrow"
         )
-        file, written = write_segment(self.root, name, rows)
+        file, written = write_segment(self.root, name, rows, self.by)
         self.control.files.append(file)
         return written
 
@@ -130,20 +131,24 @@ class Kept(Store):
         self._report({}, self._write(rows))
 
 
-def between(rows: pa.Table, ranges: tuple[tuple[int, int], ...], ordered: bool) -> pa.Table:
-    pane = np.asarray(flat(rows.column("pane")))
+def between(
+    rows: pa.Table, by: str, ranges: tuple[tuple[int, int], ...], ordered: bool
+) -> pa.Table:
+    """Rows of which a column lies in one of some ranges [low, high)."""
+    at = np.asarray(flat(rows.column(by)))
     if ordered:
-        cuts = [tuple(np.searchsorted(pane, bounds)) for bounds in ranges]
+        cuts = [tuple(np.searchsorted(at, bounds)) for bounds in ranges]
         return pa.concat_tables([rows.slice(low, high - low) for low, high in cuts])
-    inside = np.zeros(len(pane), np.bool_)
+    inside = np.zeros(len(at), np.bool_)
     for low, high in ranges:
-        inside |= (pane >= low) & (pane < high)
+        inside |= (at >= low) & (at < high)
     return rows.filter(pa.array(inside))
 
 
 class Queue(Store):
-    """Rows that wait for a time: `pane` is the time, rows before it are taken out in order."""
+    """Rows that wait for a time; those before it are taken out in order."""
 
+    by = "time"
     ordered = True
 
     def __init__(
@@ -163,9 +168,9 @@ class Queue(Store):
             for one in segments:
                 if one.low < until and one.high >= since:
                     (rows,) = self._read([one])
-                    found.append(between(rows, ((since, until),), ordered=True))
+                    found.append(between(rows, self.by, ((since, until),), ordered=True))
         if self.new is not None:
-            found.append(self.new.filter(pc.less(self.new.column("pane"), until)))
+            found.append(self.new.filter(pc.less(self.new.column("time"), until)))
         found = [rows for rows in found if len(rows)]
         return concat(found) if found else None
 
@@ -177,7 +182,7 @@ class Queue(Store):
     def store(self, until: int, more: pa.Table | None = None) -> int:
         """Keep what is not due, and rows of the same kind made meanwhile; gives the next time."""
         fresh = [] if self.new is None else [self.new]
-        fresh = [rows.filter(pc.greater_equal(rows.column("pane"), until)) for rows in fresh]
+        fresh = [rows.filter(pc.greater_equal(rows.column("time"), until)) for rows in fresh]
         fresh.extend([] if more is None else [more])
         fresh = [rows for rows in fresh if len(rows)]
         kept = {
@@ -186,14 +191,14 @@ class Queue(Store):
         }
         merging = small_ones(kept, sum(map(len, fresh)))
         for rows in self._read(merging):
-            fresh.append(rows.filter(pc.greater_equal(rows.column("pane"), until)))
+            fresh.append(rows.filter(pc.greater_equal(rows.column("time"), until)))
         gone = set(merging)
         left = {shard: [s for s in segments if s not in gone] for shard, segments in kept.items()}
         table = concat(fresh) if fresh else None
         self._report(left, self._write(table))
         first = self._first(left, until)
         if table is not None and len(table):
-            first = min(first, int(pc.min(table.column("pane")).as_py()))
+            first = min(first, int(pc.min(table.column("time")).as_py()))
         return first
 
     def _first(self, kept: dict[str, list[Segment]], until: int) -> int:
@@ -204,17 +209,19 @@ class Queue(Store):
                 first = min(first, one.low)
             elif until < first:
                 (rows,) = self._read([one])
-                panes = np.asarray(flat(rows.column("pane")))
-                first = min(first, int(panes[np.searchsorted(panes, until)]))
+                times = np.asarray(flat(rows.column("time")))
+                first = min(first, int(times[np.searchsorted(times, until)]))
         return first
 
 
 class Table(Store):
     """One row per key, newest wins: a batch reads and writes the keys it touches."""
 
+    by = "expires"
+
     def __init__(self, owner: str, table: str, batch: Batch, control: Control) -> None:
         super().__init__(owner, table, batch, control)
-        self.rows = KeyedTable(self.root, self.stored, batch.files)
+        self.rows = KeyedTable(self.root, self.stored, batch.files, self.by)
         self.fresh: pa.Table | None = None
         self.cleared = False
 
@@ -238,15 +245,14 @@ class Table(Store):
     def put(self, keys: tuple[str, ...], rows: pa.Table) -> None:
         """Rows (one per key, with their shard) that take the place of what is stored."""
         hashes, checks = hashes_of(keys, rows)
-        for name in ("hash", "check", "gone", "pane"):
+        for name in ("hash", "check", "gone", "pane", "expires"):
             if name in rows.column_names:
                 rows = rows.drop_columns([name])
-        zeros = np.zeros(len(rows), np.int64)
         self.put_hashed(
             rows.append_column("hash", pa.array(hashes))
             .append_column("check", pa.array(checks))
-            .append_column("gone", pa.array(zeros.astype(np.bool_)))
-            .append_column("pane", pa.array(zeros))
+            .append_column("gone", pa.array(np.zeros(len(rows), np.bool_)))
+            .append_column("expires", pa.array(np.full(len(rows), NEVER)))
         )
 
     def put_hashed(self, rows: pa.Table) -> None:
@@ -261,8 +267,7 @@ class Table(Store):
     def store(self, gone_by: int | None = None) -> None:
         """Write what was put, together with small segments worth merging.
 
-        gone_by: rows expire, at the time in their column `pane`, and those by then are dropped
-            where that is cheap.
+        gone_by: rows that expire by then are dropped where that is cheap.
         """
         if self.cleared:
             self._report({}, {})
@@ -289,7 +294,7 @@ class Table(Store):
             if merged is None:
                 continue
             if gone_by is not None and not kept[shard]:  # else an older row could come to light
-                alive = pc.greater(merged.column("pane"), gone_by)
+                alive = pc.greater(merged.column("expires"), gone_by)
                 merged = merged if pc.all(alive).as_py() else merged.filter(alive)
             if len(merged) > LARGE:  # a file of its own, so that one at a time is in memory
                 written |= self._write(merged, f"-{shard}")

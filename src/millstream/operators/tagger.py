@@ -23,7 +23,7 @@ from millstream.ops.chunks import Chunk, Mask, concat, decode_block, flat
 from millstream.ops.keys import key_arrays
 from millstream.ops.preparing import null_keys
 from millstream.ops.records import dead_row
-from millstream.ops.updates import Publication, both_hashes
+from millstream.ops.updates import NEVER, Publication, both_hashes
 from millstream.state.manifests import Manifest
 
 _ROW = "row."  # before the names of a record's own columns
@@ -100,12 +100,12 @@ class Tagger:
             found = np.flatnonzero(place >= 0)
             newer[found] = _later(new.take(pa.array(found)), known.take(pa.array(place[found])))
         new, place = new.filter(pa.array(newer)), place[newer]
-        zeros = np.zeros(len(new), np.int64)
-        marks = {"gone": pa.array(zeros.astype(np.bool_)), "pane": pa.array(zeros)}
-        stored = new
-        for name, values in marks.items():
-            stored = stored.append_column(name, values)
-        table.put_hashed(stored)
+        living = pa.array(np.zeros(len(new), np.bool_))
+        table.put_hashed(
+            new.append_column("gone", living).append_column(
+                "expires", pa.array(np.full(len(new), NEVER))
+            )
+        )
         parts = [(new, 1)]
         if known is not None and (place >= 0).any():
             parts.insert(0, (known.take(pa.array(place[place >= 0])), -1))

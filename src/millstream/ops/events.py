@@ -24,7 +24,7 @@ from millstream.ops.updates import UInt64, both_hashes, hashes_of_values, pack_k
 SCHEMA = pa.schema(
     [
         ("shard", pa.int32()),
-        ("pane", pa.int64()),  # when it is applied: the time of the event, unless it is late
+        ("time", pa.int64()),  # when it is applied: the time of the event, unless it is late
         ("to", pa.int8()),  # which updater of the group
         ("hash", pa.uint64()),
         ("check", pa.uint64()),

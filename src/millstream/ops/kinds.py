@@ -134,16 +134,10 @@ def grow(
     job = family.jobs[0]
     rows = panes
     if totals is not None and len(totals):
-        before = totals.select([n for n in panes.column_names if n in totals.column_names])
+        first = pa.array(np.full(len(totals), np.iinfo(np.int64).min))
+        before = totals.append_column("pane", first)
         rows = concat(
-            [
-                before.set_column(
-                    before.schema.get_field_index("pane"),
-                    "pane",
-                    pa.array(np.full(len(before), np.iinfo(np.int64).min)),
-                ),
-                panes,
-            ]
+            [before.select([n for n in panes.column_names if n in before.column_names]), panes]
         )
     codes, uniques = codes_of(family.keys, rows)
     pane = np.asarray(flat(rows.column("pane")))

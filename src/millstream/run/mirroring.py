@@ -34,7 +34,7 @@ from millstream.state.tables import KeyedTable
 
 _ROWS = 4096  # decoded at a time
 _TRIES = 5
-_COLUMNS = ("key", "plain", "gone", "pane", "ts", "batch", "slate")
+_COLUMNS = ("key", "plain", "gone", "expires", "ts", "batch", "slate")
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
@@ -223,7 +223,7 @@ class SlateMirror:
         for segments in stored.values():
             for one in segments:
                 if one.file.rpartition("/")[2].startswith(f"{manifest.batch:08d}-"):
-                    (rows,) = read_segments(self.root, [one], manifest.files)
+                    (rows,) = read_segments(self.root, [one], manifest.files, "expires")
                     yield rows.filter(pc.equal(rows.column("batch"), manifest.batch))
 
     def _expired(self, before: Manifest, manifest: Manifest) -> Iterator[Entry]:
@@ -237,9 +237,9 @@ class SlateMirror:
             for one in segments:
                 if one.low > until or one.high <= since:
                     continue
-                (rows,) = read_segments(self.root, [one], before.files)
-                pane = np.asarray(flat(rows.column("pane")))
-                rows = rows.filter(pa.array((pane > since) & (pane <= until)))
+                (rows,) = read_segments(self.root, [one], before.files, "expires")
+                expires = np.asarray(flat(rows.column("expires")))
+                rows = rows.filter(pa.array((expires > since) & (expires <= until)))
                 if not len(rows):
                     continue
                 hashes = np.asarray(flat(rows.column("hash")))
@@ -247,7 +247,7 @@ class SlateMirror:
                 place, found = now.find(np.full(len(rows), int(shard)), hashes, checks)
                 alive = np.zeros(len(rows), np.bool_)
                 if found is not None:
-                    ends = np.asarray(flat(found.column("pane")))
+                    ends = np.asarray(flat(found.column("expires")))
                     alive = (place >= 0) & (ends[np.maximum(place, 0)] > until)
                 for row in rows.filter(pa.array(~alive)).select(["key", "plain"]).to_pylist():
                     yield Entry(self.mirror.key(as_text(row["key"], row["plain"])), None)

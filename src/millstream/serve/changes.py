@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.serve.keys import value_of
-from millstream.serve.shelves import Bools, Int64, Shelf, UInt64
+from millstream.serve.shelves import Bools, Int64, Shelf
 from millstream.serve.slates import Snapshot, Updater
 
 
@@ -114,17 +114,17 @@ def _suspects(
     for at, shelf in enumerate(older):
         if not expiring[at]:
             continue
-        suspect = shelf.pane <= now
+        suspect = shelf.expires <= now
         if merged is not None:
             suspect |= ~np.isin(shelf.hash, kept)
-        rows = np.flatnonzero(suspect & (shelf.pane > then) & ~shelf.gone)
+        rows = np.flatnonzero(suspect & (shelf.expires > then) & ~shelf.gone)
         yield shelf, _newest(shelf, rows, older[at + 1 :])
 
 
 def _newest(shelf: Shelf, rows: Int64, later: list[Shelf]) -> Int64:
     """Those rows whose keys no later shelf has."""
     for other in later:
-        rows = rows[_places(other, shelf.hash[rows], shelf.check[rows]) < 0]
+        rows = rows[other.find_all(shelf.hash[rows], shelf.check[rows]) < 0]
     return rows
 
 
@@ -132,14 +132,14 @@ def _lived(shelves: list[Shelf], shelf: Shelf, rows: Int64, at: int) -> Bools:
     """Which rows' keys had a living slate, in shelves from the oldest to the newest."""
     lived = np.zeros(len(rows), np.bool_)
     for other in shelves:
-        places = _places(other, shelf.hash[rows], shelf.check[rows])
+        places = other.find_all(shelf.hash[rows], shelf.check[rows])
         there = places >= 0
         lived[there] = _living(other, places[there], at)
     return lived
 
 
 def _living(shelf: Shelf, rows: Int64, now: int) -> Bools:
-    lives: Bools = (shelf.pane[rows] > now) & ~shelf.gone[rows]
+    lives: Bools = (shelf.expires[rows] > now) & ~shelf.gone[rows]
     return lives
 
 
@@ -147,21 +147,6 @@ def _among(several: Rows, shelf: Shelf, rows: Int64) -> Bools:
     """Which rows' keys are among other rows."""
     among = np.zeros(len(rows), np.bool_)
     for other, some in several:
-        places = _places(other, shelf.hash[rows], shelf.check[rows])
+        places = other.find_all(shelf.hash[rows], shelf.check[rows])
         among |= (places >= 0) & np.isin(places, some)
     return among
-
-
-def _places(shelf: Shelf, hashes: UInt64, checks: UInt64) -> Int64:
-    """The row of each key in a shelf, or -1."""
-    found = np.full(len(hashes), -1, np.int64)
-    at = shelf.hash.searchsorted(hashes)
-    open_ones = np.arange(len(hashes))
-    while len(open_ones):
-        open_ones = open_ones[at[open_ones] < len(shelf.hash)]
-        open_ones = open_ones[shelf.hash[at[open_ones]] == hashes[open_ones]]
-        hit = shelf.check[at[open_ones]] == checks[open_ones]
-        found[open_ones[hit]] = at[open_ones[hit]]
-        open_ones = open_ones[~hit]
-        at[open_ones] += 1  # two keys share their first hash
-    return found

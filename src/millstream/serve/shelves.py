@@ -16,23 +16,22 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import CheckpointError
-from millstream.state.segments import Segment, SegmentFile, map_segment
+from millstream.state.segments import Segment, SegmentFile, map_segment, renamed
 from millstream.state.storage import Storage
+from millstream.state.tables import Hashed
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
-UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-class Shelf:
+class Shelf(Hashed):
     """The rows of one segment, sorted by hash."""
 
     def __init__(self, file: OpenFile, rows: pa.RecordBatch) -> None:
         self.file = file  # keeps it mapped
         self.rows = rows
-        self.hash: UInt64 = _numbers(rows, "hash")
-        self.check: UInt64 = _numbers(rows, "check")
-        self.pane: Int64 = _numbers(rows, "pane")  # when a slate expires
+        super().__init__(_numbers(rows, "hash"), _numbers(rows, "check"))
+        self.expires: Int64 = _numbers(rows, "expires")
         self.key = rows.column("key")
         self._gone = rows.column("gone")
         self._plain = rows.column("plain")
@@ -50,18 +49,9 @@ class Shelf:
         found: Int64 = _numbers(self.rows, "batch")
         return found
 
-    def find(self, wanted: np.uint64, check: np.uint64) -> int:
-        """The row of a key, or -1. Both must be NumPy's: a plain int would convert the column."""
-        at = int(self.hash.searchsorted(wanted))
-        while at < len(self.hash) and self.hash[at] == wanted:
-            if self.check[at] == check:
-                return at
-            at += 1  # two keys share their first hash
-        return -1
-
     def living(self, row: int, now: int) -> bool:
         """Whether a row is a slate that has not expired."""
-        return int(self.pane[row]) > now and not self._gone[row].as_py()
+        return int(self.expires[row]) > now and not self._gone[row].as_py()
 
     def text(self, row: int) -> str:
         """The key as people write it."""
@@ -99,7 +89,9 @@ class OpenFile:
         if found is None:
             if index >= self._reader.num_record_batches:
                 raise CheckpointError(f"a state segment has no part {index}; it is damaged")
-            found = self._shelves[index] = Shelf(self, self._reader.get_batch(index))
+            found = self._shelves[index] = Shelf(
+                self, renamed(self._reader.get_batch(index), "expires")
+            )
         return found
 
 

@@ -274,7 +274,7 @@ class Snapshot:
             rows = newest([pa.Table.from_batches([self.shelf(one).rows]) for one in segments])
             if rows is not None:
                 living = pc.and_(
-                    pc.invert(rows.column("gone")), pc.greater(rows.column("pane"), now)
+                    pc.invert(rows.column("gone")), pc.greater(rows.column("expires"), now)
                 )
                 yield rows.filter(living).select(["key", "plain", "ts", "batch", "slate"])
 

@@ -23,8 +23,8 @@ from millstream.state.segments import Segment, SegmentFile, safe_name
 from millstream.state.storage import Storage
 from millstream.state.values import Count, Firing, Int64, Number, Pair, Print, Seconds
 
-FORMAT = 2
-_READ = (1, 2)  # 1: no `previous`, and outputs with whole paths
+FORMAT = 3
+_READ = (1, 2, 3)  # 1: no `previous`, and outputs with whole paths; 2: see `segments.renamed`
 STAGING = ".millstream"  # the folder of a sink's directory for what is not published yet
 _NAME = re.compile(r"([0-9]{1,18})\.json", re.ASCII)
 _STAGED = re.compile(

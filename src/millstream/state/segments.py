@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -21,6 +22,9 @@ from millstream.state.storage import Storage
 from millstream.state.values import Count, Int64
 
 _LONGEST_NAME = 120
+_BEFORE = "pane"  # what every column was called that segments are known by
+
+T = TypeVar("T", pa.Table, pa.RecordBatch)
 
 
 class Missing(CheckpointError):
@@ -28,12 +32,15 @@ class Missing(CheckpointError):
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """Where the rows of one shard lie: a record batch of a file, and the panes they span."""
+    """Where the rows of one shard lie: a record batch of a file, and what they span.
+
+    That is a column of their own: panes, times they wait for, or times at which they expire.
+    """
 
     file: str
     index: Count
     rows: Count
-    low: Int64  # the smallest and largest pane
+    low: Int64  # the smallest and largest value of that column
     high: Int64
 
 
@@ -46,9 +53,12 @@ class SegmentFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 def write_segment(
-    root: Storage, name: str, table: pa.Table
+    root: Storage, name: str, table: pa.Table, by: str = "pane"
 ) -> tuple[SegmentFile, dict[int, Segment]]:
-    """Write rows (with columns `shard` and `pane`) as one file, a record batch per shard."""
+    """Write rows (with a column `shard`) as one file, a record batch per shard.
+
+    by: the column whose smallest and largest value each segment is known by.
+    """
     shard = np.asarray(table.column("shard").combine_chunks())
     if (np.diff(shard) < 0).any():
         order = np.argsort(shard, kind="stable")
@@ -60,7 +70,7 @@ def write_segment(
     stops = [*bounds.tolist(), len(shard)]
     sink = pa.BufferOutputStream()
     segments = {}
-    panes = np.asarray(table.column("pane").combine_chunks())
+    spans = np.asarray(table.column(by).combine_chunks())
     with pa.ipc.new_file(sink, table.schema) as writer:
         for index, (start, stop) in enumerate(zip(starts, stops, strict=True)):
             batches = table.slice(start, stop - start).combine_chunks().to_batches()
@@ -70,7 +80,7 @@ def write_segment(
                     "with more shards"
                 )
             writer.write_batch(batches[0])
-            low, high = int(panes[start:stop].min()), int(panes[start:stop].max())
+            low, high = int(spans[start:stop].min()), int(spans[start:stop].max())
             segments[int(shard[start])] = Segment(name, index, stop - start, low, high)
     data = sink.getvalue()
     root.put(name, data)
@@ -103,9 +113,12 @@ def time_of(segments: list[Segment], since: int, rows: int) -> int | None:
 
 
 def read_segments(
-    root: Storage, segments: Iterable[Segment], files: dict[str, SegmentFile]
+    root: Storage, segments: Iterable[Segment], files: dict[str, SegmentFile], by: str = "pane"
 ) -> list[pa.Table]:
-    """The rows of these segments, memory-mapped; a damaged file is refused by name."""
+    """The rows of these segments, memory-mapped; a damaged file is refused by name.
+
+    by: what `write_segment` knew them by; the version before called it `pane` whatever it was.
+    """
     by_file: dict[str, list[Segment]] = {}
     for segment in segments:
         by_file.setdefault(segment.file, []).append(segment)
@@ -113,8 +126,17 @@ def read_segments(
     for name, several in by_file.items():
         reader = _open(root, name, files[name].size, files[name].checksum)
         several.sort(key=lambda segment: segment.index)
-        tables.append(pa.Table.from_batches([_rows_of(reader, one, root) for one in several]))
+        rows = pa.Table.from_batches([_rows_of(reader, one, root) for one in several])
+        tables.append(renamed(rows, by))
     return tables
+
+
+def renamed(rows: T, by: str) -> T:
+    """Rows of the version before with the name their column has by now."""
+    names = rows.schema.names
+    if by in names or _BEFORE not in names:
+        return rows
+    return rows.rename_columns([by if name == _BEFORE else name for name in names])
 
 
 def _rows_of(

@@ -28,20 +28,54 @@ MOST_SEGMENTS = 12
 _RATIO = 2
 
 
+class Hashed:
+    """The keys of rows that are sorted by hash: where each is, for one key or for many.
+
+    Two hashes of 64 bits name a key: one for the search, one to be sure.
+    """
+
+    def __init__(self, hashes: UInt64, checks: UInt64) -> None:
+        self.hash, self.check = hashes, checks
+
+    def find(self, wanted: np.uint64, check: np.uint64) -> int:
+        """The row of a key, or -1. Both must be NumPy's: a plain int would convert the column."""
+        at = int(self.hash.searchsorted(wanted))
+        while at < len(self.hash) and self.hash[at] == wanted:
+            if self.check[at] == check:
+                return at
+            at += 1  # two keys share their first hash
+        return -1
+
+    def find_all(self, hashes: UInt64, checks: UInt64) -> Int64:
+        """The same for many keys."""
+        at = self.hash.searchsorted(hashes)
+        found = np.full(len(hashes), -1, np.int64)
+        left = np.arange(len(hashes))
+        while len(left):  # a second round only if two keys share their first hash
+            left = left[at[left] < len(self.hash)]
+            left = left[self.hash[at[left]] == hashes[left]]
+            same = self.check[at[left]] == checks[left]
+            found[left[same]] = at[left[same]]
+            left = left[~same]
+            at[left] += 1
+        return found
+
+
 class KeyedTable:
     """The stored rows of some shards. Rows have columns hash, check, gone, and what they hold."""
 
     def __init__(
-        self, root: Storage, stored: dict[str, list[Segment]], files: dict[str, SegmentFile]
+        self,
+        root: Storage,
+        stored: dict[str, list[Segment]],
+        files: dict[str, SegmentFile],
+        by: str = "expires",
     ) -> None:
-        self.root, self.stored, self.files = root, stored, files
+        self.root, self.stored, self.files, self.by = root, stored, files, by
         self._opened: dict[tuple[str, int], pa.Table] = {}
 
     def find(self, shard: Int64, hashes: UInt64, checks: UInt64) -> tuple[Int64, pa.Table | None]:
-        """Per wanted key the row of the result that holds it (-1: none), and the rows found.
-
-        Two hashes of 64 bits name a key: one for the search, one to be sure.
-        """
+        """Per wanted key the row of the result that holds it (-1: none), and the rows found."""
         place = np.full(len(hashes), -1, np.int64)
         found: list[pa.Table] = []
         count = 0
@@ -51,7 +85,7 @@ class KeyedTable:
                 if not len(wanted):
                     break
                 rows = self._rows(segment)
-                at = _search(rows, hashes[wanted], checks[wanted])
+                at = _keys_of(rows).find_all(hashes[wanted], checks[wanted])
                 hit = at >= 0
                 if hit.any():
                     place[wanted[hit]] = count + np.arange(int(hit.sum()))
@@ -116,7 +150,7 @@ class KeyedTable:
         """The rows of one segment; opened once, however many keys are looked up."""
         known = (segment.file, segment.index)
         if known not in self._opened:
-            (self._opened[known],) = read_segments(self.root, [segment], self.files)
+            (self._opened[known],) = read_segments(self.root, [segment], self.files, self.by)
         return self._opened[known]
 
 
@@ -134,19 +168,5 @@ def newest(tables: list[pa.Table]) -> pa.Table | None:
     return table.take(pa.array(order[last]))
 
 
-def _search(rows: pa.Table, hashes: UInt64, checks: UInt64) -> Int64:
-    """The row of each wanted key in one segment, or -1."""
-    stored = np.asarray(rows.column("hash").combine_chunks())
-    stored_checks = np.asarray(rows.column("check").combine_chunks())
-    at = np.searchsorted(stored, hashes)
-    found = np.full(len(hashes), -1, np.int64)
-    left = np.arange(len(hashes))
-    while len(left):  # a second round only if two keys share their first hash
-        inside = at[left] < len(stored)
-        left = left[inside]
-        left = left[stored[at[left]] == hashes[left]]
-        same = stored_checks[at[left]] == checks[left]
-        found[left[same]] = at[left[same]]
-        left = left[~same]
-        at[left] += 1
-    return found
+def _keys_of(rows: pa.Table) -> Hashed:
+    return Hashed(*(np.asarray(rows.column(name).combine_chunks()) for name in ("hash", "check")))

@@ -256,7 +256,7 @@ class Driver:
         found: dict[Any, Any] = {}
         for table in KeyedTable(self.engine.checkpoint.state, stored, manifest.files).scan():
             for row in table.to_pylist():
-                if row["pane"] > now:
+                if row["expires"] > now:
                     key = row["key"] if row["plain"] else msgspec.json.decode(row["key"])
                     found[as_key(key)] = node.job.codec.decode(row["slate"])
         return found

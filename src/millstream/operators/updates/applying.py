@@ -85,7 +85,7 @@ def _by_key(member: Member, ready: pa.Table | None) -> None:
         for key, shard, name in zip(keys, shards, packed, strict=True):
             if key not in member.cells:
                 member.cells[key] = (Cell(name, *key), shard)
-        columns = [flat(rows.column(name)).to_pylist() for name in ("pane", "src", "pos", "value")]
+        columns = [flat(rows.column(name)).to_pylist() for name in ("time", "src", "pos", "value")]
         items = list(zip(*columns, behind(rows), strict=True))
     member.load()
     stops = [*starts[1:], len(items)]
@@ -116,7 +116,7 @@ def _merge(member: Member, ready: pa.Table | None) -> None:
     """Partial slates, built where records were read, into those that are stored."""
     if ready is None:
         return
-    names = ("hash", "check", "key", "shard", "pane", "value")
+    names = ("hash", "check", "key", "shard", "time", "value")
     rows = list(
         zip(*(flat(in_order(ready).column(name)).to_pylist() for name in names), strict=True)
     )
@@ -159,7 +159,7 @@ def _time_rows(times: list[tuple[int, Cell]], member: Member) -> pa.Table | None
             "shard": pa.array(
                 [member.cells[cell.hash, cell.check][1] for cell in cells], pa.int32()
             ),
-            "pane": pa.array([at for at, _, _ in unique], pa.int64()),
+            "time": pa.array([at for at, _, _ in unique], pa.int64()),
             "hash": pa.array([cell.hash for cell in cells], pa.uint64()),
             "check": pa.array([cell.check for cell in cells], pa.uint64()),
             "key": pa.array([cell.packed for cell in cells], pa.binary()),

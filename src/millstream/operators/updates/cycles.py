@@ -167,7 +167,7 @@ class _Cycle:
 
 def _events(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
     """Events that are due, as they were stored."""
-    names = ("to", "pane", "src", "pos", "hash", "check", "key", "value", "hops")
+    names = ("to", "time", "src", "pos", "hash", "check", "key", "value", "hops")
     columns = (flat(rows.column(name)).to_pylist() for name in names)
     return zip(*columns, behind(rows), strict=True)
 
@@ -178,7 +178,7 @@ def event_rows(items: list[Item]) -> pa.Table | None:
         return None
     columns: dict[str, list[Any]] = {
         "shard": [0] * len(items),
-        "pane": [item.us for item in items],
+        "time": [item.us for item in items],
         "to": [item.to for item in items],
         "hash": [item.cell.hash for item in items],
         "check": [item.cell.check for item in items],

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.operators.stores import Queue
 from millstream.operators.updates.slates import Slates
@@ -55,7 +56,7 @@ class Member:
         found: dict[tuple[int, int], list[int]] = {}
         if rows is None:
             return found
-        names = ("hash", "check", "key", "shard", "pane")
+        names = ("hash", "check", "key", "shard", "time")
         for key_hash, check, packed, shard, at in zip(
             *(flat(rows.column(name)).to_pylist() for name in names), strict=True
         ):
@@ -92,7 +93,7 @@ def member_of(work: Work, job: UpdateJob) -> Member:
 
 def in_order(rows: pa.Table) -> pa.Table:
     """Events by key, and of one key in the order in which they are applied."""
-    names = ("pos", "src", "pane", "check", "hash")
+    names = ("pos", "src", "time", "check", "hash")
     order = np.lexsort(tuple(np.asarray(flat(rows.column(name))) for name in names))
     return rows.take(pa.array(order))
 
@@ -101,5 +102,5 @@ def behind(rows: pa.Table) -> list[int]:
     """Of late events how much earlier than when applied their time is, else 0."""
     if "behind" not in rows.column_names:  # waiting since an older version
         return [0] * len(rows)
-    found: list[int] = flat(rows.column("behind")).to_pylist()
+    found: list[int] = pc.fill_null(flat(rows.column("behind")), 0).to_pylist()  # beside newer ones
     return found

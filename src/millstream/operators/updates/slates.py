@@ -31,7 +31,7 @@ class Slates(Table):
             return
         data = flat(found.column("slate")).to_pylist()
         ts = flat(found.column("ts")).to_pylist()
-        expires = flat(found.column("pane")).to_pylist()
+        expires = flat(found.column("expires")).to_pylist()
         for cell, at in zip(cells, place.tolist(), strict=True):
             if at >= 0:
                 cell.load(data[at], ts[at], expires[at])
@@ -46,7 +46,7 @@ class Slates(Table):
             pa.table(
                 {
                     "shard": pa.array([shard for _, shard in cells], pa.int32()),
-                    "pane": pa.array(expires, pa.int64()),
+                    "expires": pa.array(expires, pa.int64()),
                     "hash": pa.array([cell.hash for cell, _ in cells], pa.uint64()),
                     "check": pa.array([cell.check for cell, _ in cells], pa.uint64()),
                     "gone": pa.array([cell.gone for cell, _ in cells], pa.bool_()),

@@ -86,7 +86,7 @@ class Bag(Store):
     def rows_in(self, *ranges: tuple[int, int]) -> pa.Table | None:
         """New and stored panes that lie in one of some ranges [low, high), merged."""
         ranges = _apart(ranges)
-        tables = [] if self.new is None else [between(self.new, ranges, ordered=False)]
+        tables = [] if self.new is None else [between(self.new, self.by, ranges, ordered=False)]
         tables = [table for table in (*tables, *self._between(ranges)) if len(table)]
         return merge_panes(self.family, concat(tables)) if tables else None
 

@@ -26,6 +26,8 @@ _HASHED = ("hash", "check", "gone")
 class Remembered(Table):
     """What one window of a family has emitted, in the shards of this task."""
 
+    by = "pane"  # results do not expire, they are forgotten
+
     def __init__(self, work: Work, job: str) -> None:
         owner, batch = work.family.name, work.batch
         if any(batch.segments.get(owner, {}).get(f"emitted {job}", {}).values()):
