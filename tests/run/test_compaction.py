@@ -24,14 +24,14 @@ class Counts:
         self.read = self.written = 0
         read, write = stores.read_segments, stores.write_segment
 
-        def counting_read(root: Path, segments: Iterable[Segment], files: Any) -> Any:
+        def counting_read(root: Path, segments: Iterable[Segment], *rest: Any) -> Any:
             segments = list(segments)
             self.read += sum(segment.rows for segment in segments)
-            return read(root, segments, files)
+            return read(root, segments, *rest)
 
-        def counting_write(root: Path, name: str, table: Any) -> Any:
+        def counting_write(root: Path, name: str, table: Any, *rest: Any) -> Any:
             self.written += len(table)
-            return write(root, name, table)
+            return write(root, name, table, *rest)
 
         patch.setattr(stores, "read_segments", counting_read)
         patch.setattr(stores, "write_segment", counting_write)
