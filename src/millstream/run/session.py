@@ -26,6 +26,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
 from millstream.errors import ConfigError
+from millstream.run.archive import archive_options
 from millstream.run.processes import kill_session, starting_spark
 from millstream.settings import Settings
 
@@ -156,6 +157,7 @@ def close_session(context: SparkContext) -> None:
     """Stop a context that was started here; how its workers part with it is nobody's concern."""
     _said.shown = False
     logging.getLogger().addFilter(_parting)
+    _close_accumulators(context)
     try:
         context.stop()
     except Exception:  # its JVM is gone: what is left of it here must not be found by the next run
@@ -164,10 +166,21 @@ def close_session(context: SparkContext) -> None:
     _forget_directories(context)
 
 
-def end_java(*, kill: bool = False) -> None:
+def _close_accumulators(context: SparkContext) -> None:
+    """Let go of a server we do not use, aside: it takes most of a second to notice that."""
+    server = getattr(context, "_accumulatorServer", None)
+    if server is None:
+        return
+    context._accumulatorServer = None  # type: ignore[assignment]
+    if isinstance(server.server_address, str):
+        Path(server.server_address).unlink(missing_ok=True)
+    threading.Thread(target=server.shutdown, name="spark-accumulators", daemon=True).start()
+
+
+def end_java(*, kill: bool = False, seconds: float = 10) -> None:
     """End the JVM this process started, and with it all Python workers; waits until it is gone.
 
-    `kill`: at once, whatever they do.
+    `kill`: at once, whatever they do; else it has so many seconds.
     """
     _said.shown = _said.shown and not kill  # workers complain when their JVM is gone
     process = getattr(SparkContext._gateway, "proc", None)
@@ -180,7 +193,7 @@ def end_java(*, kill: bool = False) -> None:
     if kill:
         kill_session(process.pid)
     try:
-        process.wait(timeout=10)
+        process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
         kill_session(process.pid)
         process.wait(timeout=10)
@@ -265,7 +278,8 @@ def _configuration(flow: str, settings: Settings) -> SparkConf:
         **settings.spark,
     }
     given = properties.get("spark.driver.extraJavaOptions", "")
-    properties["spark.driver.extraJavaOptions"] = f"{_JVM_OPTIONS} {given}".strip()
+    options = (_JVM_OPTIONS, archive_options(given), given)
+    properties["spark.driver.extraJavaOptions"] = " ".join(filter(None, options))
     return SparkConf().setAll(list(properties.items()))
 
 
