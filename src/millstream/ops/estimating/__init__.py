@@ -1,0 +1,6 @@
+"""Estimates of a whole input from blocks of it in random order: pure NumPy, for early answers.
+
+In reading order: `moments` is what is kept of the blocks read, `estimates` makes values and bounds
+of that, with `intervals` (how wide, and what that promises), `sparse` (groups in few blocks) and
+`unseen` (groups in none).
+"""

@@ -1,0 +1,192 @@
+"""Estimates of aggregates over a whole input from some of its blocks, with lower and upper bounds.
+
+Blocks are clusters of records and are drawn at random, so what varies is the block and not the
+record: records of one block may be as alike as they please. Totals are estimated by the ratio to
+the size of blocks, which is known for all of them, means and variances as ratios of totals
+(Cochran, Sampling Techniques, 6 and 9A), with the variance of what is left of each block after the
+ratio is taken out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from millstream.ops.estimating.intervals import ANYTIME, free_draws, radius, stretched
+from millstream.ops.estimating.moments import COUNT, SIZE, SQUARES, TOTAL, Blocks, Moments
+from millstream.ops.estimating.sparse import sparse_total
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+LEAST_BLOCKS = 10  # read, before any bound is given
+LEAST_PRESENT = 20  # with a group in them, before its blocks say how much they differ
+LEAST_SPREAD = 40  # the same for how much variances do
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """A value for every group with its bounds; NaN where there is none yet."""
+
+    value: Floats
+    lower: Floats
+    upper: Floats
+
+    def shifted(self, by: Floats | float) -> Estimates:
+        """All of it moved."""
+        return Estimates(self.value + by, self.lower + by, self.upper + by)
+
+    def root(self) -> Estimates:
+        """The square root of all of it."""
+        with np.errstate(invalid="ignore"):
+            return Estimates(np.sqrt(self.value), np.sqrt(self.lower), np.sqrt(self.upper))
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """How sure bounds are to be, in which sense, and at which look at the data this is."""
+
+    share: float = 0.95
+    promise: str = ANYTIME
+    look: int = 1
+
+    @property
+    def risk(self) -> float:
+        """What may go wrong."""
+        return 1 - self.share
+
+    @property
+    def spent(self) -> float:
+        """The risk of one look, where only the sum over all looks is known to hold together."""
+        return self.risk / (self.look * (self.look + 1)) if self.promise == ANYTIME else self.risk
+
+
+def total(moments: Moments, factor: str, blocks: Blocks, sure: Confidence) -> Estimates:
+    """A sum or a count over the whole input."""
+    seen = moments.total(factor)
+    ratio = seen / blocks.sums[1]
+    found = _ratio(moments, {factor: np.ones_like(seen), SIZE: -ratio}, blocks, sure)
+    mean_size = blocks.size / blocks.count
+    scale = blocks.count * mean_size / (blocks.sums[1] / blocks.read)
+    value = ratio * blocks.size
+    lower, upper = value - scale * found.below, value + scale * found.above
+    rare = moments.present < min(LEAST_PRESENT, blocks.read / 2)
+    if rare.any():
+        few = sparse_total(moments, factor, blocks, sure.spent)
+        lower = np.where(rare, few[0], lower)
+        upper = np.where(rare, few[1], upper)
+    # What was read is there; the rest cannot be less than nothing if nothing was so far.
+    grows = ~moments.negative(factor)
+    lower = np.where(grows, np.maximum(lower, seen), lower)
+    return _settled(Estimates(value, lower, upper), blocks)
+
+
+def mean(moments: Moments, blocks: Blocks, sure: Confidence) -> Estimates:
+    """The mean of the values of a group."""
+    n, seen = moments.total(COUNT), moments.total(TOTAL)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = seen / n
+    weights = {TOTAL: np.ones_like(n), COUNT: -np.nan_to_num(value)}
+    return _around(value, n, moments, weights, blocks, sure)
+
+
+def variance(moments: Moments, blocks: Blocks, sure: Confidence) -> Estimates:
+    """The sample variance of the values of a group."""
+    n, seen, squares = (moments.total(one) for one in (COUNT, TOTAL, SQUARES))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        middle = np.nan_to_num(seen / n)
+        about = np.maximum(squares - middle * seen, 0.0)
+        value = np.where(n > 1, about / (n - 1), np.nan)
+        spread = np.nan_to_num(about / n)
+    # The squared distances from the mean, less the variance, of each block: what a change of the
+    # mean does to them cancels (linearisation).
+    weights = {SQUARES: np.ones_like(n), TOTAL: -2 * middle, COUNT: middle * middle - spread}
+    found = _around(value, n, moments, weights, blocks, sure, LEAST_SPREAD)
+    # Variances vary in proportion to themselves: bounds of their logarithm, to the second order.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        down, up = (np.nan_to_num(np.abs(b / value - 1)) for b in (found.lower, found.upper))
+        lower, upper = value / (1 + down + down**2 / 2), value * (1 + up + up**2 / 2)
+    unknown = np.isnan(found.upper)
+    lower, upper = (np.where(unknown, np.nan, bound) for bound in (lower, upper))
+    return Estimates(value, lower, upper)
+
+
+@dataclass(frozen=True)
+class _Radii:
+    """How far bounds are below and above, per block."""
+
+    below: Floats
+    above: Floats
+
+
+def _around(
+    value: Floats,
+    n: Floats,
+    moments: Moments,
+    weights: dict[str, Floats],
+    blocks: Blocks,
+    sure: Confidence,
+    least: int = LEAST_PRESENT,
+) -> Estimates:
+    """Bounds of a ratio of two totals, both over the group."""
+    found = _ratio(moments, weights, blocks, sure, least)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        per_value = blocks.read / n
+        lower, upper = value - found.below * per_value, value + found.above * per_value
+    none = ~np.isfinite(value)
+    lower, upper = (np.where(none, np.nan, bound) for bound in (lower, upper))
+    return _settled(Estimates(value, lower, upper), blocks)
+
+
+def _ratio(
+    moments: Moments,
+    weights: dict[str, Floats],
+    blocks: Blocks,
+    sure: Confidence,
+    least: int = 0,
+) -> _Radii:
+    """How far the mean of what is left of blocks may be from nothing.
+
+    least: so many blocks with the group there must be, and those without it say nothing.
+    """
+    read = blocks.read
+    square = np.maximum(moments.squares(weights, blocks), 0.0)
+    deviation = np.sqrt(square / max(read - 1, 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        skew = moments.cubes(weights, blocks) / read / deviation**3
+    skew = np.where(np.isfinite(skew), skew, 0.0)
+    # What a long tail leaves of the degrees of freedom of a variance (Satterthwaite 1946): the
+    # fourth moment is at least as large as the third says (Pearson 1916).
+    with np.errstate(divide="ignore"):
+        freedom = np.minimum(read - 1.0, 2 * read / skew**2)
+    if least:
+        freedom = np.minimum(freedom, moments.present - 1.0)
+    wide = radius(sure.promise, sure.risk, read, blocks.count, freedom)
+    if read < blocks.count:
+        wide = np.where(moments.present < least, np.inf, wide)
+    draws = np.sqrt(free_draws(read, blocks.count))
+    if not np.isfinite(draws):
+        return _Radii(np.zeros_like(wide), np.zeros_like(wide))
+    times = wide * draws  # in standard errors of the mean
+    long = stretched(times, skew, read)
+    with np.errstate(invalid="ignore"):  # no difference between blocks, and too few of them
+        below, above = (
+            np.where(np.isinf(wide), np.inf, deviation * np.where(skew * side > 0, long, times))
+            / draws
+            for side in (-1, 1)
+        )
+    return _Radii(below, above)
+
+
+def _settled(found: Estimates, blocks: Blocks) -> Estimates:
+    """Bounds that say nothing yet are left out; once all is read, there is nothing to bound."""
+    if blocks.read >= blocks.count:
+        return Estimates(found.value, found.value, found.value)
+    if blocks.read < LEAST_BLOCKS:
+        none = np.full(len(found.value), np.nan)
+        return Estimates(found.value, none, none)
+    lower, upper = (
+        np.where(np.isfinite(bound), bound, np.nan) for bound in (found.lower, found.upper)
+    )
+    return Estimates(found.value, lower, upper)

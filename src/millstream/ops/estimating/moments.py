@@ -1,0 +1,132 @@
+"""What estimators keep of the blocks read so far: sums of products over blocks, per group.
+
+A block gives every group a few numbers: how many values, their total, the total of their squares.
+All that an interval needs of them are the sums of their products with up to three factors, so that
+what is kept grows with the groups and not with the blocks. A block without a group gives it zeros,
+which add nothing; only the sizes of blocks count for all groups alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import combinations_with_replacement
+from math import factorial
+from typing import Any
+
+import numpy as np
+
+from millstream.ops.chunks import Int64
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Product = tuple[str, ...]  # the factors, in order
+
+SIZE = "size"  # of a block: bytes or rows, known before it is read
+COUNT, TOTAL, SQUARES = "count", "total", "squares"  # of the values of a group in a block
+_DEGREE = 3
+
+
+def products(factors: tuple[str, ...]) -> list[Product]:
+    """All products of up to three of these that are not of sizes alone."""
+    return [
+        product
+        for degree in range(1, _DEGREE + 1)
+        for product in combinations_with_replacement(sorted(factors), degree)
+        if set(product) != {SIZE}
+    ]
+
+
+@dataclass
+class Blocks:
+    """The blocks of an input: how many there are, and what was read of them."""
+
+    count: int  # of all
+    size: float  # of all together
+    read: int = 0
+    sums: Floats = field(default_factory=lambda: np.zeros(_DEGREE + 1))  # of powers of their sizes
+
+    def add(self, sizes: Floats) -> None:
+        """Blocks were read."""
+        self.read += len(sizes)
+        self.sums = self.sums + np.array([(sizes**power).sum() for power in range(_DEGREE + 1)])
+
+    @property
+    def share(self) -> float:
+        """The share of the blocks that was read."""
+        return self.read / self.count if self.count else 1.0
+
+    @property
+    def progress(self) -> float:
+        """The share of the input that was read."""
+        return float(self.sums[1] / self.size) if self.size else 1.0
+
+
+class Moments:
+    """Sums of products over blocks for every group; groups are numbered as they come."""
+
+    def __init__(self, factors: tuple[str, ...]) -> None:
+        self.factors = tuple(sorted(factors))
+        self.products = products(self.factors)
+        self._at = {product: index for index, product in enumerate(self.products)}
+        self._sums: Floats = np.zeros((len(self.products), 0))
+        self._present: Int64 = np.zeros(0, np.int64)
+        self._most: Floats = np.zeros((len(self.factors), 0))
+        self._least: Floats = np.zeros((len(self.factors), 0))
+
+    def add(self, groups: Int64, values: Mapping[str, Floats], count: int) -> None:
+        """One row for every block and group in it; there are `count` groups so far."""
+        self._grow(count)
+        for index, product in enumerate(self.products):
+            row = np.prod([values[factor] for factor in product], axis=0)
+            self._sums[index] += np.bincount(groups, weights=row, minlength=count)
+        self._present += np.bincount(groups, minlength=count)
+        for index, factor in enumerate(self.factors):
+            np.maximum.at(self._most[index], groups, values[factor])
+            np.minimum.at(self._least[index], groups, values[factor])
+
+    def _grow(self, count: int) -> None:
+        more = count - len(self._present)
+        if more > 0:
+            self._sums = np.pad(self._sums, ((0, 0), (0, more)))
+            self._present = np.pad(self._present, (0, more))
+            self._most = np.pad(self._most, ((0, 0), (0, more)))
+            self._least = np.pad(self._least, ((0, 0), (0, more)))
+
+    @property
+    def present(self) -> Int64:
+        """In how many of the blocks read each group was."""
+        return self._present
+
+    def total(self, factor: str) -> Floats:
+        """What was read of a factor."""
+        found: Floats = self._sums[self._at[(factor,)]]
+        return found
+
+    def largest(self, factor: str) -> Floats:
+        """The most that a block gave."""
+        found: Floats = self._most[self.factors.index(factor)]
+        return found
+
+    def negative(self, factor: str) -> Any:
+        """Whether some block gave less than nothing."""
+        return self._least[self.factors.index(factor)] < 0
+
+    def squares(self, weights: Mapping[str, Floats], blocks: Blocks) -> Floats:
+        """The sum over blocks of the square of a weighted sum of factors."""
+        return self._powers(weights, blocks, 2)
+
+    def cubes(self, weights: Mapping[str, Floats], blocks: Blocks) -> Floats:
+        """The same of its cube."""
+        return self._powers(weights, blocks, 3)
+
+    def _powers(self, weights: Mapping[str, Floats], blocks: Blocks, degree: int) -> Floats:
+        total: Floats = np.zeros(len(self._present))
+        for product in combinations_with_replacement(sorted(weights), degree):
+            times = factorial(degree)
+            for factor in set(product):
+                times //= factorial(product.count(factor))
+            weight = np.prod([weights[factor] for factor in product], axis=0)
+            sizes_only = set(product) == {SIZE}
+            sums = blocks.sums[degree] if sizes_only else self._sums[self._at[product]]
+            total = total + times * weight * sums
+        return total

@@ -1,0 +1,59 @@
+"""Totals of groups that were in few blocks, where no middle of many blocks can be taken.
+
+What a group was given by blocks is then a handful of rare events of different weights, and its
+bounds are those of Fay and Feuer (1997) for such a sum: gamma distributions that have its mean and
+variance, the upper one with one more event of the largest weight. How heavy one block can be for a
+group that was seen once is asked of all groups together: in files sorted by group a block may be
+full of it, in shuffled ones it has hardly any.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from millstream.ops.estimating.distributions import gamma
+from millstream.ops.estimating.moments import COUNT, Blocks, Moments
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def sparse_total(
+    moments: Moments, factor: str, blocks: Blocks, risk: float
+) -> tuple[Floats, Floats]:
+    """Lower and upper bounds of the totals of all groups, for those in few blocks."""
+    seen = moments.total(factor)
+    square = moments.squares({factor: np.ones_like(seen)}, blocks)
+    heaviest = np.maximum(moments.largest(factor), 2 * clustering(moments, factor, blocks))
+    share = blocks.sums[1] / blocks.size
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shape = np.maximum(seen**2 / square, 1.0)
+        low = square / seen * gamma(risk / 2, shape)
+        more, var = seen + heaviest, square + heaviest**2
+        high = var / more * gamma(1 - risk / 2, np.maximum(more**2 / var, 1.0))
+    # Only what was not read is uncertain: it is to what was read as sizes are, and as sure as if
+    # the rest had been drawn by itself (Poisson events in disjoint parts are independent).
+    left = (1 - share) / share
+    spread_low = (seen - low) * np.sqrt(1 / (1 - share))
+    spread_high = (high - seen) * np.sqrt(1 / (1 - share))
+    lower = seen + left * np.maximum(seen - spread_low, 0.0)
+    upper = seen + left * (seen + spread_high)
+    unknown = (seen <= 0) | moments.negative(factor)
+    return np.where(unknown, -np.inf, lower), np.where(unknown, np.inf, upper)
+
+
+def clustering(moments: Moments, factor: str, blocks: Blocks) -> Floats:
+    """How much one block may have of a group, by the group whose records lie together most.
+
+    Records strewn at random give blocks Poisson numbers, of which the mean square is the mean and
+    its square; how many times that it is says how many records lie together.
+    """
+    seen = np.abs(moments.total(factor))
+    counted = COUNT in moments.factors
+    with np.errstate(divide="ignore", invalid="ignore"):
+        single = seen / moments.total(COUNT) if counted else np.ones_like(seen)
+        square = moments.squares({factor: np.ones_like(seen)}, blocks)
+        together = square / (seen * single + seen**2 / blocks.read)
+    known = together[np.isfinite(together)]
+    return single * (known.max() if len(known) else 1.0)
