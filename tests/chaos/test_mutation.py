@@ -220,7 +220,7 @@ def no_atomic_publishing(patch: Patch) -> None:
 def no_atomic_manifest(patch: Patch) -> None:
     """Manifests are written in place, and the process ends half-way."""
 
-    def write(self: Checkpoint, manifest: Any) -> None:
+    def write(self: Checkpoint, manifest: Any, change: Any = None) -> None:
         checkpoints._write_manifest(self.manifests, manifest)
         path = manifests_in(self.path / "manifests")[-1]
         if manifest.batch == 3:

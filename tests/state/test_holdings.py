@@ -6,8 +6,9 @@ import random
 
 import msgspec
 
-from millstream.state.holdings import Holdings, Total, applied
-from millstream.state.manifests import Manifest, Segments
+from millstream.state.bases import Segments, applied
+from millstream.state.holdings import Holdings, Total
+from millstream.state.manifests import Manifest
 from millstream.state.segments import Segment, SegmentFile
 
 

@@ -18,8 +18,9 @@ from millstream.ops.lateness import Extent
 from millstream.ops.ordering import Sample
 from millstream.ops.progress import Reached, SourceProgress, merge_reached
 from millstream.ops.records import DeadLetter
+from millstream.state.bases import Segments
 from millstream.state.holdings import Total
-from millstream.state.manifests import Output, Segments
+from millstream.state.manifests import Output
 from millstream.state.segments import Segment, SegmentFile
 
 

@@ -10,7 +10,7 @@ from millstream.plan.stages import Plan
 from millstream.run import fitting
 from millstream.run import ledger as books
 from millstream.run.tracking import Tracker
-from millstream.state.holdings import Change, applied
+from millstream.state.bases import Change, applied
 from millstream.state.manifests import Manifest, SourceState
 
 

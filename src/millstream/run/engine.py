@@ -43,8 +43,9 @@ from millstream.run.spool import PATIENCE
 from millstream.run.spreading import Spreading, readers
 from millstream.run.tracking import Tracker
 from millstream.settings import Settings
+from millstream.state.bases import Change
 from millstream.state.checkpoint import Checkpoint
-from millstream.state.holdings import Change, Holdings
+from millstream.state.holdings import Holdings
 from millstream.state.manifests import Manifest, SourceState
 
 _SMALL = 20_000  # rows a single task handles faster than two and an exchange
@@ -97,6 +98,7 @@ class Engine:
         self.hands = Hands(settings.function_micros)
         self._owned = Owned()
         self._held: Holdings | None = None
+        self._written: Manifest | None = None  # the last one, if it was committed by this run
         self._dropped = False  # state was dropped, and no manifest says so yet
         self._to_deliver: dict[str, Any] = {sink.name: sink.spec for sink in plan.sinks()}
 
@@ -406,8 +408,10 @@ class Engine:
         manifest = self._patiently(lambda: self._next_manifest(batch, controls))
         dead = [letter for control in controls for letter in control.dead]
         self.letters.check(self.plan, self.manifest, manifest, dead)
-        self._patiently(lambda: self._write(batch, manifest, dead, items))
-        self._holdings().follow(manifest, self._change(controls))
+        change = self._change(controls)
+        self._patiently(lambda: self._write(batch, manifest, dead, items, change))
+        self._holdings().follow(manifest, change)
+        self._written = manifest
         before, self.manifest, self._dropped = self.manifest, manifest, False
         crash_point("after-manifest", batch.number)
         self._check_claims()
@@ -426,7 +430,12 @@ class Engine:
             self.checkpoint.collect_garbage(manifest, self.settings.retain)
 
     def _write(
-        self, batch: Batch, manifest: Manifest, dead: list[DeadLetter], items: list[Item]
+        self,
+        batch: Batch,
+        manifest: Manifest,
+        dead: list[DeadLetter],
+        items: list[Item],
+        change: Change,
     ) -> None:
         """Everything the manifest refers to that is not written yet, then the manifest."""
         files = [output for output in manifest.outputs if output.final is not None]
@@ -441,7 +450,7 @@ class Engine:
         crash_point("dead-letters-written", batch.number)
         crash_point("before-manifest", batch.number)
         self._check_claims()
-        self.checkpoint.commit(manifest)
+        self.checkpoint.commit(manifest, change if self._written is self.manifest else None)
 
     def _holdings(self) -> Holdings:
         """What the manifest's segments come to; counted anew where it is not the one written."""

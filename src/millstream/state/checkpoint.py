@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from millstream.errors import CheckpointError
+from millstream.state.bases import Base, Change, Since, base_name, write_base
 from millstream.state.manifests import (
     Manifest,
     list_manifests,
@@ -33,6 +34,8 @@ from millstream.state.manifests import write_manifest as _write_manifest
 from millstream.state.storage import Held, Hold, open_storage
 from millstream.state.values import OF_FAMILY, OF_OPERATOR, WHOLE, Program
 
+_MANY_FILES = 1_000  # from so many on, manifests say what has changed since a base
+_BASE_EVERY = 64  # batches, after which there is a new base
 SCRATCH = "spark"  # what Spark keeps on disk while it runs; removed without being looked at
 
 
@@ -58,6 +61,7 @@ class Checkpoint:
         self.spool = self.store.within("spool")
         self._hold: Hold | None = None
         self._tip: tuple[int, str] = (-1, "")  # the newest manifest, and its digest
+        self._since: Since | None = None  # the base of the manifests committed here
         if create:
             self._create()
         elif not self.store.exists():
@@ -224,12 +228,35 @@ class Checkpoint:
         except (OSError, CheckpointError):
             return None
 
-    def commit(self, manifest: Manifest) -> None:
-        """Make a batch exist."""
+    def commit(self, manifest: Manifest, change: Change | None = None) -> None:
+        """Make a batch exist.
+
+        change: what it did to what the manifest committed last says; None: that is not known.
+        """
         self.check_lock()
         batch, digest = self._tip
         manifest.previous = digest if batch == manifest.batch - 1 else ""
-        self._tip = (manifest.batch, _write_manifest(self.manifests, manifest))
+        written = self._on_base(manifest, change)
+        self._tip = (manifest.batch, _write_manifest(self.manifests, written))
+
+    def _on_base(self, manifest: Manifest, change: Change | None) -> Manifest:
+        """A manifest as it is written: whole if it is small, else as a change to a base."""
+        since = self._since
+        if since is not None and since.tip != manifest.batch:  # else it is written again
+            if change is None or since.tip != manifest.batch - 1:
+                since = None
+            else:
+                since.add(change, manifest.batch)
+        if since is not None and manifest.batch - since.batch < _BASE_EVERY:
+            changed = since.change(manifest.segments, manifest.files)
+            if _worth_a_change(changed, manifest):
+                return _changed(manifest, since, changed)
+        self._since = None
+        if len(manifest.files) < _MANY_FILES:
+            return msgspec.structs.replace(manifest, base=-1, base_digest="", gone=[])
+        base = Base(manifest.batch, manifest.segments, manifest.files)
+        self._since = since = Since(manifest.batch, write_base(self.manifests, base))
+        return _changed(manifest, since, Change({}, {}, []))
 
     def published(self) -> Published | None:
         """The last batch whose outputs were all published; None if that is not known."""
@@ -253,14 +280,24 @@ class Checkpoint:
         manifests = list_manifests(self.manifests)
         kept = manifests[-max(1, retain) :]
         reachable = set(current.files)
+        bases = set() if self._since is None else {self._since.batch}
         for batch in kept[:-1]:
             with contextlib.suppress(CheckpointError):  # nobody can go back to a damaged one
-                reachable.update(read_manifest(self.manifests, batch).files)
+                one = read_manifest(self.manifests, batch)
+                reachable.update(one.files)
+                bases.add(one.base)
         for batch in manifests[: -len(kept)]:
             self.manifests.delete(name_of(batch))
+        self._collect_bases(bases)
         for name in self.state.walk():
             if name.endswith(".arrow") and name not in reachable:
                 self.state.delete(name)
+
+    def _collect_bases(self, used: set[int]) -> None:
+        names = {base_name(batch) for batch in used}
+        for name in self.manifests.names():
+            if name.endswith(".base") and name not in names:
+                self.manifests.delete(name)
 
     def discard_uncommitted(self, batch: int) -> None:
         """Remove what batches after this one, which were never committed, left behind.
@@ -280,6 +317,23 @@ class Checkpoint:
         """Remove rows kept for sinks in this process once all of them have been handed over."""
         for name in self.staged.names():
             self.staged.delete(name)
+
+
+def _worth_a_change(change: Change, manifest: Manifest) -> bool:
+    """Whether a manifest that says what has changed is much smaller than a new base."""
+    return 4 * (len(change.files) + len(change.gone)) <= len(manifest.files)
+
+
+def _changed(manifest: Manifest, since: Since, change: Change) -> Manifest:
+    """A manifest that says what has changed since its base."""
+    return msgspec.structs.replace(
+        manifest,
+        base=since.batch,
+        base_digest=since.digest,
+        segments=change.segments,
+        files=change.files,
+        gone=change.gone,
+    )
 
 
 def checksum(value: Any) -> str:

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from millstream.state.manifests import Manifest, Segments
+from millstream.state.bases import Change, Segments
+from millstream.state.manifests import Manifest
 from millstream.state.segments import Segment, SegmentFile
 
 
@@ -21,14 +22,6 @@ class Total(msgspec.Struct, frozen=True):
 
     rows: int = 0
     pane: int | None = None
-
-
-class Change(msgspec.Struct, frozen=True):
-    """What a batch does to what is stored."""
-
-    segments: Segments  # the shards that changed, with what they consist of now
-    files: dict[str, SegmentFile]  # that are new
-    gone: list[str]  # files that nothing uses any more
 
 
 class Holdings:
@@ -93,21 +86,3 @@ class Holdings:
 
 def _pane(segment: Segment) -> int | None:
     return segment.low if segment.low == segment.high else None
-
-
-def applied(
-    segments: Segments, files: dict[str, SegmentFile], change: Change
-) -> tuple[Segments, dict[str, SegmentFile]]:
-    """What is stored after a change; tables it does not touch are the same objects."""
-    now = dict(segments)
-    for owner, tables in change.segments.items():
-        mine = now[owner] = dict(now.get(owner, {}))
-        for table, shards in tables.items():
-            into = mine[table] = dict(mine.get(table, {}))
-            into.update(shards)
-            for shard in [shard for shard, found in shards.items() if not found]:
-                into.pop(shard, None)
-    used = {**files, **change.files}
-    for name in change.gone:
-        used.pop(name, None)
-    return now, used

@@ -1,9 +1,10 @@
 """Manifests: one file per committed batch that says what the state is.
 
 A batch exists once its manifest has its final name; before that, nothing it wrote is visible, and
-after it, everything is. Each manifest stands alone: offsets, progress, segments, ledger and the
-outputs still to be published, closed by a checksum. It names the batch before it by its digest, so
-that a manifest in the wrong place is found.
+after it, everything is. It has offsets, progress, segments, ledger and the outputs still to be
+published, closed by a checksum. With much state it says of the segments what has changed since a
+base (`bases.py`); whoever reads one gets all of them. It names the batch before it by its digest,
+so that a manifest in the wrong place is found.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any
 import msgspec
 
 from millstream.errors import CheckpointError
-from millstream.state.segments import Segment, SegmentFile, safe_name
+from millstream.state.bases import Change, Segments, applied, read_base
+from millstream.state.segments import SegmentFile, safe_name
 from millstream.state.storage import Storage
 from millstream.state.values import Count, Firing, Int64, Number, Pair, Print, Seconds
 
@@ -30,9 +32,6 @@ _NAME = re.compile(r"([0-9]{1,18})\.json", re.ASCII)
 _STAGED = re.compile(
     r"(?P<stem>(?P<batch>\d{8,18})-\d+-\d+)-[0-9a-f]+\.(?P<suffix>[a-z]+)", re.ASCII
 )
-
-
-Segments = dict[str, dict[str, dict[Number, list[Segment]]]]  # operator, table, shard
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -87,6 +86,9 @@ class Manifest(msgspec.Struct):
     closed: dict[str, Int64] = {}  # operator -> last window end that has left, in microseconds
     segments: Segments = {}
     files: dict[str, SegmentFile] = {}
+    base: Int64 = -1  # batch of the base on which segments and files say what has changed
+    base_digest: str = ""
+    gone: list[str] = []  # files of the base that are no longer used
     watermarks: dict[str, Int64] = {}  # operator -> how far its input has come, for good
     ledger: dict[str, dict[str, Int64]] = {}
     firing: dict[str, Firing] = {}  # operator -> when it gave early results last
@@ -146,11 +148,29 @@ def load_manifest(directory: Storage, batch: int) -> tuple[Manifest, str]:
         raise CheckpointError(f"manifest {path} cannot be read: {error}") from error
     if manifest.format not in _READ:
         raise CheckpointError(
-            f"manifest {path} has format {manifest.format}, this version reads {FORMAT}; "
+            f"manifest {path} has format {manifest.format}, this version reads {max(_READ)}; "
             "use the version of millstream that wrote it"
         )
+    if manifest.base >= 0:
+        manifest = _on_base(directory, batch, manifest)
     _check_content(path, batch, manifest)
     return manifest, _digest(body)
+
+
+def _on_base(directory: Storage, batch: int, manifest: Manifest) -> Manifest:
+    """A manifest that says what has changed, as one that says all."""
+    name = name_of(batch)
+    try:
+        base = read_base(directory, manifest.base, manifest.base_digest)
+    except CheckpointError as error:
+        if not directory.exists(name):  # both were collected meanwhile
+            raise FileNotFoundError(directory.where(name)) from error
+        raise CheckpointError(
+            f"manifest {directory.where(name)} cannot be used: {error}"
+        ) from error
+    change = Change(manifest.segments, manifest.files, manifest.gone)
+    segments, files = applied(base.segments, base.files, change)
+    return msgspec.structs.replace(manifest, segments=segments, files=files, gone=[])
 
 
 def _digest(body: bytes) -> str:
