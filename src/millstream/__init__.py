@@ -44,7 +44,7 @@ from millstream.api.windows import (
     sliding,
     tumbling,
 )
-from millstream.errors import CheckpointError, ConfigError, MillstreamError, RunError
+from millstream.errors import CheckpointError, ConfigError, MillstreamError, RunError, SqlError
 from millstream.ops.jobs import Window
 from millstream.ops.processing import ProcessContext
 from millstream.ops.updates import Context, Event
@@ -106,4 +106,5 @@ __all__ = [
     "ConfigError",
     "RunError",
     "CheckpointError",
+    "SqlError",
 ]

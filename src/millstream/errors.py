@@ -25,3 +25,11 @@ class RunError(MillstreamError):
 
 class CheckpointError(ConfigError):
     """A checkpoint cannot be used: locked, damaged, read-only, or written by another program."""
+
+
+class SqlError(ConfigError):
+    """A text of SQL that cannot be used; `line` and `column` say where, from 1."""
+
+    def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
+        super().__init__(message)
+        self.line, self.column = line, column

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from millstream.settings import Settings
 
 if TYPE_CHECKING:
     from millstream.run.runner import Handle, Progress
+    from millstream.sql.session import Answer, Session
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\- ]{0,99}")
 
@@ -27,6 +30,7 @@ class Flow:
         self._nodes: list[graph.Node] = []
         self._stems: dict[str, int] = {}
         self._stem_of: dict[graph.Node, str] = {}  # steps whose name nobody gave
+        self._sql: Session | None = None
 
     @property
     def nodes(self) -> tuple[graph.Node, ...]:
@@ -50,6 +54,36 @@ class Flow:
         it: a cycle.
         """
         return Stream(self, self.add(graph.Published, "stream", (), name=name))
+
+    def sql(self, text: str) -> Any:
+        """Do what statements of SQL ask for; all of them, or none if one is wrong.
+
+        Gives what the last one gave: a query, view or stream a `Stream`, `SHOW`, `DESCRIBE` and
+        `EXPLAIN` a text, `DROP` None. Streams of this flow are tables by their names.
+        """
+        last = self.answers(text)[-1]
+        return last.stream if last.text is None else last.text
+
+    def answers(self, text: str) -> list[Answer]:
+        """The same, with what every statement gave."""
+        return self._session().run(text)
+
+    def function(self, name: str, fn: Callable[..., Any], returns: Any = None) -> None:
+        """Make a Python function callable in SQL; it is called once per row.
+
+        returns: the type of what it gives, like "double"; without it, what its annotation says. It
+            must give the same for the same arguments.
+        """
+        from millstream.sql.functions import register
+
+        register(self._session().functions, name, fn, returns)
+
+    def _session(self) -> Session:
+        if self._sql is None:
+            from millstream.sql.session import Session
+
+            self._sql = Session(self)
+        return self._sql
 
     def explain(self, checkpoint: str | Path | None = None) -> str:
         """The plan as text: stages, operators, and which strategy each window got and why.
@@ -118,6 +152,30 @@ class Flow:
         renamed = replace(node, name=name)
         self._nodes[self._nodes.index(node)] = renamed
         return renamed
+
+    def is_named(self, node: graph.Node) -> bool:
+        """Whether somebody gave a step its name."""
+        return node not in self._stem_of
+
+    def remove(self, nodes: Iterable[graph.Node]) -> None:
+        """Take away steps that nothing else uses."""
+        gone = set(nodes)
+        self._nodes = [node for node in self._nodes if node not in gone]
+
+    @contextmanager
+    def attempt(self, keep: bool = True) -> Iterator[None]:
+        """What is built within is taken back if it fails, or if it is not to be kept."""
+        nodes, names = list(self._nodes), [node.name for node in self._nodes]
+        stems, stem_of = dict(self._stems), dict(self._stem_of)
+        done = False
+        try:
+            yield
+            done = keep
+        finally:
+            if not done:
+                self._nodes, self._stems, self._stem_of = nodes, stems, stem_of
+                for node, name in zip(nodes, names, strict=True):
+                    object.__setattr__(node, "name", name)
 
     def _free(self, stem: str) -> str:
         """A name nobody has, and that no step of this kind had before."""

@@ -8,10 +8,12 @@ from typing import Annotated, Any
 import typer
 
 import millstream
+from millstream.api.config import Application
 from millstream.cli.loading import load_application
 from millstream.cli.serving import DEFAULT_HOST, DEFAULT_PORT, OptionalPort
 from millstream.cli.slates import slates
 from millstream.errors import ConfigError
+from millstream.graph.nodes import Sink
 
 app = typer.Typer(
     name="millstream",
@@ -30,7 +32,7 @@ AppFile = Annotated[
     Path,
     typer.Argument(
         metavar="APP.PY",
-        help="The file with the flow: a Python program, or a configuration (APP.TOML).",
+        help="The file with the flow: Python, a configuration (APP.TOML) or SQL (APP.SQL).",
         show_default=False,
     ),
 ]
@@ -268,6 +270,50 @@ def prepare(debug: Debug = False) -> None:
     from millstream.run.preparing import prepare as make_archive
 
     typer.echo(f"Spark's classes are in {make_archive(debug)}; every run from now on uses them")
+
+
+@app.command(epilog="Example: [bold]millstream sql queries.sql --checkpoint ck/queries[/bold]")
+def sql(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A file of SQL.", show_default=False)
+    ],
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where state and progress are kept. The same directory goes on where the last "
+            "run stopped.  [dim]\\[default: .millstream/<name of the file>][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    master: Annotated[
+        str, typer.Option(metavar="URL", help="Spark's master, like local[4] or spark://host:7077.")
+    ] = "local[*]",
+    debug: Debug = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Print nothing but errors and what the flow prints.")
+    ] = False,
+) -> None:
+    """Run the statements of a file: streams, views and sinks; rows of queries are printed.
+
+    `run`, `plan` and `reload` take a file of SQL too, if its name ends in .sql.
+    """
+    from millstream.cli.loading import load_sql
+    from millstream.cli.running import run_flow
+
+    flow = load_sql(file)
+    if not any(isinstance(node, Sink) for node in flow.nodes):
+        return  # statements that only look or declare
+    where = checkpoint or Path(".millstream") / flow.name
+    options = {"master": master, "debug": debug}
+    run_flow(
+        flow,
+        where,
+        options,
+        quiet=quiet,
+        file=file.absolute(),
+        load=lambda: Application(load_sql(file)),
+    )
 
 
 @app.command(epilog="Example: [bold]millstream doctor .millstream/prices[/bold]")

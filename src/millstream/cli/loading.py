@@ -1,4 +1,4 @@
-"""Loading a user's file and finding the flow in it: a Python program, or a configuration in TOML.
+"""Loading a user's file and finding the flow in it: Python, a configuration in TOML, or SQL.
 
 A Python file is run under a name of its own that is gone from `sys.modules` afterwards: what it
 defines then travels to Spark's workers as code, and they need not be able to import it. Its
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ from typing import Any, NoReturn
 
 from millstream.api.config import Application, read_application
 from millstream.api.flow import Flow
-from millstream.errors import ConfigError, MillstreamError
+from millstream.api.sinks import Console
+from millstream.errors import ConfigError, MillstreamError, SqlError
 from millstream.showing import visible_lines
 
 _PACKAGE = str(Path(__file__).parents[1])
@@ -26,7 +28,12 @@ _HINT = 'flow = ms.Flow("name")'
 
 
 def load_application(path: Path, name: str | None = None) -> Application:
-    """The flow of a file, Python or TOML, and how the file wants it run."""
+    """The flow of a file, Python, TOML or SQL, and how the file wants it run."""
+    if path.suffix == ".sql":
+        application = Application(load_sql(path))
+        if name not in (None, application.flow.name):
+            raise ConfigError(f"{path} has no flow {name!r}; it has: {application.flow.name!r}")
+        return application
     if path.suffix != ".toml":
         return Application(_flow_of(path, name))
     _read(path)
@@ -34,6 +41,25 @@ def load_application(path: Path, name: str | None = None) -> Application:
     if name not in (None, application.flow.name):
         raise ConfigError(f"{path} has no flow {name!r}; it has: {application.flow.name!r}")
     return application
+
+
+def load_sql(path: Path) -> Flow:
+    """The flow that a file of SQL describes; the rows of a query by itself go to the terminal."""
+    try:
+        text = _read(path).decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a text in UTF-8") from None
+    flow = Flow(re.sub(r"[^\w.\- ]", "_", path.stem) or "sql")
+    try:
+        answers = flow.answers(text)
+    except SqlError as error:
+        raise SqlError(f"{path}, {error}", error.line, error.column) from error
+    for answer in answers:
+        if answer.text is not None:
+            print(answer.text)
+        if answer.query and answer.stream is not None:
+            answer.stream.sink(Console())
+    return flow
 
 
 def load_flow(path: Path, name: str | None = None) -> Flow:

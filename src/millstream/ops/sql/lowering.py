@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from millstream.errors import ConfigError
 from millstream.ops.sql.branches import Case, Coalesce, Logic
+from millstream.ops.sql.calling import UserCall
 from millstream.ops.sql.conversions import CAST_TARGETS, cast_value
 from millstream.ops.sql.nodes import Call, Cast, Column, Field, Literal, Node
 from millstream.ops.sql.patterns import compile_regex, like_parts
@@ -84,6 +85,8 @@ def _unsupported(node: exp.Expr) -> ConfigError:
 
 def _anonymous(node: exp.Expr) -> Node:
     name, given = node.name.lower(), node.args.get("expressions") or []
+    if "function" in node.meta:
+        return UserCall(node.meta["function"], tuple(map(lower, given)))
     if name in TYPE_FUNCTIONS and len(given) == 1:
         return Cast(lower(given[0]), TYPES[TYPE_FUNCTIONS[name]])
     if name not in ANONYMOUS:

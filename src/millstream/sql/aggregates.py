@@ -1,0 +1,144 @@
+"""Aggregate functions of SQL as aggregates of the API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from millstream.api import aggregates as api
+from millstream.ops.sql.types import INTEGERS, is_numeric
+from millstream.sql.places import Text
+
+if TYPE_CHECKING:
+    from sqlglot import expressions as exp
+
+
+@dataclass(frozen=True)
+class Call:
+    """An aggregate: of which expression, made how from the name of a column."""
+
+    argument: exp.Expr | None  # None: of whole records
+    make: Callable[[str | None], Any]
+    type: Callable[[pa.DataType | None], pa.DataType | None]
+    numeric: bool = False
+    skips_nulls: bool = True
+
+
+def _same(of: pa.DataType | None) -> pa.DataType | None:
+    return of
+
+
+def _total(of: pa.DataType | None) -> pa.DataType | None:
+    if of is None or pa.types.is_decimal(of):
+        return None
+    return pa.int64() if of in INTEGERS else pa.float64()
+
+
+def _double(of: pa.DataType | None) -> pa.DataType | None:
+    return None if of is None or pa.types.is_decimal(of) else pa.float64()
+
+
+def _whole(of: pa.DataType | None) -> pa.DataType | None:
+    return pa.int64()
+
+
+_PLAIN: dict[str, tuple[Callable[[str], Any], Callable[..., Any], bool, bool]] = {
+    "sum": (api.sum, _total, True, True),
+    "avg": (api.mean, _double, True, True),
+    "min": (api.min, _same, False, True),
+    "max": (api.max, _same, False, True),
+    "stddev": (api.std, _double, True, True),
+    "stddevsamp": (api.std, _double, True, True),
+    "variance": (api.var, _double, True, True),
+    "first": (api.first, _same, False, False),
+    "last": (api.last, _same, False, False),
+    "approxdistinct": (lambda c: api.distinct(c, approx=True), _whole, False, True),
+    "median": (lambda c: api.quantile(c, 0.5), _double, True, True),
+}
+_ANONYMOUS = {"std": "stddev", "mean": "avg"}
+NAMES = "count, sum, avg, min, max, stddev, variance, median, percentile, approx_count_distinct"
+
+
+def is_aggregate(node: exp.Expr) -> bool:
+    """Whether a node is a call of an aggregate function, known or not."""
+    from sqlglot import expressions as exp
+
+    if isinstance(node, exp.Anonymous):
+        return node.name.lower() in _ANONYMOUS
+    return isinstance(node, exp.AggFunc) and node.key not in ("greatest", "least")
+
+
+def read_call(text: Text, node: exp.Expr) -> Call:
+    """What an aggregate of the text computes."""
+    key, given = node.key, node.this
+    if key == "anonymous":
+        key, arguments = _ANONYMOUS[node.name.lower()], node.args.get("expressions") or []
+        if len(arguments) != 1:
+            raise text.error(f"{node.name} takes one argument", text.of(node))
+        given = arguments[0]
+    if key == "count":
+        return _count(text, node)
+    if given is not None and not isinstance(given, str) and given.key == "distinct":
+        if key not in ("min", "max") or len(given.expressions) != 1:
+            raise text.error(
+                f"{key.upper()}(DISTINCT ...) is not supported; COUNT(DISTINCT column) is",
+                text.of(node),
+            )
+        given = given.expressions[0]
+    if key in ("quantile", "approxquantile"):
+        return _quantile(text, node, approx=key == "approxquantile")
+    if key not in _PLAIN:
+        raise text.error(
+            f"the aggregate {node.sql_names()[0] if hasattr(node, 'sql_names') else key} is not "
+            f"supported; there are {NAMES}",
+            text.of(node),
+        )
+    _only(text, node, "this", "expressions")
+    make, type_of, numeric, skips = _PLAIN[key]
+    return Call(given, lambda column: make(str(column)), type_of, numeric, skips)
+
+
+def _only(text: Text, node: exp.Expr, *keys: str) -> None:
+    extra = [key for key, value in node.args.items() if value and key not in {*keys, "big_int"}]
+    if extra:
+        raise text.error(f"{node.key} with {', '.join(extra)} is not supported", text.of(node))
+
+
+def _count(text: Text, node: exp.Expr) -> Call:
+    _only(text, node, "this", "expressions")
+    given = node.this
+    if node.expressions:
+        raise text.error("COUNT of several columns is not supported", text.of(node))
+    if given is None or given.key == "star":
+        return Call(None, lambda column: api.count(column), _whole)
+    if given.key == "literal" or given.key == "boolean":
+        return Call(None, lambda column: api.count(column), _whole)
+    if given.key == "distinct":
+        if len(given.expressions) != 1 or given.args.get("on"):
+            raise text.error("COUNT(DISTINCT ...) takes one column", text.of(node))
+        return Call(given.expressions[0], lambda column: api.distinct(str(column)), _whole)
+    return Call(given, lambda column: api.count(column), _whole)
+
+
+def _quantile(text: Text, node: exp.Expr, approx: bool) -> Call:
+    _only(text, node, "this", "quantile")
+    share = node.args.get("quantile")
+    try:
+        value = float(share.name) if share is not None and share.key == "literal" else -1.0
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise text.error("the share must be a number from 0 to 1", text.of(node))
+    make: Callable[[str | None], Any] = lambda column: api.quantile(  # noqa: E731
+        str(column), value, approx
+    )
+    return Call(node.this, make, _double, True)
+
+
+def check_type(text: Text, node: exp.Expr, call: Call, of: pa.DataType | None) -> None:
+    """An aggregate of numbers over something else would make dead letters of all records."""
+    if call.numeric and of is not None and not is_numeric(of) and of != pa.null():
+        raise text.error(f"{node.key.upper()} needs numbers, not {of}", text.of(node))

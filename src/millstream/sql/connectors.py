@@ -1,0 +1,152 @@
+"""`WITH (...)`: sources and sinks of the API by their names, with the options they have there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.api.config.functions import Functions
+from millstream.api.config.options import SINKS, SOURCES, WINDOWING, Options, convert, options_of
+from millstream.errors import ConfigError
+from millstream.io.schemas import parse_schema
+from millstream.ops.sql.frames import suggestion
+from millstream.sql import statements as ask
+from millstream.sql.places import Text
+
+_PYTHON = ("generator", "call")  # these are functions of a Python program
+_COLUMNS = "schema"
+
+
+def make_source(
+    text: Text, statement: ask.CreateStream
+) -> tuple[Any, pa.Schema | None, tuple[str, ...]]:
+    """The source of a stream, its columns, and the key that makes changes of its records."""
+    given = statement.options
+    kind = _kind(text, given, "source", SOURCES, "files" if "path" in given.values else None)
+    cls = SOURCES[kind]
+    known = options_of(cls)
+    left_out = ("source", "key", "columns")
+    options = _converted(text, given, known, f"source {kind!r}", left_out)
+    schema = _schema(text, statement)
+    if schema is not None and _COLUMNS in known:
+        options[_COLUMNS] = schema
+    if statement.time is not None:
+        _twice(text, given, "time", statement.time)
+        options["time"] = _column(text, statement.time, schema)
+        options.setdefault("lateness", statement.lateness)
+    time = options.get("time")
+    if schema is not None and time is not None and time not in schema.names:
+        raise text.error(
+            f"there is no column {time!r}{suggestion(str(time), schema.names)}",
+            given.places.get("time", given.place),
+        )
+    key = tuple(_column(text, one, schema) for one in statement.key) or _key(text, given, schema)
+    try:
+        return cls(**options), schema, key
+    except (ConfigError, TypeError) as error:
+        raise text.error(str(error), statement.name.place) from None
+
+
+def make_sink(text: Text, given: ask.Options) -> Any:
+    """What `CREATE SINK ... WITH (sink = 'parquet', path = 'out/')` asks for."""
+    kind = _kind(text, given, "sink", SINKS, None)
+    options = _converted(text, given, options_of(SINKS[kind]), f"sink {kind!r}", ("sink",))
+    if isinstance(options.get("key"), list):
+        options["key"] = tuple(options["key"])
+    try:
+        return SINKS[kind](**options)
+    except (ConfigError, TypeError) as error:
+        raise text.error(str(error), given.place) from None
+
+
+def options_for(text: Text, given: ask.Options, known: Options, what: str) -> dict[str, Any]:
+    """Options of something that has no kind."""
+    return _converted(text, given, known, what, ())
+
+
+def _kind(
+    text: Text, given: ask.Options, word: str, known: dict[str, Any], default: str | None
+) -> str:
+    names = [one for one in known if one not in _PYTHON]
+    kind = given.values.get(word, default)
+    if kind is None:
+        raise text.error(
+            f"say which {word}: WITH ({word} = '{names[0]}', ...); there are {', '.join(names)}",
+            given.place,
+        )
+    if not isinstance(kind, str) or kind.lower() not in names:
+        told = suggestion(str(kind), names) or f"; there are {', '.join(names)}"
+        raise text.error(f"there is no {word} {kind!r}{told}", given.places.get(word, given.place))
+    return kind.lower()
+
+
+def _converted(
+    text: Text, given: ask.Options, known: Options, what: str, left_out: tuple[str, ...]
+) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    functions = Functions(Path(), _no_modules)
+    for name, value in given.values.items():
+        if name in left_out and not (name == "key" and name in known):
+            continue
+        if name not in known or name == _COLUMNS:
+            raise text.error(
+                f"{what} has no option {name!r}"
+                f"{suggestion(name, known) or '; it has ' + ', '.join(sorted(known))}",
+                given.places[name],
+            )
+        try:
+            options[name] = convert(known[name], value, functions)
+        except ConfigError as error:
+            raise text.error(str(error), given.places[name]) from None
+    return options
+
+
+def _no_modules(path: Path) -> Any:
+    raise ConfigError("functions come from a Python program; make this step there")
+
+
+def _schema(text: Text, statement: ask.CreateStream) -> pa.Schema | None:
+    if not statement.columns:
+        return None
+    fields: list[pa.Field] = []
+    for name, kind in statement.columns:
+        if any(one.name.lower() == name.text.lower() for one in fields):
+            raise text.error(f"column {name.text!r} is there twice", name.place)
+        try:
+            (found,) = parse_schema({name.text: kind})
+        except ConfigError as error:
+            raise text.error(str(error).removeprefix("schema: "), name.place) from None
+        fields.append(found)
+    return pa.schema(fields)
+
+
+def _column(text: Text, name: ask.Name, schema: pa.Schema | None) -> str:
+    if schema is None or name.text in schema.names:
+        return name.text
+    alike = [one for one in schema.names if one.lower() == name.text.lower()]
+    if len(alike) == 1:
+        return str(alike[0])
+    raise text.error(
+        f"there is no column {name.text!r}{suggestion(name.text, schema.names)}", name.place
+    )
+
+
+def _key(text: Text, given: ask.Options, schema: pa.Schema | None) -> tuple[str, ...]:
+    value = given.values.get("key")
+    if value is None:
+        return ()
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list):
+        raise text.error("key: expected a column, or several in brackets", given.places["key"])
+    several = [part.strip() for one in names for part in str(one).split(",")]
+    return tuple(_column(text, ask.Name(one, given.places["key"]), schema) for one in several)
+
+
+def _twice(text: Text, given: ask.Options, name: str, other: ask.Name) -> None:
+    if name in given.values:
+        raise text.error("the event time is given twice", other.place)
+
+
+__all__ = ["WINDOWING", "make_sink", "make_source", "options_for"]

@@ -1,0 +1,181 @@
+"""The language: Spark's, with M3's words. Tokens of a text, its statements, and trees of queries.
+
+`CSELECT STREAMED` is SELECT: every query here is continuous. `TABLE(f(TABLE t, ...))` is `f(t,
+...)`: both spellings of table functions are in use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from millstream.sql.places import Place, Text
+
+if TYPE_CHECKING:
+    from sqlglot import expressions as exp
+
+_DEEPEST = 60  # brackets within brackets; more is no query anybody wrote
+_LONGEST = 20_000  # tokens of one statement
+_BINARY = 400  # operators of one statement, each of which makes its tree deeper
+_OPENING = ("L_PAREN", "L_BRACKET", "L_BRACE")
+_CLOSING = ("R_PAREN", "R_BRACKET", "R_BRACE")
+
+Tokens = Sequence[Any]  # of sqlglot's tokens
+
+
+def kind(token: Any) -> str:
+    """What sqlglot calls a kind of token."""
+    return str(token.token_type.name)
+
+
+def place_of(tokens: Tokens) -> Place:
+    """Where tokens stand."""
+    return Place(tokens[0].start, tokens[-1].end + 1)
+
+
+def statements_of(text: Text) -> list[Tokens]:
+    """The tokens of every statement; those in between are semicolons."""
+    found: list[list[Any]] = [[]]
+    for token in _tokens(text):
+        if kind(token) == "SEMICOLON":
+            found.append([])
+        else:
+            found[-1].append(token)
+    statements: list[Tokens] = [one for one in found if one]
+    for one in statements:
+        _check_depth(text, one)
+    return statements
+
+
+def _dialect() -> Any:
+    """Spark's SQL, as sqlglot reads it, and its words for continuous queries."""
+    global _DIALECT
+    if _DIALECT is None:
+        from sqlglot import TokenType
+        from sqlglot.dialects.spark import Spark
+
+        class Millstream(Spark):
+            class Tokenizer(Spark.Tokenizer):
+                KEYWORDS: ClassVar[dict[str, Any]] = {
+                    **Spark.Tokenizer.KEYWORDS,
+                    "CSELECT": TokenType.SELECT,
+                    "SESSION": TokenType.VAR,  # the table function
+                }
+                COMMANDS: ClassVar[set[Any]] = set()  # whose rest would be one token
+
+        _DIALECT = Millstream()
+    return _DIALECT
+
+
+_DIALECT: Any = None
+
+
+def _tokens(text: Text) -> Tokens:
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tokens: Tokens = _dialect().tokenize(text.sql)
+    except SqlglotError as error:
+        raise text.error("a quote or a comment is not closed", _near(text, str(error))) from None
+    return tokens
+
+
+def _near(text: Text, message: str) -> Place | None:
+    """The place that an error of the tokenizer names, as line:column."""
+    named = re.search(r"(\d+):(\d+)", message)
+    if named is None:
+        return None
+    line, column = int(named[1]), int(named[2])
+    start = sum(len(one) + 1 for one in text.sql.split("\n")[: line - 1]) + max(column - 1, 0)
+    return Place(start, start + 1)
+
+
+def _check_depth(text: Text, tokens: Tokens) -> None:
+    """Refuse what would be read for ever, or not at all."""
+    depth, binary = 0, 0
+    for token in tokens:
+        if kind(token) in _OPENING:
+            depth += 1
+        elif kind(token) in _CLOSING:
+            depth -= 1
+        elif kind(token) not in ("VAR", "NUMBER", "STRING", "COMMA", "IDENTIFIER"):
+            binary += 1
+        if depth > _DEEPEST or binary > _BINARY:
+            raise text.error(
+                "this is nested too deeply; make views of its parts", place_of([token])
+            )
+    if len(tokens) > _LONGEST:
+        raise text.error("this statement is too long; make views of its parts", place_of(tokens))
+
+
+def parse_query(text: Text, tokens: Tokens) -> exp.Expr:
+    """The tree of a query; its identifiers know their places."""
+    from sqlglot import expressions as exp
+    from sqlglot.errors import ErrorLevel, ParseError
+
+    plain = _without_tables(_continuous(text, tokens))
+    if not plain:
+        raise text.error("a query is missing here", place_of(tokens) if tokens else None)
+    try:
+        trees = _dialect().parser(error_level=ErrorLevel.IMMEDIATE).parse(plain, text.sql)
+    except ParseError as error:
+        raise _refusal(text, error, plain) from None
+    except RecursionError:
+        raise text.error("this is nested too deeply", place_of(plain)) from None
+    except Exception as error:  # whatever the parser raises is about this text
+        raise text.error(f"this cannot be read ({error})", place_of(plain)) from error
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+        raise text.error("this is not a query; it begins with SELECT or WITH", place_of(plain))
+    return trees[0]
+
+
+def _continuous(text: Text, tokens: Tokens) -> list[Any]:
+    """Without STREAMED, which stands after SELECT and says what is so anyway."""
+    kept: list[Any] = []
+    for token in tokens:
+        if not (kept and kind(kept[-1]) == "SELECT" and token.text.upper() == "STREAMED"):
+            kept.append(token)
+        elif kept[-1].text.upper() != "CSELECT":
+            raise text.error("STREAMED goes with CSELECT", place_of([token]))
+    return kept
+
+
+def _without_tables(tokens: list[Any]) -> list[Any]:
+    """Without the word TABLE, and the brackets it has around a table function."""
+    kept: list[Any] = []
+    closing: list[int] = []  # depths at which a bracket belongs to TABLE
+    depth, skip = 0, False
+    for at, token in enumerate(tokens):
+        following = kind(tokens[at + 1]) if at + 1 < len(tokens) else ""
+        if skip:
+            skip, depth = False, depth + 1
+            closing.append(depth)
+            continue
+        if kind(token) == "TABLE" and following in ("L_PAREN", "VAR", "IDENTIFIER"):
+            skip = following == "L_PAREN"
+            continue
+        if kind(token) == "L_PAREN":
+            depth += 1
+        elif kind(token) == "R_PAREN":
+            depth -= 1
+            if closing and closing[-1] == depth + 1:
+                closing.pop()
+                continue
+        kept.append(token)
+    return kept
+
+
+def _refusal(text: Text, error: Any, tokens: Tokens) -> Exception:
+    found = error.errors[0] if error.errors else {}
+    told = str(found.get("description") or "")
+    told = told.replace("Invalid expression / Unexpected token", "unexpected text")
+    if told.startswith("Required keyword"):
+        told = "something is missing"
+    line, column = found.get("line"), found.get("col")
+    word = str(found.get("highlight") or "")
+    place = place_of(tokens[-1:])
+    if line is not None and column is not None:
+        above = sum(len(one) + 1 for one in text.sql.split("\n")[: line - 1])
+        place = Place(max(above + column - len(word), 0), above + column)
+    return text.error(f"cannot read this: {told.rstrip('.')}", place)

@@ -1,0 +1,304 @@
+"""GROUP BY: keys and arguments computed first, then the aggregates, then what is made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from millstream.api.stream import Stream
+from millstream.api.windows import WindowSpec
+from millstream.errors import ConfigError
+from millstream.io.schemas import TIMESTAMP
+from millstream.sql.aggregates import Call, check_type, is_aggregate, read_call
+from millstream.sql.expressions import Made, identifier, sql_of
+from millstream.sql.relations import Column, Relation, Scope
+from millstream.sql.windows import BOUNDS
+
+if TYPE_CHECKING:
+    from sqlglot import expressions as exp
+
+    from millstream.sql.lowering import Queries
+
+
+def is_grouped(node: exp.Expr) -> bool:
+    """Whether a query has GROUP BY, HAVING or an aggregate."""
+    if node.args.get("group") is not None or node.args.get("having") is not None:
+        return True
+    return any(True for item in node.expressions for _ in _aggregates(item))
+
+
+def _aggregates(node: exp.Expr) -> list[Any]:
+    """Calls of aggregates in an expression, outside of OVER and of queries in it."""
+    found: list[Any] = []
+    for each in node.walk(prune=lambda n: n.key in ("window", "select") or is_aggregate(n)):
+        if is_aggregate(each) and each.key not in ("window", "select"):
+            found.append(each)
+    return found
+
+
+@dataclass
+class Grouping:
+    """One GROUP BY on its way."""
+
+    queries: Queries
+    node: exp.Expr
+    scope: Scope
+    specs: tuple[WindowSpec, ...]
+    computed: dict[str, Made] = field(default_factory=dict)  # columns made before grouping
+    keys: dict[str, tuple[Any, Column]] = field(default_factory=dict)  # physical -> tree, column
+    calls: dict[str, tuple[Any, Any, Column]] = field(default_factory=dict)  # name -> tree, agg
+
+    def answer(self) -> tuple[Relation, list[Made]]:
+        """The grouped relation, and the items of the select list over it."""
+        text = self.scope.text
+        items = [self._item(item) for item in self.node.expressions]
+        having = self.node.args.get("having")
+        condition = self._substituted(having.this) if having is not None else None
+        bounds = self._find_keys(items)
+        for name, tree in items:
+            self._find_calls(tree, name)
+        if condition is not None:
+            self._find_calls(condition, None)
+        if not self.calls and not self.keys and not bounds:
+            raise text.error("there is nothing to group by", text.of(self.node))
+        relation = self._grouped(bounds)
+        scope = Scope(text, relation, (), self.scope.above)
+        if condition is not None:
+            relation = self.queries.keep(self._over(condition), scope)
+            scope = Scope(text, relation, (), self.scope.above)
+        made = [self.queries.expressions.make(self._checked(t), scope, n) for n, t in items]
+        return relation, made
+
+    # -- what the text asks for -----------------------------------------------------------------
+
+    def _item(self, item: exp.Expr) -> tuple[str, Any]:
+        """An item of the select list: its name, and its tree with the stream's names."""
+        text = self.scope.text
+        if item.key == "star" or (item.key == "column" and item.this.key == "star"):
+            raise text.error("* does not go with GROUP BY; name the columns", text.of(item))
+        value = item.this if item.key == "alias" else item
+        name = item.alias if item.key == "alias" else ""
+        if not name:
+            name = value.name if value.key in ("column", "dot") else sql_of(value)
+        return name, self._canonical(value)
+
+    def _canonical(self, node: exp.Expr) -> Any:
+        return self.queries.expressions.canonical(node, self.scope)
+
+    def _substituted(self, node: exp.Expr) -> Any:
+        """With what names of the select list stand for, where no column has the name."""
+        from sqlglot import expressions as exp
+
+        aliases = {
+            item.alias.lower(): item.this for item in self.node.expressions if item.key == "alias"
+        }
+
+        def one(each: Any) -> Any:
+            plain = isinstance(each, exp.Column) and each.args.get("table") is None
+            if plain and each.name.lower() in aliases and not self._is_column(each):
+                return aliases[each.name.lower()].copy()
+            return each
+
+        return self._canonical(node.copy().transform(one, copy=False))
+
+    def _is_column(self, column: Any) -> bool:
+        relation = self.scope.relation
+        names = [one.name.lower() for one in relation.columns]
+        return column.name.lower() in names
+
+    def _find_keys(self, items: list[tuple[str, Any]]) -> bool:
+        """Take the keys; gives whether the bounds of windows are among them."""
+        text = self.scope.text
+        group = self.node.args.get("group")
+        if group is None:
+            if self.specs:
+                raise text.error(
+                    "windows are for GROUP BY: add GROUP BY window_start, window_end, ...",
+                    text.of(self.node),
+                )
+            return False
+        if group.args.get("all") is not None or group.args.get("totals"):
+            raise text.error("GROUP BY ALL is not supported; name the columns", text.of(group))
+        bounds = set()
+        for each in group.expressions:
+            tree = self._key(each, items)
+            if self.specs and tree.key == "column" and tree.name in BOUNDS:
+                bounds.add(tree.name)
+                continue
+            self._take_key(tree, items, each)
+        if self.specs and bounds != set(BOUNDS):
+            missing = " and ".join(one for one in BOUNDS if one not in bounds)
+            raise text.error(f"add {missing} to GROUP BY", text.of(group))
+        return bool(bounds)
+
+    def _key(self, each: exp.Expr, items: list[tuple[str, Any]]) -> Any:
+        """A key: an expression, the place of an item (from 1), or its name."""
+        text = self.scope.text
+        if each.key == "literal" and not each.is_string:
+            number = int(each.name) if each.name.isdigit() else 0
+            if not 1 <= number <= len(items):
+                raise text.error(f"there is no column {each.name} in SELECT", text.of(each))
+            return items[number - 1][1].copy()
+        return self._substituted(each)
+
+    def _take_key(self, tree: Any, items: list[tuple[str, Any]], at: exp.Expr) -> None:
+        text = self.scope.text
+        if _aggregates(tree):
+            raise text.error("an aggregate cannot be a key", text.of(at))
+        made = self.queries.expressions.make(tree, self._canonical_scope())
+        if made.plain is not None:
+            self.keys[made.plain.physical] = (tree, made.plain)
+            return
+        alias = next((name for name, item in items if item == tree), None)
+        name = self._free(alias, "key")
+        self.computed[name] = self.queries.expressions.make(tree, self._canonical_scope(), name)
+        self.keys[name] = (tree, Column(name, name, made.type))
+
+    def _canonical_scope(self) -> Scope:
+        """Names of the stream are names of the text."""
+        from dataclasses import replace
+
+        relation = self.scope.relation
+        columns = tuple(
+            replace(one, name=one.physical, table="", hidden=False) for one in relation.columns
+        )
+        return Scope(self.scope.text, replace(relation, columns=columns), (), None)
+
+    def _find_calls(self, tree: Any, alias: str | None) -> None:
+        """Take the aggregates of an expression."""
+        for call in _aggregates(tree):
+            if any(call == known for known, _, _ in self.calls.values()):
+                continue
+            name = self._free(alias if tree is call else None, "agg")
+            agg, kind = self._aggregate(call)
+            self.calls[name] = (call, agg, Column(name, name, kind))
+
+    def _aggregate(self, call: Any) -> tuple[Any, Any]:
+        text = self.scope.text
+        read: Call = read_call(text, call)
+        if read.argument is None:
+            return read.make(None), read.type(None)
+        if _aggregates(read.argument):
+            raise text.error("an aggregate within an aggregate", text.of(call))
+        made = self.queries.expressions.make(read.argument, self._canonical_scope())
+        check_type(text, call, read, made.type)
+        if made.plain is not None:
+            column = made.plain.physical
+            if self.specs and column in BOUNDS:
+                raise text.error(f"{column} is a key, not a value", text.of(call))
+        else:
+            column = next(
+                (
+                    n
+                    for n, one in self.computed.items()
+                    if one.expression.node == made.expression.node
+                ),
+                self._free(None, "arg"),
+            )
+            self.computed[column] = self.queries.expressions.make(
+                read.argument, self._canonical_scope(), column
+            )
+        try:
+            return read.make(column), read.type(made.type)
+        except ConfigError as error:
+            raise text.error(str(error), text.of(call)) from None
+
+    def _free(self, wanted: str | None, stem: str) -> str:
+        """A name that no column has yet."""
+        taken = {one.physical.lower() for one in self.scope.relation.columns}
+        taken |= {name.lower() for name in (*self.computed, *self.calls, *self.keys, *BOUNDS)}
+        taken |= {"op", "revision", "final"}
+        if wanted is not None and wanted.isidentifier():
+            mine = taken - {one.physical.lower() for one in self.scope.relation.columns}
+            mine |= {name.lower() for name in self.keys}
+            if wanted.lower() not in mine and not (stem == "key" and wanted.lower() in taken):
+                return wanted
+        number = 1
+        while f"_{stem}{number}" in taken:
+            number += 1
+        return f"_{stem}{number}"
+
+    # -- streams --------------------------------------------------------------------------------
+
+    def _grouped(self, bounds: bool) -> Relation:
+        stream = self._prepared()
+        keyed = stream.key_by(*self.keys, nulls="keep")
+        aggs = {name: agg for name, (_, agg, _) in self.calls.items()}
+        keys = tuple(column for _, column in self.keys.values())
+        keys = tuple(Column(one.physical, one.physical, one.type) for one in keys)
+        made = tuple(column for _, _, column in self.calls.values())
+        if not self.specs:
+            return self._unwindowed(keys, made)
+        if not aggs:
+            raise self.scope.text.error(
+                "windows without an aggregate are not supported; add COUNT(*)",
+                self.scope.text.of(self.node),
+            )
+        given = self.queries.emission
+        streams = [keyed.window(spec, **given).agg(**aggs) for spec in self.specs]
+        whole = streams[0] if len(streams) == 1 else streams[0].union(*streams[1:])
+        edges = tuple(Column(one, one, TIMESTAMP) for one in BOUNDS)
+        return Relation(whole, (*keys, *edges, *made), time="window_end")
+
+    def _unwindowed(self, keys: tuple[Column, ...], made: tuple[Column, ...]) -> Relation:
+        text = self.scope.text
+        raise text.error(
+            "GROUP BY without windows is not supported; use TUMBLE, HOP, SESSION or CUMULATE in "
+            "FROM",
+            text.of(self.node.args.get("group") or self.node),
+        )
+
+    def _prepared(self) -> Stream:
+        """The stream with what keys and aggregates need, if that is not there already."""
+        from millstream.sql.lowering import column_of
+
+        relation = self.scope.relation
+        if not self.computed:
+            return relation.stream
+        wanted: dict[str, Made] = {}
+        for name, (_, column) in self.keys.items():
+            if name not in self.computed:
+                wanted[name] = column_of(column, name)
+        for _, agg, _ in self.calls.values():
+            for name in agg.columns:
+                if name not in self.computed:
+                    wanted[name] = column_of(Column(name, name), name)
+        if relation.time is not None:
+            wanted.setdefault(relation.time, column_of(Column(relation.time, relation.time)))
+        items = [*wanted.values(), *self.computed.values()]
+        return self.queries.project(relation, items).stream
+
+    def _over(self, tree: Any) -> Any:
+        """An expression over the grouped relation: keys and aggregates are columns of it."""
+        known = [(key, name) for name, (key, _) in self.keys.items()]
+        known += [(call, name) for name, (call, _, _) in self.calls.items()]
+
+        def one(node: Any) -> Any:
+            from sqlglot import expressions as exp
+
+            for each, name in known:
+                if node == each:
+                    return exp.Column(this=identifier(name, node))
+            for key, value in list(node.args.items()):
+                several = value if isinstance(value, list) else [value]
+                made = [one(part) if hasattr(part, "args") else part for part in several]
+                if any(new is not old for new, old in zip(made, several, strict=True)):
+                    node.set(key, made if isinstance(value, list) else made[0])
+            return node
+
+        return one(tree.copy())
+
+    def _checked(self, tree: Any) -> Any:
+        """The same, with an error for a column that is neither a key nor in an aggregate."""
+        from sqlglot import expressions as exp
+
+        made = self._over(tree)
+        names = {*self.keys, *self.calls, *(BOUNDS if self.specs else ())}
+        for column in made.find_all(exp.Column):
+            if column.parts[0].name not in names:
+                text = self.scope.text
+                raise text.error(
+                    f"{column.parts[0].name!r} is neither in GROUP BY nor in an aggregate",
+                    text.of(column),
+                )
+        return made

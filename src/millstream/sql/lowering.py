@@ -1,0 +1,391 @@
+"""Queries to streams: each clause becomes the step that Python's API has for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from millstream.api.stream import Stream
+from millstream.api.windows import WindowSpec
+from millstream.errors import ConfigError
+from millstream.graph import nodes
+from millstream.ops.sql.expression import Expression
+from millstream.ops.sql.types import TypeMismatch, common_type
+from millstream.sql.expressions import Expressions, Made, identifier, quoted, sql_of
+from millstream.sql.grouping import Grouping, is_grouped
+from millstream.sql.places import Text
+from millstream.sql.relations import Column, Relation, Scope
+from millstream.sql.windows import FUNCTIONS, windowed
+
+if TYPE_CHECKING:
+    from sqlglot import expressions as exp
+
+Lookup = Callable[[str], Relation | None]
+
+# What a SELECT may have; anything else is refused by name.
+_CLAUSES = {
+    "expressions", "from_", "joins", "where", "group", "having", "distinct", "with_", "kind",
+    "order", "limit",
+}  # fmt: skip
+_WORDS = {"laterals": "LATERAL VIEW", "windows": "WINDOW", "sort": "SORT BY", "offset": "OFFSET"}
+
+
+@dataclass(frozen=True)
+class Env:
+    """What a query finds around it: named queries of WITH, and the query it stands in."""
+
+    named: dict[str, Relation] = field(default_factory=dict)
+    above: Scope | None = None
+
+
+class Queries:
+    """Turns the queries of one text into streams."""
+
+    def __init__(
+        self, text: Text, find: Lookup, known: Callable[[], list[str]], expressions: Expressions,
+        emission: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        self.text, self._find, self._known = text, find, known
+        self.expressions = expressions
+        self.emission = emission or {}  # how windows give their results
+
+    # -- queries --------------------------------------------------------------------------------
+
+    def query(self, node: exp.Expr, env: Env | None = None) -> Relation:
+        """The stream of a query."""
+        env = self._with(node, env or Env())
+        match node.key:
+            case "select":
+                return self._select(node, env)
+            case "union":
+                return self._union(node, env)
+            case "subquery":
+                self._only(node, {"this", "alias", "with_"}, "brackets")
+                return self.query(node.this, env)
+        raise self.text.error(f"{node.key.upper()} is not supported", self.text.of(node))
+
+    def _with(self, node: exp.Expr, env: Env) -> Env:
+        found = node.args.get("with_")
+        if found is None:
+            return env
+        if found.args.get("recursive"):
+            raise self.text.error("WITH RECURSIVE is not supported", self.text.of(found))
+        for each in found.expressions:
+            name = each.alias
+            if name.lower() in env.named and env.named[name.lower()].stream is None:
+                raise self.text.error(f"{name} is named twice", self.text.of(each))
+            made = self.query(each.this, env)
+            alias = each.args.get("alias")
+            names = [one.name for one in alias.args.get("columns") or []] if alias else []
+            self._check_names(names, made, each)
+            env = replace(env, named={**env.named, name.lower(): made.named(name, names)})
+        return env
+
+    def _check_names(self, names: list[str], made: Relation, at: exp.Expr) -> None:
+        if names and (made.open or len(names) != len(made.columns)):
+            raise self.text.error(
+                f"{len(names)} names for {len(made.columns)} columns", self.text.of(at)
+            )
+
+    def _only(self, node: exp.Expr, allowed: set[str], what: str) -> None:
+        """Refuse clauses that would be ignored."""
+        for key, value in node.args.items():
+            if value and key not in allowed:
+                one = value[0] if isinstance(value, list) else value
+                place = self.text.of(one) if hasattr(one, "walk") else None
+                word = _WORDS.get(key, key.strip("_").upper().replace("_", " "))
+                raise self.text.error(
+                    f"{word} is not supported in {what}", place or self.text.of(node)
+                )
+
+    def _select(self, node: exp.Expr, env: Env) -> Relation:
+        self._only(node, _CLAUSES, "a query")
+        if node.args.get("kind"):
+            raise self.text.error("SELECT AS is not supported", self.text.of(node))
+        if node.args.get("from_") is None:
+            raise self.text.error("a query needs FROM: what is it about?", self.text.of(node))
+        if node.args.get("order") is not None or node.args.get("limit") is not None:
+            raise self.text.error(
+                "ORDER BY and LIMIT are not supported: a stream has no end",
+                self.text.of(node.args.get("order") or node.args["limit"]),
+            )
+        relation, specs = self._from(node, env)
+        scope = self.scope(relation, env)
+        where = node.args.get("where")
+        if where is not None:
+            relation = self._where(where.this, scope, specs)
+            scope = self.scope(relation, env)
+        if is_grouped(node):
+            grouping = Grouping(self, node, scope, specs)
+            made = self.project(*grouping.answer())
+        elif specs:
+            raise self.text.error(
+                "windows are for GROUP BY: add GROUP BY window_start, window_end, ...",
+                self.text.of(node.args["from_"]),
+            )
+        else:
+            made = self.project(relation, self._items(node, scope))
+        distinct = node.args.get("distinct")
+        if distinct is not None:
+            if distinct.args.get("on"):
+                raise self.text.error("DISTINCT ON is not supported", self.text.of(distinct))
+            made = replace(made, stream=made.stream.distinct())
+        return made
+
+    def scope(self, relation: Relation, env: Env) -> Scope:
+        """The names of a relation."""
+        tables = dict.fromkeys(one.table for one in relation.columns if one.table)
+        return Scope(self.text, relation, tuple(tables), env.above)
+
+    # -- FROM -----------------------------------------------------------------------------------
+
+    def _from(self, node: exp.Expr, env: Env) -> tuple[Relation, tuple[WindowSpec, ...]]:
+        joins = node.args.get("joins") or []
+        if joins:
+            raise self.text.error("JOIN is not supported", self.text.of(joins[0]))
+        return self.item(node.args["from_"].this, env)
+
+    def item(self, item: exp.Expr, env: Env) -> tuple[Relation, tuple[WindowSpec, ...]]:
+        """One item of FROM, and its windows."""
+        alias = item.args.get("alias")
+        names = [one.name for one in alias.args.get("columns") or []] if alias else []
+        specs: tuple[WindowSpec, ...] = ()
+        if item.key == "subquery":
+            self._only(item, {"this", "alias", "with_"}, "FROM")
+            made = self.query(item, env)
+            name = item.alias
+        elif item.key == "table" and item.this.key == "anonymous":
+            made, specs = self._function(item.this, env)
+            name = item.alias or (item.this.expressions[0].name if item.this.expressions else "")
+        elif item.key == "table" and item.this.key == "identifier":
+            self._only(item, {"this", "alias", "db", "catalog"}, "FROM")
+            made = self.table(item, env)
+            name = item.alias or item.name
+        else:
+            raise self.text.error(
+                "expected a stream, a view or a query in FROM", self.text.of(item)
+            )
+        self._check_names(names, made, item)
+        return made.named(name, names), specs
+
+    def _function(self, call: exp.Expr, env: Env) -> tuple[Relation, tuple[WindowSpec, ...]]:
+        from millstream.ops.sql.frames import suggestion
+
+        if call.name.lower() not in FUNCTIONS:
+            known = [one.upper() for one in FUNCTIONS]
+            near = suggestion(call.name, known) or f"; there are {', '.join(known)}"
+            raise self.text.error(
+                f"there is no table function {call.name!r}{near}", self.text.of(call)
+            )
+        return windowed(self.text, call, lambda data: self.table(data, env))
+
+    def table(self, item: exp.Expr, env: Env) -> Relation:
+        """A stream, a view, or a query of WITH, by its name."""
+        from millstream.ops.sql.frames import suggestion
+
+        if item.args.get("db") is not None or item.args.get("catalog") is not None:
+            raise self.text.error("names of tables have no dots here", self.text.of(item))
+        name = item.name
+        found = env.named.get(name.lower()) or self._find(name)
+        if found is None:
+            known = [*env.named, *self._known()]
+            near = suggestion(name, known) or f"; there are {', '.join(known) or 'none'}"
+            raise self.text.error(f"there is no stream or view {name!r}{near}", self.text.of(item))
+        return found
+
+    # -- WHERE ----------------------------------------------------------------------------------
+
+    def _where(self, condition: exp.Expr, scope: Scope, specs: tuple[WindowSpec, ...]) -> Relation:
+        if specs:
+            for each in condition.find_all(_exp().Column):
+                if each.name.lower() in ("window_start", "window_end"):
+                    raise self.text.error(
+                        f"{each.name} is known after grouping; use HAVING", self.text.of(each)
+                    )
+        return self.keep(condition, scope)
+
+    def keep(self, condition: exp.Expr, scope: Scope) -> Relation:
+        """The rows for which a condition is true."""
+        made = self.expressions.make(condition, scope, condition=True)
+        stream = scope.relation.stream
+        return replace(
+            scope.relation, stream=_add(stream, nodes.Where, "where", condition=made.expression)
+        )
+
+    # -- SELECT ---------------------------------------------------------------------------------
+
+    def _items(self, node: exp.Expr, scope: Scope) -> list[Made]:
+        made: list[Made] = []
+        for item in node.expressions:
+            if item.key == "star" or (item.key == "column" and item.this.key == "star"):
+                made.extend(self._star(item, scope))
+            elif item.key == "alias":
+                made.append(self.expressions.make(item.this, scope, item.alias))
+            elif item.key == "aliases":
+                raise self.text.error("one name for one column", self.text.of(item))
+            else:
+                name = item.name if item.key in ("column", "dot") else sql_of(item)
+                made.append(self.expressions.make(item, scope, name or None))
+        return made
+
+    def _star(self, item: exp.Expr, scope: Scope) -> list[Made]:
+        star = item if item.key == "star" else item.this
+        self._only(star, {"except_"}, "*")
+        relation = scope.relation
+        table = item.args.get("table") if item.key == "column" else None
+        if table is not None and table.name.lower() not in [t.lower() for t in scope.tables]:
+            raise self.text.error(f"there is no table {table.name!r} in FROM", self.text.of(item))
+        left_out = [one.name.lower() for one in star.args.get("except_") or []]
+        if relation.open:
+            if left_out:
+                raise self.text.error(
+                    "the columns of this are not known, so none can be left out", self.text.of(star)
+                )
+            return [Made(Expression("*", "*", frozenset(), None), None)]
+        columns = [
+            one
+            for one in relation.columns
+            if (table is None and not one.hidden)
+            or (table is not None and one.table.lower() == table.name.lower())
+        ]
+        names = [one.name.lower() for one in columns]
+        for name in left_out:
+            if name not in names:
+                raise self.text.error(
+                    f"there is no column {name!r} to leave out", self.text.of(star)
+                )
+        return [column_of(one) for one in columns if one.name.lower() not in left_out]
+
+    def project(self, relation: Relation, items: list[Made]) -> Relation:
+        """The relation with these columns and no others."""
+        if len(items) == 1 and items[0].expression.name == "*":
+            return replace(relation, window=None)
+        names = [one.expression.name for one in items]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise self.text.error(
+                f"two columns are called {twice[0]!r}; give one another name with AS", None
+            )
+        time = next(
+            (
+                one.expression.name
+                for one in items
+                if one.plain is not None and one.plain.physical == relation.time
+            ),
+            None,
+        )
+        columns = tuple(Column(one.expression.name, one.expression.name, one.type) for one in items)
+        same = [one.plain.physical if one.plain else None for one in items]
+        if not relation.open and same == names == [one.physical for one in relation.columns]:
+            return Relation(relation.stream, columns, time=time)
+        stream = _add(
+            relation.stream, nodes.Select, "select", items=tuple(one.expression for one in items)
+        )
+        return Relation(stream, columns, open="*" in names, time=time)
+
+    # -- UNION ----------------------------------------------------------------------------------
+
+    def _union(self, node: exp.Expr, env: Env) -> Relation:
+        self._only(node, {"this", "expression", "distinct", "with_"}, "UNION")
+        parts = [self.query(one, env) for one in self._arms(node)]
+        made = self.united(parts, node)
+        if node.args.get("distinct"):
+            made = replace(made, stream=made.stream.distinct())
+        return made
+
+    def _arms(self, node: exp.Expr) -> list[Any]:
+        """The queries of a union, those of unions on its left side among them."""
+        arms: list[Any] = [node.expression]
+        left = node.this
+        while (
+            left.key == "union"
+            and bool(left.args.get("distinct")) == bool(node.args.get("distinct"))
+            and not any(left.args.get(one) for one in ("with_", "order", "limit"))
+        ):
+            self._only(left, {"this", "expression", "distinct", "with_"}, "UNION")
+            arms.append(left.expression)
+            left = left.this
+        return [left, *reversed(arms)]
+
+    def united(self, parts: list[Relation], at: exp.Expr) -> Relation:
+        """Several relations as one: columns by their place, with the names of the first."""
+        first, *_ = parts
+        if any(one.open for one in parts):
+            raise self.text.error(
+                "the columns of one side are not known; declare them with schema=",
+                self.text.of(at),
+            )
+        if any(len(one.columns) != len(first.columns) for one in parts):
+            counts = " and ".join(str(len(one.columns)) for one in parts)
+            raise self.text.error(
+                f"both sides of UNION need the same number of columns, not {counts}",
+                self.text.of(at),
+            )
+        types = [self._common(column, at) for column in zip(*(one.columns for one in parts))]  # noqa: B905
+        fitted = [self._fitted(one, first, types) for one in parts]
+        stream = fitted[0].union(*fitted[1:])
+        columns = tuple(
+            Column(one.name, one.physical, kind)
+            for one, kind in zip(first.columns, types, strict=True)
+        )
+        time = first.time if all(one.time == first.time for one in parts) else None
+        return Relation(stream, columns, time=time)
+
+    def _common(self, columns: tuple[Column, ...], at: exp.Expr) -> pa.DataType | None:
+        types = [one.type for one in columns]
+        if any(one is None for one in types):
+            return None
+        try:
+            return common_type(types, promote_strings=False)
+        except TypeMismatch as error:
+            raise self.text.error(
+                f"column {columns[0].name!r} of UNION: {error}", self.text.of(at)
+            ) from None
+
+    def _fitted(self, part: Relation, first: Relation, types: list[pa.DataType | None]) -> Stream:
+        """One side with the names and types of the whole."""
+        items = []
+        for column, target, kind in zip(part.columns, first.columns, types, strict=True):
+            made = column_of(column, target.physical)
+            if kind is not None and column.type not in (kind, pa.null()):
+                made = self._cast(column, target.physical, kind)
+            items.append(made)
+        return self.project(part, items).stream
+
+    def _cast(self, column: Column, name: str, kind: pa.DataType) -> Made:
+        from millstream.ops.sql.nodes import Cast
+        from millstream.ops.sql.nodes import Column as Leaf
+        from millstream.ops.sql.types import type_name
+
+        shown = f"CAST({quoted(column.physical)} AS {type_name(kind)}) AS {quoted(name)}"
+        node = Cast(Leaf(column.physical), kind)
+        return Made(Expression(shown, name, frozenset({column.physical}), node), kind)
+
+
+def column_of(column: Column, name: str | None = None) -> Made:
+    """A column as an item of a projection."""
+    from millstream.ops.sql.nodes import Column as Leaf
+
+    name = column.name if name is None else name
+    shown = quoted(column.physical)
+    if name != column.physical:
+        shown += f" AS {quoted(name)}"
+    node = Leaf(column.physical)
+    expression = Expression(shown, name, frozenset({column.physical}), node)
+    return Made(expression, column.type, column)
+
+
+def _add(stream: Stream, cls: type[nodes.Node], stem: str, **fields: Any) -> Stream:
+    return Stream(stream.flow, stream.flow.add(cls, stem, (stream.node,), **fields))
+
+
+def _exp() -> Any:
+    from sqlglot import expressions
+
+    return expressions
+
+
+__all__ = ["ConfigError", "Env", "Queries", "column_of", "identifier"]

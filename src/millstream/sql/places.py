@@ -1,0 +1,62 @@
+"""Where something stands in a text of SQL, and errors that show it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from millstream.errors import SqlError
+
+if TYPE_CHECKING:
+    from sqlglot import expressions as exp
+
+_WIDTH = 100  # of the line of text that is shown
+
+
+@dataclass(frozen=True)
+class Place:
+    """A piece of the text: from the first character to the one after the last."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Text:
+    """The whole text a user gave."""
+
+    sql: str
+
+    def error(self, message: str, place: Place | None) -> SqlError:
+        """An error with line, column and the underlined text."""
+        if place is None:
+            place = Place(0, len(self.sql))
+        start = min(place.start, max(len(self.sql) - 1, 0))
+        above = self.sql.rfind("\n", 0, start) + 1
+        below = self.sql.find("\n", start)
+        line = self.sql[above : len(self.sql) if below < 0 else below]
+        number, column = self.sql.count("\n", 0, start) + 1, start - above + 1
+        length = max(1, min(place.end - start, len(line) - column + 1))
+        shown, before = _shortened(line, column - 1)
+        underline = "^" * max(1, min(length, len(shown) - before))
+        told = f"line {number}, column {column}: {message}"
+        if line.strip():
+            told += f"\n  {shown}\n  {' ' * before}{underline}"
+        return SqlError(told, number, column)
+
+    def of(self, node: exp.Expr) -> Place | None:
+        """Where a node of sqlglot's tree stands, as far as its parts know."""
+        found = [one.meta for one in node.walk() if "start" in one.meta]
+        if not found:
+            return None
+        return Place(min(one["start"] for one in found), max(one["end"] for one in found) + 1)
+
+
+def _shortened(line: str, at: int) -> tuple[str, int]:
+    """A long line around a place, and where the place is in it."""
+    line = re.sub(r"[\t\r\x00-\x1f\x7f]", " ", line)
+    if len(line) <= _WIDTH:
+        return line, at
+    first = max(0, min(at - _WIDTH // 3, len(line) - _WIDTH))
+    return line[first : first + _WIDTH], at - first

@@ -1,0 +1,88 @@
+"""What is wrong in a text of SQL is told with its place; what is not supported by its name."""
+
+from __future__ import annotations
+
+import pytest
+
+import millstream as ms
+from tests.sql.test_statements import flow_of
+
+PLACED = [
+    ("SELECT symbol,\n  pric FROM trades", 2, 3, "unknown column 'pric'; did you mean price?"),
+    ("SELECT t.pric FROM trades t", 1, 8, "t has no column 'pric'; did you mean price?"),
+    ("SELECT x.price FROM trades t", 1, 8, "there is no table 'x' in FROM"),
+    ("SELECT * FROM trade", 1, 15, "there is no stream or view 'trade'; did you mean trades?"),
+    ("SELECT foo(price) FROM trades", 1, 8, "unsupported function 'foo'"),
+    ("SELECT 1 FROM trades WHERE price", 1, 28, "a condition must be true or false, not double"),
+    ("SELECT symbol AND true FROM trades WHERE price AND true", 1, 42, "boolean is needed"),
+    ("SELEC 1", 1, 1, "there is no statement SELEC; did you mean SELECT?"),
+    ("SELECT symbol FROM trades WHERE", 1, 27, "cannot read this"),
+    ("SELECT price FROM trades UNION ALL SELECT price, qty FROM trades", 1, 8, "the same number"),
+    ("SELECT symbol FROM trades UNION SELECT price FROM trades", 1, 8, "do not go together"),
+    ("SELECT price, price FROM trades", 1, 1, "two columns are called 'price'"),
+    ("CREATE STREAM x (a INT, b FOO) WITH (path='i')", 1, 25, "'FOO' where a type should be"),
+    ("CREATE STREAM x (a INT) WITH (path='i', lateness=5)", 1, 41, "expected a duration"),
+    ("CREATE STREAM x (a INT) WITH (pathh='i')", 1, 25, "say which source"),
+    ("CREATE STREAM x (a INT) WITH (source='fles')", 1, 31, "did you mean files?"),
+    ("CREATE STREAM x (a INT) WITH (path='i', key=b)", 1, 41, "there is no column 'b'"),
+    ("CREATE SINK s FROM v WITH (sink='jsonl', path='o')", 1, 20, "there is no stream or view"),
+    ("CREATE STREAM trades (a INT) WITH (path='i')", 1, 15, "there is a 'trades' already"),
+    ("INSERT INTO nothing SELECT * FROM trades", 1, 13, "there is no sink 'nothing'"),
+    ("SELECT symbol FROM TUMBLE(trades, price, INTERVAL '1' MINUTE)", 1, 35, "it is ts"),
+]
+REFUSED = [
+    ("SELECT * FROM trades ORDER BY price", "ORDER BY"),
+    ("SELECT (SELECT 1 FROM trades) FROM trades", "gives one value"),
+    ("SELECT sum(price) OVER () FROM trades", "OVER"),
+    ("WITH RECURSIVE r AS (SELECT 1 FROM r) SELECT * FROM r", "RECURSIVE"),
+    ("SELECT * FROM trades LATERAL VIEW explode(x) y AS z", "LATERAL VIEW"),
+    ("SELECT * FROM trades TABLESAMPLE (10 PERCENT)", "SAMPLE"),
+    ("SELECT 1", "FROM"),
+    ("VALUES (1)", "VALUES"),
+    ("SELECT * FROM TUMBLE(trades, ts, INTERVAL '1' MINUTE)", "windows are for GROUP BY"),
+    ("CREATE OR REPLACE STREAM t (a INT)", "drop it first"),
+    ("CREATE VIEW v AS SELECT * FROM trades", "STREAMED VIEW"),
+    ("INSERT OVERWRITE x SELECT * FROM trades", "OVERWRITE"),
+    ("ALTER STREAM x", "no statement ALTER"),
+    ("CREATE STREAMED VIEW SpeedyI-65View AS SELECT * FROM trades", "goes in `...`"),
+    ("", "there is no statement"),
+    ("SELECT " + "(" * 200 + "1" + ")" * 200 + " FROM trades", "too deeply"),
+    ("SELECT " + "+".join("1" * 5000) + " FROM trades", "too deeply"),
+]
+
+
+@pytest.mark.parametrize(("sql", "line", "column", "told"), PLACED)
+def test_mistakes_have_a_place(sql: str, line: int, column: int, told: str) -> None:
+    with pytest.raises(ms.SqlError) as caught:
+        flow_of().sql(sql)
+    assert told in str(caught.value)
+    assert (caught.value.line, caught.value.column) == (line, column), caught.value
+    assert str(caught.value).startswith(f"line {line}, column {column}: ")
+
+
+@pytest.mark.parametrize(("sql", "told"), REFUSED, ids=lambda one: one[:40])
+def test_what_is_not_supported_is_refused_by_name(sql: str, told: str) -> None:
+    with pytest.raises(ms.SqlError) as caught:
+        flow_of().sql(sql)
+    assert told in str(caught.value)
+
+
+def test_the_text_is_underlined() -> None:
+    with pytest.raises(ms.SqlError) as caught:
+        flow_of().sql("SELECT symbol,\n       pric AS p\nFROM trades")
+    assert str(caught.value).splitlines()[1:] == ["         pric AS p", "         ^^^^"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("upper", len, "int"), "SQL has a function of this name"),
+        (("f g", len, "int"), "expected a name"),
+        (("f", 5, "int"), "expected a plain function"),
+        (("f", lambda x: x, None), "say what it gives"),
+        (("f", len, "number"), "'number' where a type should be"),
+    ],
+)
+def test_functions_are_checked(given: tuple[str, object, object], told: str) -> None:
+    with pytest.raises(ms.ConfigError, match=told):
+        ms.Flow("f").function(*given)  # type: ignore[arg-type]
