@@ -233,18 +233,25 @@ def event_time(fmt: Format, column: pa.Array) -> tuple[Ints, dict[int, str]]:
 
 def explain(field: pa.Field, value: Any, zone: str | None) -> str:
     """Why one value was refused, for its dead letter."""
-    try:
-        shown = value.as_py()
-    except (ValueError, OverflowError):  # a moment beyond Python's calendar
-        shown = str(value.cast(pa.int64()))
-    text = repr(shown)
+    said = shown(value)
+    text = repr(said)
     text = text if len(text) <= 200 else text[:200] + "..."
     if pa.types.is_timestamp(field.type):
         if zone is None and (
-            is_naive_text(shown)
-            if isinstance(shown, str)
+            is_naive_text(said)
+            if isinstance(said, str)
             else pa.types.is_temporal(value.type) and not getattr(value.type, "tz", None)
         ):
             return f"column {field.name!r}: {text} has no zone offset and no zone= is set"
         return f"column {field.name!r}: {text} is not a timestamp in the years 1 to 9999"
     return f"column {field.name!r}: {text} is not a {_NAMES.get(field.type, field.type)}"
+
+
+def shown(value: Any) -> Any:
+    """A value for a message: what Python knows it as, or as text what is beyond its calendar."""
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        raise
+    except (ValueError, OverflowError):
+        return " ".join(pa.array([value], value.type).to_string().split())
