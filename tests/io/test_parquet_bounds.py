@@ -133,3 +133,86 @@ def test_a_long_text_repeated_many_times_takes_bounded_memory(tmp_path: Path) ->
     path, _ = written(tmp_path, table, store_schema=False)
     said, taken = measured(path, 500)  # 500 MB of text
     assert said == "500" and taken < 300
+
+
+BEYOND = [0, 2**31 - 1]  # days: the second is in the year 5,881,580
+
+
+@pytest.mark.parametrize("kind", ["date", "array<date>", "struct<d: date>", "map<string, date>"])
+def test_a_day_beyond_the_calendar_is_a_dead_letter(tmp_path: Path, kind: str) -> None:
+    days = pa.array(BEYOND, pa.int32()).cast(pa.date32())
+    column = {
+        "date": lambda: days,
+        "array<date>": lambda: pa.ListArray.from_arrays([0, 1, 2], days),
+        "struct<d: date>": lambda: pa.StructArray.from_arrays([days], ["d"]),
+        "map<string, date>": lambda: pa.MapArray.from_arrays([0, 1, 2], ["a", "b"], days),
+    }[kind]()
+    split = written(tmp_path, pa.table({"n": [1, 2], "day": column}))[1]
+    (parsed,) = read_split(Format("parquet", parse_schema(f"n bigint, day {kind}")), split)
+    assert parsed.table.column("n").to_pylist() == [1]
+    (dead,) = parsed.dead
+    assert dead.position == 1 and "2147483647" in dead.error and "2147483647" in dead.raw
+
+
+def nested(kind: str, words: pa.Array) -> pa.Array:
+    """One text in each value of a nested type."""
+    each = list(range(len(words) + 1))
+    if kind.startswith("array"):
+        return pa.ListArray.from_arrays(each, words)
+    if kind.startswith("struct"):
+        return pa.StructArray.from_arrays([words], ["a"])
+    return pa.MapArray.from_arrays(each, pa.array(["a"] * len(words)), words)
+
+
+NESTED = ["array<string>", "struct<a: string>", "map<string, string>", "array<array<string>>"]
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_repeated_texts_inside_of_others_are_decoded_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(parquet, "PIECE", 10_000)
+    words = pa.array(["x" * 4_000, None, "y"]).take(pa.array([0] * 20 + [1, 2]))
+    column = nested(kind, words)
+    if kind == "array<array<string>>":
+        column = pa.ListArray.from_arrays(list(range(len(column) + 1)), column)
+    path, split = written(tmp_path, pa.table({"n": range(22), "s": column}), store_schema=False)
+    fmt = Format("parquet", parse_schema(f"n bigint, s {kind}"))
+    for part in (split, Split(0, 0, path, 5, 22)):  # the whole file, and a part of it
+        parts = list(read_split(fmt, part))
+        assert max(p.table.nbytes for p in parts) < 12_000
+        table = pa.concat_tables(p.table for p in parts)
+        assert table.column("n").to_pylist() == list(range(part.start, 22))
+        assert table.column("s").to_pylist() == column.to_pylist()[part.start :]
+
+
+def test_texts_of_one_list_are_one_value(tmp_path: Path) -> None:
+    half = "x" * (MAX_LINE // 2 + 1)
+    table = pa.table({"n": [1, 2], "s": [["a"], [half, half]]})
+    split = written(tmp_path, table)[1]
+    parts = list(read_split(Format("parquet", parse_schema("n bigint, s array<string>")), split))
+    assert [row["n"] for p in parts for row in p.table.to_pylist()] == [1]
+    (dead,) = [d for p in parts for d in p.dead]
+    assert f"value of {2 * len(half)} bytes; the limit is {MAX_LINE}" in dead.error
+
+
+def test_a_list_without_end_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    zeros = pa.ListArray.from_arrays([0, 10_000_000], pa.nulls(10_000_000, pa.int8()))
+    path, split = written(tmp_path, pa.table({"n": [1], "word": zeros}))
+    assert Path(path).stat().st_size < 2_000
+    fmt = Format("parquet", parse_schema("word array<bigint>"))
+    with pytest.raises(RunError, match=r"column 'word' takes 80000000 bytes for 1 rows"):
+        list(read_split(fmt, split))
+
+
+def test_texts_stored_as_differences_are_read_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "PIECE", 10_000)
+    monkeypatch.setattr(parquet, "_DELTA_ROWS", 4)
+    table = pa.table({"n": range(40), "word": ["x" * 4_000] * 40})
+    how = {"n": "PLAIN", "word": "DELTA_BYTE_ARRAY"}
+    split = written(tmp_path, table, use_dictionary=False, column_encoding=how)[1]
+    parts = read(split)
+    assert max(p.table.nbytes for p in parts) < 20_000
+    assert pa.concat_tables(p.table for p in parts).to_pylist() == table.to_pylist()

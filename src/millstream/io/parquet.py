@@ -8,9 +8,8 @@ rows are read and decoded in pieces of bounded size; until then repeated texts s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +17,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millstream.errors import ConfigError, RunError
-from millstream.io.columns import build
+from millstream.io.columns import build, shown
 from millstream.io.formats import Format
 from millstream.io.records import MAX_LINE, MAX_RAW, Dead, Parsed, Split, raw_text
-from millstream.io.timestamps import Bools, Ints
+from millstream.io.timestamps import Bools, Ints, nulls_of
 
-Values = TypeVar("Values", Ints, Bools)
-
-PIECE = 32 * 1024 * 1024  # bytes of texts decoded at a time
+PIECE = 32 * 1024 * 1024  # bytes of values decoded at a time
+_VALUE = 8  # bytes one value takes at least; what is stored of it may be much less
+_DELTA_ROWS = 256  # rows at a time of texts that are stored as the difference to the one before
 
 
 @contextmanager
@@ -70,8 +69,9 @@ def read_rows(fmt: Format, split: Split, max_rows: int) -> Iterator[Parsed]:
         rows = min(max_rows, _affordable(fmt, file, groups, split.path))
         packed = _packed(fmt, file, groups)
     with opened(split.path, packed) as file:
-        names = fmt.delivered.names
-        for batch in file.iter_batches(rows, groups, columns=names, use_threads=False):
+        # Arrow cannot join the dictionaries of several groups inside of lists and structs.
+        together = [[one] for one in groups] if any("." in path for path in packed) else [groups]
+        for batch in (batch for some in together for batch in _batches(fmt, file, rows, some)):
             low, high = max(split.start - at, 0), min(split.end - at, batch.num_rows)
             if low < high:
                 yield from _pieces(fmt, batch.slice(low, high - low), at + low)
@@ -80,37 +80,52 @@ def read_rows(fmt: Format, split: Split, max_rows: int) -> Iterator[Parsed]:
             raise RunError(f"parquet file {split.path} has {at} rows, expected {split.end}")
 
 
+def _batches(
+    fmt: Format, file: pq.ParquetFile, rows: int, groups: list[int]
+) -> Iterator[pa.RecordBatch]:
+    yield from file.iter_batches(rows, groups, columns=fmt.delivered.names, use_threads=False)
+
+
 def _affordable(fmt: Format, file: pq.ParquetFile, groups: list[int], path: str) -> int:
     """How many rows are read at a time; refuses values that cannot but exceed the limit."""
     rows = MAX_LINE
     for number in groups:
         group, wanted = file.metadata.row_group(number), 0
-        for column in map(group.column, range(group.num_columns)):
+        for at in range(group.num_columns):
+            column = group.column(at)
             name = column.path_in_schema.partition(".")[0]
             if name not in fmt.delivered.names:
                 continue
-            wanted += column.total_uncompressed_size
-            if column.total_uncompressed_size > (MAX_LINE + MAX_RAW) * group.num_rows:
+            # A run of equal values is stored as one: what a list holds tells only their number.
+            width = max(_VALUE, file.schema.column(at).length)
+            taken = max(column.total_uncompressed_size, column.num_values * width)
+            wanted += taken
+            if taken > (MAX_LINE + MAX_RAW) * group.num_rows:
                 raise RunError(
-                    f"parquet file {path}: column {name!r} takes {column.total_uncompressed_size} "
+                    f"parquet file {path}: column {name!r} takes {taken} "
                     f"bytes for {group.num_rows} rows in row group {number}; the limit for one "
                     f"value is {MAX_LINE} bytes. Take the file out of the source or write it "
                     f"without such values, or leave the column out of schema="
                 )
+            if "DELTA_BYTE_ARRAY" in column.encodings:
+                stored = max(column.total_uncompressed_size, 1)  # no value is longer than all
+                rows = min(rows, max(_DELTA_ROWS, PIECE // stored))
         rows = min(rows, max(1, PIECE * group.num_rows // max(wanted, 1)))
     return rows
 
 
 def _packed(fmt: Format, file: pq.ParquetFile, groups: list[int]) -> list[str]:
     """Columns of texts that are stored with a dictionary: they are read as they are stored."""
-    kinds = {field.name: field.type for field in file.schema_arrow}
     found = set()
     for group in map(file.metadata.row_group, groups):
-        for column in map(group.column, range(group.num_columns)):
-            kind = kinds.get(column.path_in_schema)
-            if kind is not None and _is_text(kind) and column.has_dictionary_page:
+        for at in range(group.num_columns):
+            column, about = group.column(at), file.schema.column(at)
+            text = about.physical_type == "BYTE_ARRAY" and about.logical_type.type != "DECIMAL"
+            if text and (
+                column.has_dictionary_page or any("DICTIONARY" in e for e in column.encodings)
+            ):
                 found.add(column.path_in_schema)
-    return sorted(found & set(fmt.delivered.names))
+    return sorted(path for path in found if path.partition(".")[0] in fmt.delivered.names)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -215,22 +230,41 @@ def _refused(batch: pa.RecordBatch) -> dict[int, str]:
 
 
 def _sizes(column: pa.Array) -> Ints:
-    """The bytes of each text; 0 for other types, whose values are small or lists of values."""
-    if pa.types.is_dictionary(column.type):
-        return _of_dictionary(column, _sizes(column.dictionary))
-    if not _is_text(column.type):
-        return np.zeros(len(column), np.int64)
-    lengths = pc.fill_null(pc.binary_length(column), 0)
-    return np.asarray(lengths.to_numpy(zero_copy_only=False)).astype(np.int64)
+    """The bytes of the texts in each value; 0 for other types, whose values are small."""
+    return _of_each(column, _lengths)
 
 
 def _undecodable(column: pa.Array) -> Bools:
     """Which values hold text that is not UTF-8: nothing else looks before somebody uses it."""
-    if pa.types.is_dictionary(column.type):
-        return _of_dictionary(column, _undecodable(column.dictionary))
-    if _is_valid(column):
-        return np.zeros(len(column), bool)
-    return np.array([not _is_valid(column.take(pa.array([i]))) for i in range(len(column))], bool)
+    return _of_each(column, _broken) > 0
+
+
+def _of_each(column: pa.Array, known: Callable[[pa.Array], Ints]) -> Ints:
+    """What is known of every text, summed up for each row: one may hold many, or share them."""
+    kind, none = column.type, np.zeros(len(column), np.int64)
+    if pa.types.is_dictionary(kind):
+        each = np.append(_of_each(column.dictionary, known), 0)
+        indices = pc.fill_null(column.indices, len(each) - 1).to_numpy(zero_copy_only=False)
+        return np.asarray(each[indices.astype(np.int64)])
+    if pa.types.is_struct(kind):
+        return sum((_of_each(part, known) for part in column.flatten()), none)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
+        parts = (column.keys, column.items) if pa.types.is_map(kind) else (column.values,)
+        before = np.append(0, np.cumsum(sum(_of_each(part, known) for part in parts)))
+        return np.where(nulls_of(column), none, np.diff(before[column.offsets.to_numpy()]))
+    return known(column) if _is_text(kind) else none
+
+
+def _lengths(texts: pa.Array) -> Ints:
+    lengths = pc.fill_null(pc.binary_length(texts), 0)
+    return np.asarray(lengths.to_numpy(zero_copy_only=False)).astype(np.int64)
+
+
+def _broken(texts: pa.Array) -> Ints:
+    if _is_valid(texts):
+        return np.zeros(len(texts), np.int64)
+    each = (not _is_valid(texts.take(pa.array([i]))) for i in range(len(texts)))
+    return np.fromiter(each, np.int64, len(texts))
 
 
 def _is_valid(column: pa.Array) -> bool:
@@ -239,13 +273,6 @@ def _is_valid(column: pa.Array) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
-
-
-def _of_dictionary(column: pa.DictionaryArray, values: Values) -> Values:
-    """What is known of the entries of a dictionary, for each row; nothing (0) for null."""
-    indices = pc.fill_null(column.indices, len(values)).to_numpy(zero_copy_only=False)
-    padded = np.append(values, np.zeros(1, values.dtype))
-    return cast(Values, padded[indices.astype(np.int64)])
 
 
 def _show(batch: pa.RecordBatch, i: int) -> str:
@@ -263,8 +290,6 @@ def _value(scalar: pa.Scalar) -> object:
     ):
         return raw_text(scalar.as_buffer()[:MAX_RAW].to_pybytes())
     try:
-        return scalar.as_py()
+        return shown(scalar)
     except UnicodeDecodeError:
         return "not UTF-8"
-    except (ValueError, OverflowError):  # a moment beyond Python's calendar
-        return str(scalar.cast(pa.int64()))
