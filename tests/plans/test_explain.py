@@ -137,6 +137,15 @@ def other_windows(flow: ms.Flow) -> None:
         keyed.window(window).agg(**aggs).named(window.kind).sink(ms.Memory())
 
 
+def joins(flow: ms.Flow) -> None:
+    cars = flow.source(ms.Files("cars/", time="ts", lateness="5s"), name="cars")
+    roads = flow.source(ms.Files("roads/", time="ts", lateness="5s"), name="roads")
+    fast = cars.changes(key="car").where("speed > 50").named("fast")
+    on_road = fast.join(roads.changes(key="id"), on=[("car", "id")]).named("on road")
+    on_road.join(cars, on=["car", "lane"], how="left").sink(ms.Memory(), name="known")
+    fast.join(roads, on=[("car", "id")], how="anti").sink(ms.Memory(), name="elsewhere")
+
+
 FLOWS: list[Callable[[ms.Flow], None]] = [
     sliding_averages,
     stateless,
@@ -147,6 +156,7 @@ FLOWS: list[Callable[[ms.Flow], None]] = [
     shared_panes,
     other_windows,
     jobs_that_slide,
+    joins,
 ]
 
 

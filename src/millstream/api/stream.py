@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millstream.api import aggregates
+from millstream.api.columns import Columns, join_keys
 from millstream.api.job import check_close
 from millstream.api.job import job as as_job
 from millstream.api.mapreduce import MapReduce
@@ -20,6 +21,7 @@ from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.io.formats import parse_schema
 from millstream.operators.distinct import Distinct
+from millstream.operators.joins.step import HOW, Join
 from millstream.operators.tagger import Changes
 from millstream.ops.expressions import parse_condition, parse_projection
 from millstream.ops.firing import FINAL, Emission
@@ -117,13 +119,7 @@ class Stream:
     def union(self, *others: Stream) -> Stream:
         """This stream and others as one."""
         for other in others:
-            if not isinstance(other, Stream):
-                raise ConfigError(f"union(): expected streams, got {type(other).__name__}")
-            if other.flow is not self.flow:
-                raise ConfigError(
-                    f"union(): stream {other.name!r} belongs to flow {other.flow.name!r}, this one "
-                    f"to {self.flow.name!r}; a flow cannot use the streams of another"
-                )
+            self._check_stream("union", other)
         inputs = (self.node, *(other.node for other in others))
         node = self.flow.add(nodes.Union, "union", inputs=inputs)
         return Stream(self.flow, node)
@@ -156,6 +152,41 @@ class Stream:
         if len(set(columns)) != len(columns):
             raise ConfigError(f"changes(): a column is named twice in {columns}")
         return self._add(Changes, "changes", keys=columns)
+
+    def join(
+        self,
+        other: Stream,
+        *,
+        on: Columns,
+        how: str = "inner",
+        suffix: str = "_right",
+    ) -> Stream:
+        """Rows of this stream and of another one that have the same key; null equals nothing.
+
+        on: a column of both, several, or pairs of a column here and one there; none: every pair.
+        how: "inner"; "left", "right" or "full" also give rows that match nothing, with null in the
+            columns of the other side, until a match comes; "semi" gives the rows of this stream
+            that match something, "anti" those that match nothing.
+        suffix: is put behind the name of a column of the other stream that this one has, too. Keys
+            of one name are one column.
+        The time of a joined row is the later one of its two rows.
+        """
+        self._check_stream("join", other)
+        keys = join_keys(on)
+        if how not in HOW:
+            raise ConfigError(f"join(how={how!r}): use {', '.join(HOW)}")
+        if not isinstance(suffix, str):
+            raise ConfigError(f"join(suffix={suffix!r}): expected a text")
+        node = self.flow.add(
+            Join,
+            "join",
+            (self.node, other.node),
+            keys=tuple(left for left, _ in keys),
+            right_keys=tuple(right for _, right in keys),
+            how=how,
+            suffix=suffix,
+        )
+        return Stream(self.flow, node)
 
     def key_by(
         self,
@@ -251,6 +282,16 @@ class Stream:
 
     def _add(self, cls: type[nodes.Node], stem: str, **fields: Any) -> Stream:
         return Stream(self.flow, self.flow.add(cls, stem, (self.node,), **fields))
+
+    def _check_stream(self, step: str, other: Any) -> None:
+        """Refuse what this stream cannot be put together with."""
+        if not isinstance(other, Stream):
+            raise ConfigError(f"{step}(): expected streams, got {type(other).__name__}")
+        if other.flow is not self.flow:
+            raise ConfigError(
+                f"{step}(): stream {other.name!r} belongs to flow {other.flow.name!r}, this one "
+                f"to {self.flow.name!r}; a flow cannot use the streams of another"
+            )
 
 
 class KeyedStream:

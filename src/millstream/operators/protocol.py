@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -143,11 +143,34 @@ class Operator(Protocol):
         """Write into the manifest of a batch how far its steps came, and what else they need."""
 
 
+@dataclass(frozen=True)
+class Input:
+    """What is known of one input of a step when the flow is planned."""
+
+    name: str
+    columns: tuple[str, ...] | None = None  # None: not known
+    types: dict[str, pa.DataType] = field(default_factory=dict)
+    changes: bool = False  # it takes back what it gave
+
+
+Row = dict[str, Any]
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class KeyedStep(Keyed):
-    """A keyed step with an operator of its own, and what the planner must know of it."""
+    """A keyed step with an operator of its own, and what the planner must know of it.
 
+    A step with one input says it with `operator`, `columns`, `uses` and `answers`. One with several
+    says it with the methods that are told of each: `operator_over`, `resolve`, `uses_of`,
+    `answers_over`.
+    """
+
+    at_once: ClassVar[bool] = False  # what comes counts at once, not when the watermark passes it
     keys: tuple[str, ...]
+
+    def keys_of(self, number: int) -> tuple[str, ...]:
+        """The columns of one input that must be there."""
+        return self.keys
 
     def operator(self, number: int, changes: bool) -> Operator:
         """What runs it; `number` stands in the identity of its records.
@@ -155,6 +178,22 @@ class KeyedStep(Keyed):
         `changes`: its input takes back what it gave.
         """
         raise NotImplementedError
+
+    def operator_over(self, number: int, inputs: tuple[Input, ...]) -> Operator:
+        """The same, told of every input."""
+        return self.operator(number, any(one.changes for one in inputs))
+
+    def resolve(
+        self, inputs: tuple[Input, ...]
+    ) -> tuple[tuple[str, ...] | None, dict[str, pa.DataType]]:
+        """The columns it gives and their types, as far as they are known; refuses what cannot be.
+
+        With one input: those of `columns`.
+        """
+        names = self.columns(inputs[0].columns)
+        return names, {
+            name: inputs[0].types[name] for name in names or () if name in inputs[0].types
+        }
 
     def columns(self, have: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """The columns it gives, from those it gets; None: not known."""
@@ -164,15 +203,25 @@ class KeyedStep(Keyed):
         """The columns it looks at if these of what it gives are wanted; None: all."""
         return None
 
+    def uses_of(
+        self, number: int, wanted: set[str] | None, inputs: tuple[Input, ...]
+    ) -> set[str] | None:
+        """The same of one of its inputs."""
+        return self.uses(wanted)
+
     def words(self) -> str:
         """What it does, for the plan."""
         return self.kind
 
-    def answers(self, rows: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    def answers(self, rows: list[Row]) -> list[tuple[int, Row]]:
         """What it gives, in plain Python, for the reference: rows, and of which record each is.
 
         `rows` are all that came so far, in the order of time and place.
         """
+        raise NotImplementedError
+
+    def answers_over(self, inputs: list[list[tuple[int, Row]]]) -> list[tuple[int, Row]]:
+        """The same over several inputs, of which all rows are given with their time."""
         raise NotImplementedError
 
     def remembered(self) -> dict[str, Any]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
 from millstream.graph.nodes import Node
-from millstream.operators.protocol import Done, Host, KeyedStep, Known, Share
+from millstream.operators.protocol import Done, Host, KeyedStep, Known, Row, Share
 from millstream.operators.stores import Table
 from millstream.ops.chunks import Chunk, Mask, concat, decode_block, flat
 from millstream.ops.keys import key_arrays
@@ -34,6 +34,7 @@ _PLACE = ("ts", "src", "pos")  # which of two records is the later one
 class Changes(KeyedStep):
     """The latest record of every object, as a stream of changes."""
 
+    at_once: ClassVar[bool] = True
     keys: tuple[str, ...]
 
     @property
@@ -53,6 +54,15 @@ class Changes(KeyedStep):
     def words(self) -> str:
         """For the plan."""
         return f"changes of the latest record by {', '.join(self.keys)}"
+
+    def answers(self, rows: list[Row]) -> list[tuple[int, Row]]:
+        """The last record of every object."""
+        latest = {
+            tuple(row.get(key) for key in self.keys): at
+            for at, row in enumerate(rows)
+            if all(row.get(key) is not None for key in self.keys)
+        }
+        return [(at, rows[at]) for at in latest.values()]
 
     def remembered(self) -> dict[str, Any]:
         """The columns that name an object."""

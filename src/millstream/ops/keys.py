@@ -235,3 +235,12 @@ def group_by(keys: Int64, panes: Int64) -> tuple[Int64, Int64, Int64]:
 def key_arrays(table: pa.Table, names: tuple[str, ...]) -> list[pa.Array]:
     """The key columns of a table as canonical plain arrays."""
     return [canonical(flat(table.column(name))) for name in names]
+
+
+def blended(first: Int64 | UInt64, *more: Int64 | UInt64) -> Int64:
+    """Several numbers per row as one that stands for all of them, from 0 on."""
+    total = _mix(first.astype(np.uint64, copy=False))
+    with np.errstate(over="ignore"):
+        for numbers in more:
+            total = _mix((total * np.uint64(31)) ^ _mix(numbers.astype(np.uint64, copy=False)))
+    return (total >> np.uint64(1)).astype(np.int64)

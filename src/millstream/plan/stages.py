@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from millstream.graph import nodes as graph
+from millstream.graph.changing import changes_of, gives_changes, marks_changes
 from millstream.io.formats import Format
-from millstream.operators.protocol import Operator
+from millstream.operators.protocol import Input, Operator
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.progress import BEGIN, END
 from millstream.ops.updates import UpdateGroup
+
+__all__ = ["Plan", "changes_of", "held_by", "marks_changes", "upstream"]
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,18 @@ class Plan:
         if isinstance(node, graph.Published):
             return [n for n in self.publishers() if node.name in self.publishes.get(n.name, ())]
         return list(node.inputs)
+
+    def inputs_of(self, node: graph.Node) -> tuple[Input, ...]:
+        """What is known of the inputs of a step."""
+        return tuple(
+            Input(
+                one.name,
+                self.columns.get(one.name),
+                self.types.get(one.name, {}),
+                gives_changes(one),
+            )
+            for one in node.inputs
+        )
 
     def missing(self, union: graph.Node, one: graph.Node) -> dict[str, pa.DataType]:
         """The columns of a union that one of its inputs does not have, where that is known."""
@@ -182,41 +197,6 @@ class Plan:
 def held_by(behind: int, watermark: int) -> int:
     """The watermark after a step that may give times so far behind its events."""
     return watermark - behind if BEGIN < watermark < END else watermark
-
-
-def changes_of(node: graph.Node, modes: tuple[str, ...] = ("delta", "early")) -> graph.Keyed | None:
-    """The step whose changes reach a node; further windows and updaters end a stream of them."""
-    for one in node.inputs:
-        if isinstance(one, graph.Windowed):
-            if one.emission.mode in modes:
-                return one
-        elif isinstance(one, graph.Keyed) and one.gives_changes:
-            return one
-        elif not isinstance(one, graph.Update):
-            found = changes_of(one, modes)
-            if found is not None:
-                return found
-    return None
-
-
-_KEEP_ROWS = (graph.Select, graph.Union)
-
-
-def marks_changes(node: graph.Node) -> bool:
-    """Whether what leaves the flow after a step has a column `op`.
-
-    Changes do. Early results have a `revision`, which says as much as long as no step may have left
-    out some of them.
-    """
-    if isinstance(node, graph.Windowed):
-        return node.emission.mode == "delta"
-    if isinstance(node, graph.Update | graph.Source | graph.Published):
-        return False
-    if isinstance(node, graph.Keyed) and node.gives_changes:
-        return True
-    if isinstance(node, _KEEP_ROWS):
-        return any(map(marks_changes, node.inputs))
-    return changes_of(node) is not None
 
 
 def upstream(plan: Plan, node: graph.Node) -> list[graph.Node]:

@@ -109,17 +109,7 @@ class KeyedTable:
 
     def to_merge(self, fresh: int) -> dict[str, list[Segment]]:
         """Per shard the newest segments worth rewriting together with so many new rows."""
-        chosen: dict[str, list[Segment]] = {}
-        for shard, segments in self.stored.items():
-            size, taken = max(1, fresh // max(1, len(self.stored))), 0
-            for segment in reversed(segments):
-                if segment.rows > _RATIO * size and len(segments) - taken < MOST_SEGMENTS:
-                    break
-                size += segment.rows
-                taken += 1
-            if taken > 1 or len(segments) >= MOST_SEGMENTS:
-                chosen[shard] = segments[len(segments) - max(taken, 1) :]
-        return chosen
+        return worth_merging(self.stored, fresh)
 
     def merged(
         self,
@@ -152,6 +142,24 @@ class KeyedTable:
         if known not in self._opened:
             (self._opened[known],) = read_segments(self.root, [segment], self.files, self.by)
         return self._opened[known]
+
+
+def worth_merging(stored: dict[str, list[Segment]], fresh: int) -> dict[str, list[Segment]]:
+    """Per shard the newest segments worth rewriting together with so many new rows.
+
+    These are taken to be spread evenly over the shards.
+    """
+    chosen: dict[str, list[Segment]] = {}
+    for shard, segments in stored.items():
+        size, taken = max(1, fresh // max(1, len(stored))), 0
+        for segment in reversed(segments):
+            if segment.rows > _RATIO * size and len(segments) - taken < MOST_SEGMENTS:
+                break
+            size += segment.rows
+            taken += 1
+        if taken > 1 or len(segments) >= MOST_SEGMENTS:
+            chosen[shard] = segments[len(segments) - max(taken, 1) :]
+    return chosen
 
 
 def newest(tables: list[pa.Table]) -> pa.Table | None:

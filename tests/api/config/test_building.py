@@ -104,12 +104,19 @@ def test_stateless_steps(load: Any, topics: Any) -> None:
         from = "named"
         changes = "name"
 
+        [step.known]
+        from = "once"
+        join = "table"
+        on = [["name", "name"]]
+        how = "left"
+        suffix = "_there"
+
         [sink.single]
         from = ["once"]
         kind = "console"
 
         [sink.rows]
-        from = ["table"]
+        from = ["known"]
         kind = "console"
 
         [sink.files]
@@ -148,8 +155,9 @@ def test_stateless_steps(load: Any, topics: Any) -> None:
     same = named.map_batches(topics.same_table).named("same")
     once = named.distinct("name").named("once")
     table = named.changes(key="name").named("table")
+    known = once.join(table, on="name", how="left", suffix="_there").named("known")
     once.sink(ms.Console(), name="single")
-    table.sink(ms.Console(), name="rows")
+    known.sink(ms.Console(), name="rows")
     same.sink(ms.Jsonl("out"), name="files")
     long.union(loud).named("all.union").sink(ms.Call(topics.hand_over), name="all")
     assert_same(found, flow)

@@ -11,7 +11,7 @@ from typing import Any
 
 from millstream.api.config.document import SECTIONS, Document, Mistake, together
 from millstream.api.config.functions import LoadModule, suggest
-from millstream.api.config.options import SETTINGS, SINKS, SOURCES, VERBS, Option, shown
+from millstream.api.config.options import SETTINGS, SINKS, SOURCES, TWO, VERBS, Option, shown
 from millstream.api.config.positions import Place
 from millstream.api.config.steps import StepReader
 from millstream.api.config.trust import untrusted
@@ -206,8 +206,10 @@ class _Builder(StepReader):
 
     def _before(self, step: str) -> Iterator[str]:
         """The steps a step takes from."""
-        given = self.document.values["step"][step].get("from", [])
-        for one in given if isinstance(given, list) else [given]:
+        table = self.document.values["step"][step]
+        given = table.get("from", [])
+        others = [table[verb] for verb in TWO if verb in table]
+        for one in [*(given if isinstance(given, list) else [given]), *others]:
             if not isinstance(one, str):
                 continue
             name = one if one in self.sections else one.removesuffix(_LATE)
@@ -244,10 +246,11 @@ class _Builder(StepReader):
         wanted = name if late is None else late
         if not self._known(wanted):
             if wanted in self.sections:
-                raise self.document.mistake(place, f"from: {name!r} is a sink; nothing comes out")
+                told = f"{place[2]}: {name!r} is a sink; nothing comes out"
+                raise self.document.mistake(place, told)
             known = [one for one in self.sections if self._known(one)]
             hint = suggest(wanted, known) or f"; there are: {', '.join(sorted(known))}"
-            raise self.document.mistake(place, f"from: there is no step {name!r}{hint}")
+            raise self.document.mistake(place, f"{place[2]}: there is no step {name!r}{hint}")
         stream = self.streams.get(wanted)
         if stream is None:  # told before; what takes from it is looked at all the same
             return self.flow.source(Rate())
@@ -278,7 +281,18 @@ class _Builder(StepReader):
         if not verbs:
             return self._union(name, table)
         verb = verbs[0]
-        return self.step(name, table, verb, self._inputs(place, table))
+        return self.step(
+            name, table, verb, self._inputs(place, table), self._other(table, place, verb)
+        )
+
+    def _other(self, table: dict[str, Any], place: Place, verb: str) -> Stream | None:
+        """The stream that a verb like join names."""
+        if verb not in TWO:
+            return None
+        if not isinstance(table[verb], str):
+            told = f"{verb}: expected the name of a step, got {shown(table[verb])}"
+            raise self.document.mistake((*place, verb), told)
+        return self._stream((*place, verb), table[verb])
 
     def _union(self, name: str, table: dict[str, Any]) -> Stream:
         place: Place = ("step", name)

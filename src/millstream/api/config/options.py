@@ -17,6 +17,7 @@ from types import NoneType, UnionType
 from typing import Any
 
 from millstream.api import aggregates, windows
+from millstream.api.columns import Columns
 from millstream.api.config.calls import parse_call
 from millstream.api.config.functions import Functions, suggest
 from millstream.api.mapreduce import MapReduce
@@ -105,6 +106,7 @@ class Verb:
         return [*keyed, *windowed, *self.options]
 
 
+TWO = ("join",)  # verbs whose value is the name of another stream
 VERBS = {
     "select": Verb({}),
     "where": Verb({}),
@@ -114,6 +116,7 @@ VERBS = {
     "map_batches": Verb(_by_name(Stream.map_batches)),
     "distinct": Verb({}),
     "changes": Verb({}),
+    "join": Verb(_by_name(Stream.join)),
     "agg": Verb({}, keyed=True, windowed=True),
     "reduce": Verb(_by_name(WindowedStream.reduce), keyed=True, windowed=True),
     "map_reduce": Verb(_by_name(WindowedStream.map_reduce), keyed=True, windowed=True),
@@ -177,6 +180,17 @@ def _texts(value: Any, functions: Functions) -> tuple[str, ...]:
     return tuple(several)
 
 
+def _columns(value: Any, functions: Functions) -> list[Any]:
+    several = [value] if isinstance(value, str) else value
+    if not isinstance(several, list):
+        raise _NotThis
+    for one in several:
+        pair = [one, one] if isinstance(one, str) else one
+        if not isinstance(pair, list) or [type(name) for name in pair] != [str, str]:
+            raise _NotThis
+    return several
+
+
 def _table(value: Any, functions: Functions) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
         raise _NotThis
@@ -225,6 +239,7 @@ def aggregate(name: str, value: Any, functions: Functions) -> Any:
 _FUNCTION = ('a function like "module:name"', _reference(instance=False))
 _OBJECT = ('a class or object like "module:name"', _reference(instance=True))
 _TEXT = ("a text", _plain(str))
+_COLUMNS = ("a column, a list of them, or of pairs of them", _columns)
 _PLAIN: dict[Any, tuple[str, Accept]] = {
     str: _TEXT,
     Path: _TEXT,
@@ -244,6 +259,8 @@ _UNTYPED: dict[str, list[tuple[str, Accept]]] = {  # what the API takes as Any
 
 def members(option: Option) -> list[tuple[str, Accept]]:
     """The ways to write an option: what is expected, and how it is read."""
+    if option.type == Columns:
+        return [_COLUMNS]
     if option.type is Any and option.name in _UNTYPED:
         return _UNTYPED[option.name]
     union = typing.get_origin(option.type) in (typing.Union, UnionType)

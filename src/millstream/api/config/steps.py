@@ -40,14 +40,21 @@ class StepReader(Reader):
         with self.document.at(*place, "from"):
             return streams[0].union(*streams[1:]).named(f"{place[1]}.union")
 
-    def step(self, name: str, table: dict[str, Any], verb: str, inputs: list[Stream]) -> Stream:
-        """What one table stands for."""
+    def step(
+        self,
+        name: str,
+        table: dict[str, Any],
+        verb: str,
+        inputs: list[Stream],
+        other: Stream | None = None,
+    ) -> Stream:
+        """What one table stands for; `other` is the stream that the verb names."""
         place: Place = ("step", name)
         self._check_step_keys(place, table, verb)
         options = self.read(place, table, VERBS[verb].options)
         if VERBS[verb].keyed:
             return self._keyed(name, table, verb, inputs, options)
-        argument = self._argument(place, table, verb)
+        argument = [other] if other is not None else self._argument(place, table, verb)
         stream = self.united(place, inputs)
         with self.document.at(*place, verb):
             made: Stream = getattr(stream, verb)(*argument, **options)

@@ -9,7 +9,7 @@ from millstream.operators.protocol import KeyedStep, Operator
 from millstream.operators.updates.group import Updates
 from millstream.operators.updates.work import Origins
 from millstream.operators.windows.family import Windows
-from millstream.plan.stages import Plan, changes_of
+from millstream.plan.stages import Plan
 
 
 def build_operators(plan: Plan) -> Plan:
@@ -28,5 +28,5 @@ def build_operators(plan: Plan) -> Plan:
         made.append(Updates(group, origins, cycle))
     for node in plan.nodes:
         if isinstance(node, KeyedStep):
-            made.append(node.operator(numbers[node.name], changes_of(node) is not None))
+            made.append(node.operator_over(numbers[node.name], plan.inputs_of(node)))
     return replace(plan, numbers=numbers, operators={one.name: one for one in made})

@@ -30,14 +30,15 @@ def _wanted(plan: Plan, node: nodes.Node) -> set[str] | None:
     """The columns of a node's output that are used; None stands for all of them."""
     wanted: set[str] = set()
     for consumer in plan.consumers(node):
-        more = _used_by(plan, consumer)
+        more = _used_by(plan, consumer, node)
         if more is _ALL:
             return _ALL
         wanted |= more
     return wanted
 
 
-def _used_by(plan: Plan, node: nodes.Node) -> set[str] | None:
+def _used_by(plan: Plan, node: nodes.Node, before: nodes.Node) -> set[str] | None:
+    """The columns of the step before that a step uses."""
     match node:
         case nodes.Where():
             after = _wanted(plan, node)
@@ -49,9 +50,9 @@ def _used_by(plan: Plan, node: nodes.Node) -> set[str] | None:
         case nodes.Union():
             return _wanted(plan, node)
         case KeyedStep():
-            return node.uses(_wanted(plan, node))
+            return _used_by_inputs(plan, node, before)
         case nodes.Windowed():
-            late = any(isinstance(n, nodes.Late) and n.of is node for n in plan.nodes)
+            late = _sets_aside(plan, node)
             whole_records = any(agg.column is None and not _counts(agg) for _, agg in node.aggs)
             if (
                 late
@@ -64,6 +65,25 @@ def _used_by(plan: Plan, node: nodes.Node) -> set[str] | None:
             return {*node.keys, *(name for _, agg in node.aggs for name in agg.columns)}
         case _:
             return _ALL
+
+
+def _used_by_inputs(plan: Plan, node: KeyedStep, before: nodes.Node) -> set[str] | None:
+    """The same of a step that may have it as several of its inputs."""
+    if _sets_aside(plan, node):
+        return _ALL
+    wanted, inputs, used = _wanted(plan, node), plan.inputs_of(node), set[str]()
+    for number, one in enumerate(node.inputs):
+        if one is before:
+            more = node.uses_of(number, wanted, inputs)
+            if more is _ALL:
+                return _ALL
+            used |= more
+    return used
+
+
+def _sets_aside(plan: Plan, node: nodes.Node) -> bool:
+    """Whether records that are late for a step go somewhere, whole as they are."""
+    return any(isinstance(one, nodes.Late) and one.of is node for one in plan.nodes)
 
 
 def _counts(agg: object) -> bool:

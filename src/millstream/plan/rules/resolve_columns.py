@@ -32,7 +32,11 @@ def resolve_columns(plan: Plan) -> Plan:
         if isinstance(node, nodes.Union):
             known = _united(node, types)
         _check(node, have, known, columns)
-        columns[node.name], types[node.name] = _output(plan, node, have, known)
+        if isinstance(node, KeyedStep):
+            so_far = replace(plan, columns=columns, types=types)
+            columns[node.name], types[node.name] = node.resolve(so_far.inputs_of(node))
+        else:
+            columns[node.name], types[node.name] = _output(plan, node, have, known)
     return replace(plan, columns=columns, types=types)
 
 
@@ -73,6 +77,12 @@ def _check(
 ) -> None:
     if isinstance(node, nodes.Update):
         return _check_updater(node, columns)
+    if isinstance(node, KeyedStep):
+        for number, one in enumerate(node.inputs):
+            mine = columns.get(one.name)
+            for key in node.keys_of(number) if mine is not None else ():
+                _check_name(node, "key", key, mine or ())
+        return None
     if have is None:
         return
     match node:
@@ -82,7 +92,7 @@ def _check(
             for item in node.items:
                 if item.name != "*":
                     _check_expression(node, item, have)
-        case nodes.Pairs() | nodes.Process() | nodes.Windowed() | KeyedStep():
+        case nodes.Pairs() | nodes.Process() | nodes.Windowed():
             for key in node.keys:
                 _check_name(node, "key", key, have)
         case nodes.Sink(spec=Redis() as spec):
@@ -161,9 +171,6 @@ def _output(
             if node.reducer is not None:
                 return None, {}
             return (*node.keys, *bounds, *(name for name, _ in node.aggs), *marks), {}
-        case KeyedStep():
-            names = node.columns(have)
-            return names, {name: types[name] for name in names or () if name in types}
         case _:
             return have, types
 

@@ -11,6 +11,7 @@ from millstream.api.programs import Program
 from millstream.api.windows import WindowSpec
 from millstream.errors import ConfigError
 from millstream.graph import nodes
+from millstream.graph.changing import changes_of
 from millstream.operators.protocol import KeyedStep
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.expressions import Expression
@@ -35,6 +36,7 @@ class Run:
     came: dict[nodes.Node, dict[Any, int]] = field(default_factory=dict)  # each participant to when
     pieces: dict[nodes.Node, int] = field(default_factory=dict)
     answered: dict[nodes.Node, int] = field(default_factory=dict)  # rows that were given
+    sided: dict[tuple[nodes.Node, int], list[Record]] = field(default_factory=dict)  # by input
 
     def __post_init__(self) -> None:
         for node in self.graph:
@@ -69,6 +71,9 @@ class Run:
                 elif node.emission.mode == "early":  # nor for anything else
                     until = math.inf
                 self._close(node, until)
+            elif isinstance(node, KeyedStep):
+                shown = node.at_once or changes_of(node) is not None
+                self._answer(node, math.inf if shown else passed[node.inputs[0]])
 
     def finish(self) -> None:
         """The end of all input: every window leaves, those that feed others first."""
@@ -89,7 +94,7 @@ class Run:
             for node in together:
                 if isinstance(node, nodes.Windowed) and (ended or self._leaves_early(node)):
                     self._close(node, until[node.inputs[0]])
-                elif isinstance(node, KeyedStep):
+                elif isinstance(node, KeyedStep) and (ended or not node.at_once):
                     self._answer(node, until[node.inputs[0]])
         self.watermark = until
 
@@ -99,6 +104,9 @@ class Run:
 
     def _answer(self, node: KeyedStep, until: float) -> None:
         """What a step of its own kind gives for all that came before a moment, and gave not yet."""
+        if len(node.inputs) > 1:
+            self._answer_over(node)
+            return
         ready = sorted((one for one in self.arrived[node] if one.ts < until), key=place)
         number = self.origins.index(node)
         answers = node.answers([one.row for one in ready])
@@ -108,6 +116,16 @@ class Run:
             node,
             [replace(ready[at], row=row, source=number, due=None) for at, row in answers[given:]],
         )
+
+    def _answer_over(self, node: KeyedStep) -> None:
+        """What a step with several inputs gives for all that came."""
+        sides = [
+            [(one.ts, one.row) for one in sorted(self.sided.get((node, at), []), key=place)]
+            for at in range(len(node.inputs))
+        ]
+        number = self.origins.index(node)
+        answers = enumerate(node.answers_over(sides))
+        self.push(node, [Record(ts, number, at, row) for at, (ts, row) in answers])
 
     def _close(self, node: nodes.Windowed, until: float) -> None:
         number, ended = self.origins.index(node), self._furthest(node.inputs[0])
@@ -212,6 +230,12 @@ class Run:
                 for number, one in enumerate(consumer.inputs):
                     if one is node:
                         self.updaters.arrive(consumer, number, records)
+            elif isinstance(consumer, KeyedStep) and len(consumer.inputs) > 1:
+                for number, one in enumerate(consumer.inputs):
+                    if one is node:
+                        on_time = [one for one in records if not one.late]
+                        self.sided.setdefault((consumer, number), []).extend(on_time)
+                self._push_late(consumer, [one for one in records if one.late])
             else:
                 self._step(consumer, records)
 

@@ -1,0 +1,50 @@
+"""Which streams of a graph are changes: rows that may be taken back."""
+
+from __future__ import annotations
+
+from millstream.graph import nodes
+
+MODES = ("delta", "early")
+
+
+def changes_of(node: nodes.Node, modes: tuple[str, ...] = MODES) -> nodes.Keyed | None:
+    """The step whose changes reach a node; further windows and updaters end a stream of them."""
+    for one in node.inputs:
+        found = changes_from(one, modes)
+        if found is not None:
+            return found
+    return None
+
+
+def changes_from(node: nodes.Node, modes: tuple[str, ...] = MODES) -> nodes.Keyed | None:
+    """The step whose changes come out of a node: itself, or one before it."""
+    if isinstance(node, nodes.Windowed):
+        return node if node.emission.mode in modes else None
+    if isinstance(node, nodes.Keyed) and node.gives_changes:
+        return node
+    return None if isinstance(node, nodes.Update) else changes_of(node, modes)
+
+
+def gives_changes(node: nodes.Node) -> bool:
+    """Whether what a step gives may be taken back."""
+    return changes_from(node) is not None
+
+
+_KEEP_ROWS = (nodes.Select, nodes.Union)
+
+
+def marks_changes(node: nodes.Node) -> bool:
+    """Whether what leaves the flow after a step has a column `op`.
+
+    Changes do. Early results have a `revision`, which says as much as long as no step may have left
+    out some of them.
+    """
+    if isinstance(node, nodes.Windowed):
+        return node.emission.mode == "delta"
+    if isinstance(node, nodes.Update | nodes.Source | nodes.Published):
+        return False
+    if isinstance(node, nodes.Keyed) and node.gives_changes:
+        return True
+    if isinstance(node, _KEEP_ROWS):
+        return any(map(marks_changes, node.inputs))
+    return changes_of(node) is not None

@@ -1,0 +1,123 @@
+"""Beside the readers: rows of both sides of a join on their way to the shard of their key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.graph.nodes import Node
+from millstream.operators.joins.layout import ROW, Layout
+from millstream.operators.protocol import Host
+from millstream.ops.chunks import Chunk, Int64, Mask, concat
+from millstream.ops.keys import blended, canonical, hash_keys
+from millstream.ops.updates import Publication, both_hashes
+
+SIDES = ("left", "right")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a join: what is sent of its rows."""
+
+    changes: bool = False  # rows may be taken back
+    holds: bool = True  # their columns are needed; else only that they are there
+    unmatched: bool = False  # rows without a key are given, with null on the other side
+
+
+@dataclass
+class Arriving:
+    """Rows of both sides in one task."""
+
+    layout: Layout
+    sides: tuple[Side, Side]
+    host: Host
+    tables: tuple[list[pa.Table], list[pa.Table]] = field(default_factory=lambda: ([], []))
+
+    def take(self, step: Node, before: Node, chunk: Chunk) -> None:
+        """Set late records aside; the others go to their side, or both if one stream is both."""
+        late = chunk.late() if chunk.weight is None else np.zeros(len(chunk), np.bool_)
+        counts = self.host.ledger(step.name)
+        counts["offered"] += len(chunk)
+        counts["late"] += int(late.sum())
+        counts["aggregated"] += len(chunk) - int(late.sum())
+        self.host.push_late(step.name, chunk.take(late))
+        chunk = chunk.take(~late)
+        for number, one in enumerate(step.inputs):
+            if one is before and len(chunk):
+                self._add(number, chunk)
+
+    def _add(self, number: int, chunk: Chunk) -> None:
+        side = self.sides[number]
+        keys = [
+            canonical(self.layout.comparable(at, chunk.column(pair[number])))
+            for at, pair in enumerate(self.layout.keys)
+        ]
+        null = _any_null(keys, len(chunk))
+        if null.any() and not side.unmatched:  # it equals nothing, and so matches nothing
+            some = np.flatnonzero(~null)
+            chunk, keys = chunk.take(some), [key.take(pa.array(some)) for key in keys]
+            null = null[some]
+        if not len(chunk):
+            return
+        zeros = np.zeros(len(chunk), np.uint64)
+        hashes, checks = both_hashes(keys) if keys else (zeros, zeros)
+        src = np.full(len(chunk), chunk.src, np.int64)
+        who = blended(src, chunk.pos, _or_zero(chunk.window, chunk))
+        revision = _or_zero(chunk.revision, chunk)
+        spread = np.where(null, who.astype(np.uint64), hashes)
+        shards = np.uint64(self.host.batch.shards)
+        marks = {
+            "shard": pa.array((spread % shards).astype(np.int32)),
+            "pane": pa.array(chunk.ts),
+            "hash": pa.array(hashes),
+            "check": pa.array(checks),
+            "same": pa.array(_same(chunk, who, revision) if side.changes else who),
+            "weight": pa.array(chunk.weights()),
+            "ts": pa.array(chunk.ts),
+            "who": pa.array(who),
+            "revision": pa.array(revision),
+            "null": pa.array(null),
+        }
+        rows = {}
+        if side.holds:
+            rows = {f"{ROW}{name}": chunk.column(name) for name in chunk.table.column_names}
+        self.tables[number].append(pa.table(marks | rows))
+
+    def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
+        """Published events come as records."""
+        return False
+
+    def rows(self) -> Iterator[tuple[str, pa.Table]]:
+        """All of them, side by side."""
+        for name, tables in zip(SIDES, self.tables, strict=True):
+            if tables:
+                yield name, concat(tables)
+
+
+def _same(chunk: Chunk, who: Int64, revision: Int64) -> Int64:
+    """What only a row and those that take it back have in common: its place and its content."""
+    content = np.zeros(len(chunk), np.uint64)
+    for name in chunk.table.column_names:
+        column = canonical(chunk.column(name))
+        hashed = hash_keys([column], crc32(name.encode()))
+        if column.null_count:  # a column that is not there is the same as one with null in it
+            hashed = np.where(np.asarray(pc.is_null(column)), np.uint64(0), hashed)
+        content += hashed
+    return blended(who, revision, content)
+
+
+def _or_zero(numbers: Int64 | None, chunk: Chunk) -> Int64:
+    return np.zeros(len(chunk), np.int64) if numbers is None else numbers
+
+
+def _any_null(columns: list[pa.Array], count: int) -> Mask:
+    found = np.zeros(count, np.bool_)
+    for column in columns:
+        if column.null_count:
+            found |= np.asarray(pc.is_null(column))
+    return found

@@ -1,0 +1,110 @@
+"""How many rows each side of a join has of a key, and what that means for rows by themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.operators.stores import Table
+from millstream.ops.chunks import Int64, Mask
+from millstream.ops.joins import Keys, distinct, keys_of, numbers, pairs
+
+_COLUMNS = ("count.0", "count.1", "since.0", "since.1", "first")
+
+
+@dataclass
+class Counted:
+    """The keys that a batch touches: what was stored of each, and what it comes to."""
+
+    keys: Keys
+    shard: Int64
+    old: dict[str, Int64]  # what was stored, by column
+    now: dict[str, Int64]  # what is to be stored
+
+    @staticmethod
+    def of(new: list[pa.Table | None], counts: Table) -> Counted | None:
+        """The keys of new rows of both sides, with these counted."""
+        several = [rows for rows in new if rows is not None and len(rows)]
+        if not several:
+            return None
+        marks = [np.concatenate([numbers(r, n) for r in several]) for n in ("hash", "check")]
+        shard = np.concatenate([numbers(r, "shard") for r in several]).astype(np.int64)
+        codes, some = distinct((marks[0], marks[1]))
+        keys = marks[0][some], marks[1][some]
+        place, known = counts.rows.find(shard[some], *keys)
+        old = {}
+        for name in _COLUMNS:
+            old[name] = np.zeros(len(some), np.int64)
+            if known is not None:
+                values = numbers(known, name)[np.maximum(place, 0)]
+                old[name] = np.where(place >= 0, values, 0)
+        found = Counted(keys, shard[some], old, dict(old))
+        begin = 0
+        for number, rows in enumerate(new):
+            if rows is not None and len(rows):
+                mine = codes[begin : begin + len(rows)]
+                begin += len(rows)
+                found._count(number, mine, rows)
+        return found
+
+    def _count(self, number: int, codes: Int64, rows: pa.Table) -> None:
+        weight, count = numbers(rows, "weight"), f"count.{number}"
+        more = np.zeros(len(self.shard), np.int64)
+        np.add.at(more, codes, weight)
+        self.now[count] = self.now[count] + more
+        if number == 1:
+            self._first(codes[weight > 0], numbers(rows, "ts")[weight > 0])
+
+    def _first(self, codes: Int64, ts: Int64) -> None:
+        """Since when keys have right rows that had none before."""
+        first = np.full(len(self.shard), np.iinfo(np.int64).max)
+        np.minimum.at(first, codes, ts)
+        begins = (self.old["count.1"] == 0) & (self.now["count.1"] > 0)
+        self.now["first"] = np.where(begins, first, self.now["first"])
+
+    def shown(self, number: int, *, semi: bool) -> tuple[Mask, Mask]:
+        """Whether rows of a side were given by themselves before, and whether they are now."""
+        other = f"count.{1 - number}"
+        was, now = self.old[other] > 0, self.now[other] > 0
+        return (was, now) if semi else (~was, ~now)
+
+    def since(self, number: int, was: Mask, now: Mask, batch: int) -> Int64:
+        """The batch since which they are."""
+        name = f"since.{number}"
+        self.now[name] = np.where(now & ~was, batch + 1, self.old[name])
+        return self.now[name]
+
+    def before(self, number: int) -> Int64:
+        """The batch since which they were."""
+        return self.old[f"since.{number}"]
+
+    @property
+    def first(self) -> Int64:
+        """The time of what lets left rows through."""
+        return np.where(self.now["count.1"] > 0, self.now["first"], self.old["first"])
+
+    def rows(self, chosen: Mask) -> pa.Table:
+        """Some of the keys, to look them up."""
+        names = {"shard": self.shard, "hash": self.keys[0], "check": self.keys[1]}
+        return pa.table({name: pa.array(values[chosen]) for name, values in names.items()})
+
+    def match(self, rows: pa.Table | None) -> tuple[pa.Table | None, Int64]:
+        """Rows of these keys, and the number of the key of each."""
+        if rows is None or not len(rows):
+            return None, np.zeros(0, np.int64)
+        i, j = pairs(keys_of(rows), self.keys)
+        return (rows if len(i) == len(rows) else rows.take(pa.array(i))), j
+
+    def stored(self) -> pa.Table:
+        """What is to be stored of every key; one that no side has is gone."""
+        gone = (self.now["count.0"] == 0) & (self.now["count.1"] == 0)
+        heads = {
+            "shard": pa.array(self.shard.astype(np.int32)),
+            "pane": pa.array(np.zeros(len(self.shard), np.int64)),
+            "hash": pa.array(self.keys[0]),
+            "check": pa.array(self.keys[1]),
+            "gone": pa.array(gone),
+        }
+        return pa.table(heads | {name: pa.array(self.now[name]) for name in _COLUMNS})

@@ -1,0 +1,127 @@
+"""The columns of a joined row: which side each comes from, and what it is called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.errors import ConfigError, RunError
+from millstream.operators.protocol import Input
+from millstream.ops.mixed import differ, wider
+
+ROW = "row."  # before the names of a row's own columns
+Types = dict[str, pa.DataType]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How joined rows are made of the rows of both sides."""
+
+    step: str
+    keys: tuple[tuple[str, str], ...]  # of the left and of the right side
+    one_side: bool = False  # only the left columns are given
+    renamed: dict[str, str] = field(default_factory=dict)  # right column -> what it is called
+    known: tuple[Types | None, Types | None] = (None, None)  # columns of both sides
+    casts: tuple[pa.DataType | None, ...] = ()  # per key the type in which both are compared
+
+    @property
+    def merged(self) -> set[str]:
+        """Keys with one name on both sides: one column."""
+        return {left for left, right in self.keys if left == right}
+
+    def joined(self, left: pa.Table | None, right: pa.Table | None) -> pa.Table:
+        """Rows of both sides beside each other; None: null on that side."""
+        count = len(left) if left is not None else len(right) if right is not None else 0
+        columns = self._of_side(0, left, count)
+        if self.one_side:
+            return pa.table(columns)
+        others = self._of_side(1, right, count)
+        for name in self.merged:
+            if name in others:
+                value = others.pop(name)
+                columns[name] = value if left is None else columns.get(name, value)
+        for name, value in others.items():
+            called = self.renamed.get(name, name)
+            if called in columns:
+                raise RunError(
+                    f"{self.step}: both sides have a column {called!r}, and that could not be "
+                    "known before because they come from a function; give it a schema=, or rename "
+                    "one of them with .select()"
+                )
+            columns[called] = value
+        return pa.table(columns)
+
+    def _of_side(self, side: int, rows: pa.Table | None, count: int) -> dict[str, pa.ChunkedArray]:
+        if rows is None:
+            return {
+                name: pa.chunked_array([pa.nulls(count, kind)])
+                for name, kind in (self.known[side] or {}).items()
+            }
+        return {
+            name.removeprefix(ROW): rows.column(name)
+            for name in rows.column_names
+            if name.startswith(ROW)
+        }
+
+    def comparable(self, number: int, column: pa.Array) -> pa.Array:
+        """A key column in the type in which both sides are compared."""
+        kind = self.casts[number] if number < len(self.casts) else None
+        return column if kind is None or column.type == kind else pc.cast(column, kind)
+
+
+def lay_out(
+    step: str, how: str, keys: tuple[tuple[str, str], ...], suffix: str, inputs: tuple[Input, ...]
+) -> Layout:
+    """The layout of a join, as far as columns are known; refuses what cannot be."""
+    left, right = inputs
+    one_side = how in ("semi", "anti")
+    known = tuple(_known(one) for one in inputs)
+    casts = tuple(_cast(step, left, right, *pair) for pair in keys)
+    renamed: dict[str, str] = {}
+    for side, shown in ((0, ("right", "full")), (1, ("left", "full", "asof"))):
+        if how in shown and inputs[side].columns is None and any(one.columns for one in inputs):
+            raise ConfigError(
+                f"{step}: how={how!r} gives rows with null in the columns of "
+                f"{inputs[side].name!r}, which are not known because they come from a function; "
+                "give that step a schema="
+            )
+    if not one_side and left.columns is not None and right.columns is not None:
+        merged = {one for one, other in keys if one == other}
+        taken = set(left.columns)
+        for name in right.columns:
+            if name in merged or name not in left.columns:
+                continue
+            called = name + suffix
+            if not suffix or called in taken or called in right.columns:
+                told = f"and {called!r} is there, too" if suffix else "and suffix= is empty"
+                raise ConfigError(
+                    f"{step}: both sides have a column {name!r}, {told}; rename one of them with "
+                    ".select(), or give another suffix="
+                )
+            renamed[name] = called
+    return Layout(step, keys, one_side, renamed, (known[0], known[1]), casts)
+
+
+def _known(one: Input) -> Types | None:
+    if one.columns is None:
+        return None
+    return {name: one.types.get(name, pa.null()) for name in one.columns}
+
+
+def _cast(step: str, left: Input, right: Input, mine: str, other: str) -> pa.DataType | None:
+    """The type in which two key columns are compared, where their own ones differ."""
+    kinds = left.types.get(mine), right.types.get(other)
+    if kinds[0] is None or kinds[1] is None or kinds[0] == kinds[1]:
+        return None
+    if any(map(pa.types.is_null, kinds)):
+        return None
+    if differ({kinds[0], kinds[1]}):
+        raise ConfigError(
+            f"{step}: {mine!r} of {left.name!r} is {kinds[0]} and {other!r} of {right.name!r} is "
+            f"{kinds[1]}, so that no rows would match; make them one type first, for example with "
+            f".select('*', 'CAST({mine} AS ...) AS {mine}')"
+        )
+    numbers = all(pa.types.is_integer(one) or pa.types.is_floating(one) for one in kinds)
+    return None if numbers else wider(kinds[0], kinds[1])

@@ -1,0 +1,258 @@
+"""The operator of a join: where rows of both sides meet.
+
+Both sides are kept by key. Of a batch some rows are new, some go, and some of the same keys stay:
+new ones meet new ones and those that stay. Those that go meet others that go and those that stay,
+and take back what they gave with them. A pair of which one row comes and the other goes never was.
+
+Where a side gives rows that match nothing (or, of a semi-join, those that match something), a table
+has per key how many rows each side has, so that rows of a key are read only when the first match
+comes or the last one goes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.operators.joins.arriving import SIDES, Arriving, Side
+from millstream.operators.joins.counting import Counted
+from millstream.operators.joins.layout import Layout
+from millstream.operators.protocol import Done, Host, Known, Share
+from millstream.operators.stores import Table
+from millstream.operators.traces import Traced
+from millstream.ops.chunks import Chunk, Int64, concat, decode_block
+from millstream.ops.joins import keys_of, numbers, pairs, repeated, settled
+from millstream.ops.keys import blended
+from millstream.state.manifests import Manifest
+
+_PIECE = 200_000  # joined rows that are made at once
+
+# Per way to join: whether pairs are given, and which sides give rows by themselves.
+PAIRS = ("inner", "left", "right", "full")
+ALONE = {"left": (0,), "right": (1,), "full": (0, 1), "semi": (0,), "anti": (0,)}
+
+
+@dataclass(frozen=True)
+class Matching:
+    """A join of two streams, of records or of changes."""
+
+    name: str
+    how: str
+    number: int
+    layout: Layout
+    sides: tuple[Side, Side]
+    changes: bool  # what it gave may be taken back
+    counted: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """One step."""
+        return (self.name,)
+
+    def inlet(self, host: Host) -> Arriving:
+        """Rows of both sides by the hash of their key."""
+        return Arriving(self.layout, self.sides, host)
+
+    def run(self, share: Share) -> None:
+        """Let new rows meet stored ones; then store them."""
+        new = [self._new(share, number) for number in (0, 1)]
+        if new == [None, None]:
+            return
+        work = Work(self, share.host, new)
+        work.run()
+
+    def _new(self, share: Share, number: int) -> pa.Table | None:
+        blocks = [decode_block(block) for block in share.rows.get(SIDES[number], [])]
+        rows = concat(blocks) if blocks else None
+        if rows is not None and self.sides[number].changes:
+            rows = settled(rows)
+        return rows
+
+    def order(self, known: Known) -> None:
+        """All it needs is stored."""
+
+    def holds(self, known: Known) -> dict[str, int]:
+        """It takes all that came."""
+        return {}
+
+    def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
+        """Time alone changes nothing."""
+        return False
+
+    def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
+        """Nothing to remember beside what is stored."""
+
+
+class Work:
+    """One batch of a join in one task."""
+
+    def __init__(self, join: Matching, host: Host, new: list[pa.Table | None]) -> None:
+        self.join, self.host = join, host
+        batch, control = host.batch, host.control
+        self.traces = [
+            Traced(join.name, name, batch, control, settles=side.changes)
+            for name, side in zip(SIDES, join.sides, strict=True)
+        ]
+        self.apart: list[pa.Table | None] = [None, None]  # rows without a key
+        self.new: list[pa.Table | None] = [None, None]
+        for number, rows in enumerate(new):
+            if rows is not None and join.sides[number].changes:
+                rows = self.traces[number].known(rows)
+            if rows is not None and len(rows):
+                null = numbers(rows, "null").astype(np.bool_)
+                self.apart[number] = rows.filter(pa.array(null)) if null.any() else None
+                self.new[number] = rows.filter(pa.array(~null)) if null.any() else rows
+
+    def run(self) -> None:
+        """Give what changes, and bring the state up to date."""
+        join = self.join
+        before: list[pa.Table | None] = [None, None]
+        if join.how in PAIRS:
+            for number in (0, 1):  # what rows of the other side meet
+                before[number] = self.traces[number].rows_of(self.new[1 - number])
+            stay = [self._stays(number, before[number]) for number in (0, 1)]
+            self._pairs(self.new[0], stay[1])
+            self._pairs(stay[0], self.new[1])
+            for sign in (-1, 1):
+                self._pairs(*(self._signed(number, sign) for number in (0, 1)))
+        if join.how in ALONE:
+            self._alone(before)
+        for number, side in enumerate(join.sides):
+            if side.holds or side.changes:
+                parts = (self.new[number], self.apart[number] if side.changes else None)
+                stored = [one for one in parts if one is not None]
+                self.traces[number].store(_unplaced(concat(stored)) if stored else None)
+
+    # -- pairs ------------------------------------------------------------------------------------
+
+    def _signed(self, number: int, sign: int) -> pa.Table | None:
+        """The rows of a side that come, or those that go."""
+        rows = self.new[number]
+        if rows is None or not self.join.sides[number].changes:
+            return rows if sign > 0 else None
+        return rows.filter(pa.array(numbers(rows, "weight") * sign > 0))
+
+    def _stays(self, number: int, before: pa.Table | None) -> pa.Table | None:
+        """Stored rows without those that go."""
+        gone = self._signed(number, -1)
+        if before is None or gone is None or not len(gone):
+            return before
+        left = settled(concat([before, gone]))
+        return left.filter(pa.array(numbers(left, "weight") > 0))
+
+    def _pairs(self, left: pa.Table | None, right: pa.Table | None) -> None:
+        if left is None or right is None or not len(left) or not len(right):
+            return
+        i, j = pairs(keys_of(left), keys_of(right))
+        for start in range(0, len(i), _PIECE):
+            some = slice(start, start + _PIECE)
+            self._give(left.take(pa.array(i[some])), right.take(pa.array(j[some])))
+
+    def _give(self, left: pa.Table, right: pa.Table) -> None:
+        weight, other = numbers(left, "weight"), numbers(right, "weight")
+        weight = np.where((weight < 0) | (other < 0), -1, 1) * np.abs(weight * other)
+        again = repeated(weight)
+        if again is not None:
+            left, right, weight = left.take(again), right.take(again), weight[again]
+        ts = np.maximum(numbers(left, "ts"), numbers(right, "ts"))
+        who = blended(numbers(left, "who"), numbers(right, "who"))
+        revision = blended(numbers(left, "revision"), numbers(right, "revision"))
+        self._push(self.join.layout.joined(left, right), ts, who, weight, revision)
+
+    # -- rows by themselves -----------------------------------------------------------------------
+
+    def _alone(self, before: list[pa.Table | None]) -> None:
+        """Rows of a side that are given because of how many match them, not with these."""
+        join, batch = self.join, self.host.batch
+        for number in ALONE[join.how]:
+            if join.how != "semi":
+                self._by_themselves(number, self.apart[number], 1, None, None)
+        counts = Table(join.name, "keys", batch, self.host.control)
+        keys = Counted.of(self.new, counts)
+        if keys is None:
+            return
+        for number in ALONE[join.how]:
+            was, now = keys.shown(number, semi=join.how == "semi")
+            since = keys.since(number, was, now, batch.number)
+            turned = was != now
+            stored = before[number]
+            if join.how not in PAIRS and turned.any():
+                stored = self.traces[number].rows_of(keys.rows(turned))
+            stored, key = keys.match(stored)
+            new, new_key = keys.match(self.new[number])
+            ends, begins, stays = was & ~now, now & ~was, was & now
+            first = keys.first if join.how == "semi" else None
+            all_, all_key = (
+                keys.match(self._together(number, stored)) if begins.any() else (None, key)
+            )
+            for rows, of, chosen, sign in (
+                (stored, key, ends, -1),
+                (all_, all_key, begins, 1),
+                (new, new_key, stays, 1),
+            ):
+                if rows is not None and len(rows):
+                    some = np.flatnonzero(chosen[of])
+                    mine, of = rows.take(pa.array(some)), of[some]
+                    known = keys.before(number) if sign < 0 else since
+                    self._by_themselves(
+                        number, mine, sign, known[of], None if first is None else first[of]
+                    )
+        counts.put_hashed(keys.stored())
+        counts.store()
+
+    def _together(self, number: int, stored: pa.Table | None) -> pa.Table | None:
+        """Stored and new rows of a side."""
+        tables = [rows for rows in (stored, self.new[number]) if rows is not None]
+        if not tables:
+            return None
+        whole = concat(tables)
+        return settled(whole) if self.join.sides[number].changes else whole
+
+    def _by_themselves(
+        self,
+        number: int,
+        rows: pa.Table | None,
+        sign: int,
+        since: Int64 | None,
+        first: Int64 | None,
+    ) -> None:
+        """Give rows of one side, or take them back.
+
+        `since`: the batch in which those of their key began to be given: they may come and go more
+        than once, and each time is one of its own. `first`: the time of what let them through.
+        """
+        if rows is None or not len(rows):
+            return
+        weight = numbers(rows, "weight") * sign
+        since = np.zeros(len(rows), np.int64) if since is None else since
+        again = repeated(weight)
+        if again is not None:
+            rows, weight, since = rows.take(again), weight[again], since[again]
+            first = None if first is None else first[again]
+        ts = numbers(rows, "ts")
+        ts = ts if first is None else np.maximum(ts, first)
+        who = blended(numbers(rows, "who"), np.full(len(rows), number + 1, np.int64))
+        revision = blended(numbers(rows, "revision"), since)
+        both = (rows, None) if number == 0 else (None, rows)
+        self._push(self.join.layout.joined(*both), ts, who, weight, revision)
+
+    def _push(self, table: pa.Table, ts: Int64, who: Int64, weight: Int64, revision: Int64) -> None:
+        host, join = self.host, self.join
+        marks: dict[str, Any] = {}
+        if join.changes:
+            change = np.full(len(table), host.batch.number, np.int64)
+            marks = {"weight": weight, "revision": revision, "change": change}
+        chunk = Chunk(table, ts, who, join.number, **marks)
+        added = int((weight > 0).sum())
+        host.ledger(join.name)["results"] += added
+        host.control.results += added
+        host.push(join.name, chunk)
+
+
+def _unplaced(rows: pa.Table) -> pa.Table:
+    """Rows that do not expire."""
+    at = rows.schema.get_field_index("pane")
+    return rows.set_column(at, "pane", pa.array(np.zeros(len(rows), np.int64)))

@@ -1,0 +1,91 @@
+"""Rows with weights by key, as a keyed task stores them: a trace that a batch adds to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.operators.batch import Batch, Control
+from millstream.operators.stores import LARGE, Store
+from millstream.ops.chunks import concat
+from millstream.ops.joins import distinct, keys_of, numbers, settled
+from millstream.state.segments import Segment
+from millstream.state.traces import Trace, in_order
+
+
+class Traced(Store):
+    """All rows of some keys: a batch reads those it asks for, and writes those it brought."""
+
+    def __init__(
+        self, owner: str, table: str, batch: Batch, control: Control, *, settles: bool
+    ) -> None:
+        super().__init__(owner, table, batch, control)
+        self.rows = Trace(self.root, self.stored, batch.files)
+        self.settles = settles  # rows may be taken back: what they come to must be worked out
+
+    def rows_of(self, wanted: pa.Table | None) -> pa.Table | None:
+        """The stored rows of the keys that occur in a table, without those that were taken back."""
+        if wanted is None or not len(wanted) or not self.stored:
+            return None
+        keys = keys_of(wanted)
+        _, some = distinct(keys)
+        _, one = np.unique(keys[0][some], return_index=True)  # two keys may share a hash
+        some = some[one]
+        found = self.rows.rows_of(numbers(wanted, "shard")[some].astype(np.int64), keys[0][some])
+        if found is None:
+            return None
+        return settled(found) if self.settles else found
+
+    def known(self, new: pa.Table) -> pa.Table:
+        """New rows without those that take back what is not here, as to a step that came later."""
+        weight = numbers(new, "weight")
+        back = np.flatnonzero(weight < 0)
+        if not len(back):
+            return new
+        taken = new.take(pa.array(back))
+        shard = numbers(taken, "shard").astype(np.int64)
+        held = self.rows.weights(shard, numbers(taken, "hash"), numbers(taken, "same"))
+        weight = weight.copy()
+        weight[back] = np.maximum(weight[back], -np.maximum(held, 0))
+        at = new.schema.get_field_index("weight")
+        new = new.set_column(at, "weight", pa.array(weight))
+        return new.filter(pa.array(weight != 0))
+
+    def store(self, new: pa.Table | None, gone_by: int | None = None) -> None:
+        """Add rows, together with small segments worth merging.
+
+        gone_by: rows expire, at the time in their column `pane`, and are dropped where that is
+            cheap.
+        """
+        kept = {
+            shard: [one for one in segments if gone_by is None or one.high > gone_by]
+            for shard, segments in self.stored.items()
+        }
+        if new is None or not len(new):
+            if kept != self.stored:
+                self._report(kept, {})
+            return
+        merging = self.rows.to_merge(len(new))
+        owner = numbers(new, "shard")
+        pieces = [new.filter(pa.array(~np.isin(owner, [int(shard) for shard in merging])))]
+        written: dict[int, Segment] = {}
+        for shard, segments in merging.items():
+            chosen = [one for one in segments if one in kept[shard]]
+            kept[shard] = [one for one in kept[shard] if one not in chosen]
+            mine = new.filter(pa.array(owner == int(shard)))
+            merged = self._merged([*self.rows.read(chosen), mine], gone_by)
+            if len(merged) > LARGE:  # a file of its own, so that one at a time is in memory
+                written |= self._write(in_order(merged), f"-{shard}")
+            else:
+                pieces.append(merged)
+        pieces = [piece for piece in pieces if len(piece)]
+        written |= self._write(in_order(concat(pieces)) if pieces else None)
+        self._report(kept, written)
+
+    def _merged(self, tables: list[pa.Table], gone_by: int | None) -> pa.Table:
+        """Several pieces of one shard as one, without what has expired or comes to nothing."""
+        rows = concat(tables)
+        if gone_by is not None:
+            rows = rows.filter(pc.greater(rows.column("pane"), gone_by))
+        return settled(rows) if self.settles else rows

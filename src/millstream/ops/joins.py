@@ -1,0 +1,88 @@
+"""Joining in columns: which rows have the same key, and what many weights of a row come to.
+
+Rows are known by two hashes of their key (`hash`, `check`) and by `same`, a number that only a row
+and those that take it back have in common.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.ops.chunks import Int64, Mask, flat
+
+UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
+Keys = tuple[UInt64, UInt64]  # two hashes
+
+
+def keys_of(rows: pa.Table) -> Keys:
+    """The two hashes of every row."""
+    return numbers(rows, "hash"), numbers(rows, "check")
+
+
+def numbers(rows: pa.Table, name: str) -> Any:
+    """A column as a plain array of NumPy."""
+    return np.asarray(flat(rows.column(name)))
+
+
+def ranges(low: Int64, high: Int64) -> tuple[Int64, Int64]:
+    """All places in some ranges [low, high), and of which range each is."""
+    sizes = high - low
+    owner = np.repeat(np.arange(len(low)), sizes)
+    before = np.cumsum(sizes) - sizes
+    return np.arange(len(owner)) - before[owner] + low[owner], owner
+
+
+def pairs(left: Keys, right: Keys) -> tuple[Int64, Int64]:
+    """Every pair of rows with the same key, in the order of the left ones."""
+    order = np.argsort(right[0], kind="stable")
+    stored = right[0][order]
+    low, high = (np.searchsorted(stored, left[0], side) for side in ("left", "right"))
+    place, i = ranges(low, high)
+    j = order[place]
+    same = left[1][i] == right[1][j]
+    return (i, j) if same.all() else (i[same], j[same])
+
+
+def distinct(keys: Keys) -> tuple[Int64, Int64]:
+    """For every row the number of its key, and for every key some row that has it."""
+    order = np.lexsort((keys[1], keys[0]))
+    first = np.ones(len(order), np.bool_)
+    first[1:] = (np.diff(keys[0][order]) != 0) | (np.diff(keys[1][order]) != 0)
+    codes = np.empty(len(order), np.int64)
+    codes[order] = np.cumsum(first) - 1
+    return codes, order[first]
+
+
+def settled(rows: pa.Table) -> pa.Table:
+    """Rows of the same identity as one with the sum of their weights; none where that is zero."""
+    if len(rows) < 2:
+        return rows
+    same, (hashes, checks) = numbers(rows, "same"), keys_of(rows)
+    order = np.lexsort((same, checks, hashes))
+    first = np.ones(len(order), np.bool_)
+    for column in (same, checks, hashes):
+        first[1:] &= np.diff(column[order]) == 0
+    first[1:] = ~first[1:]
+    starts = np.flatnonzero(first)
+    weight = np.add.reduceat(numbers(rows, "weight")[order], starts)
+    kept = weight != 0
+    if kept.all() and len(starts) == len(rows):
+        return rows
+    rows = rows.take(pa.array(order[starts[kept]]))
+    at = rows.schema.get_field_index("weight")
+    return rows.set_column(at, "weight", pa.array(weight[kept]))
+
+
+def repeated(weight: Int64) -> Int64 | None:
+    """The places of rows, each as often as its weight says; None if that is once for all."""
+    times = np.abs(weight)
+    return None if bool((times == 1).all()) else np.repeat(np.arange(len(weight)), times)
+
+
+def within(low: Int64, high: Int64, at: Int64) -> Mask:
+    """Whether times lie in their interval, ends included."""
+    inside: Mask = (at >= low) & (at <= high)
+    return inside

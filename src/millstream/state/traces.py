@@ -1,0 +1,98 @@
+"""Traces: all rows of a key, found by its hash, each with a weight.
+
+A shard of a trace is a few segments whose rows are sorted by a 64-bit hash of their key, and by
+their identity within it. A row that goes is written as the same row with a weight of -1; what rows
+come to is the sum of their weights. Segments are merged when the newer ones have grown as large as
+the next older one, and rows that come to nothing are dropped then. So the cost of a batch follows
+the rows of the keys it asks for, not those that are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.ops.chunks import Int64, concat
+from millstream.ops.joins import UInt64, numbers, ranges
+from millstream.state.segments import Segment, SegmentFile, read_segments
+from millstream.state.storage import Storage
+from millstream.state.tables import worth_merging
+
+
+class Trace:
+    """The stored rows of some shards: columns hash, check, same, weight, and what they hold."""
+
+    def __init__(
+        self, root: Storage, stored: dict[str, list[Segment]], files: dict[str, SegmentFile]
+    ) -> None:
+        self.root, self.stored, self.files = root, stored, files
+        self._opened: dict[tuple[str, int], pa.Table] = {}
+
+    def rows_of(self, shard: Int64, hashes: UInt64) -> pa.Table | None:
+        """All rows with one of some hashes, each given once, as they were written."""
+        found: list[pa.Table] = []
+        for number in np.unique(shard).tolist():
+            wanted = hashes[shard == number]
+            for segment in self.stored.get(str(number), []):
+                rows = self._rows(segment)
+                stored = numbers(rows, "hash")
+                low, high = (np.searchsorted(stored, wanted, side) for side in ("left", "right"))
+                at, _ = ranges(low, high)
+                if len(at):
+                    found.append(rows.take(pa.array(at)))
+        return concat(found) if found else None
+
+    def weights(self, shard: Int64, hashes: UInt64, same: Int64) -> Int64:
+        """What the weights of single rows come to; they are found without their neighbours."""
+        total = np.zeros(len(hashes), np.int64)
+        for number in np.unique(shard).tolist():
+            mine = np.flatnonzero(shard == number)
+            for segment in self.stored.get(str(number), []):
+                rows = self._rows(segment)
+                stored, names = numbers(rows, "hash"), numbers(rows, "same")
+                low, high = (
+                    np.searchsorted(stored, hashes[mine], side) for side in ("left", "right")
+                )
+                begin = _first(names, low, high, same[mine], np.less)
+                end = _first(names, begin, high, same[mine], np.less_equal)
+                at, owner = ranges(begin, end)
+                if len(at):
+                    weight = numbers(rows.select(["weight"]).take(pa.array(at)), "weight")
+                    np.add.at(total, mine[owner], weight)
+        return total
+
+    def to_merge(self, fresh: int) -> dict[str, list[Segment]]:
+        """Per shard the newest segments worth rewriting together with so many new rows."""
+        return worth_merging(self.stored, fresh)
+
+    def read(self, segments: list[Segment]) -> list[pa.Table]:
+        """The rows of some segments."""
+        return [self._rows(one) for one in segments]
+
+    def _rows(self, segment: Segment) -> pa.Table:
+        """The rows of one segment; opened once, however many keys are looked up."""
+        known = (segment.file, segment.index)
+        if known not in self._opened:
+            (self._opened[known],) = read_segments(self.root, [segment], self.files)
+        return self._opened[known]
+
+
+def in_order(rows: pa.Table) -> pa.Table:
+    """Rows as a segment has them."""
+    order = np.lexsort((numbers(rows, "same"), numbers(rows, "hash")))
+    return rows.take(pa.array(order))
+
+
+def _first(
+    names: Int64, low: Int64, high: Int64, wanted: Int64, before: Callable[[Int64, Int64], Int64]
+) -> Int64:
+    """Per range of sorted names the first that does not come before the one wanted."""
+    low, high = low.copy(), high.copy()
+    while bool((open_ := low < high).any()):
+        middle = (low + high) // 2
+        lower = before(names[np.minimum(middle, len(names) - 1)], wanted).astype(np.bool_)
+        low = np.where(open_ & lower, middle + 1, low)
+        high = np.where(open_ & ~lower, middle, high)
+    return low
