@@ -28,6 +28,7 @@ from millstream.api.aggregates import (
     top_k,
     var,
 )
+from millstream.api.early import Snapshot, rel_error, time_limit
 from millstream.api.flow import Flow
 from millstream.api.job import job
 from millstream.api.mapreduce import MapReduce
@@ -94,6 +95,9 @@ __all__ = [
     "top_k",
     "distinct",
     "quantile",
+    "Snapshot",
+    "rel_error",
+    "time_limit",
     "MapReduce",
     "job",
     "JobContext",

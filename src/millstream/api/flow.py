@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from millstream.api.early import Bounds, Snapshot, looks
 from millstream.api.sources import SourceSpec
 from millstream.api.stream import Stream
+from millstream.durations import Duration
 from millstream.errors import ConfigError
 from millstream.graph import nodes as graph
 from millstream.settings import Settings
@@ -113,6 +115,38 @@ class Flow:
 
         where = Path(checkpoint) if checkpoint is not None else Path(".millstream") / self.name
         return start(self, where, Settings.from_options(options))
+
+    def snapshots(
+        self,
+        at: Iterable[float] | None = None,
+        *,
+        every: Duration | None = None,
+        until: Bounds | None = None,
+        confidence: float = 0.95,
+        interval: str = "anytime",
+        step: str | None = None,
+        seed: int = 0,
+        checkpoint: str | Path | None = None,
+        **options: Any,
+    ) -> Iterator[Snapshot]:
+        """Run over stored files in a random order of blocks, and give answers on the way.
+
+        at: shares of the input at which to look; every: or how often. until: `ms.rel_error(0.01)`,
+            `ms.time_limit("30s")`, or both with `|`: whichever is reached first ends the run.
+        confidence: how sure bounds are to be. interval: "anytime" for bounds that hold at all
+            snapshots together, "pointwise" for narrower ones that hold at each by itself.
+        step: the aggregate that is looked at, if there are several. seed: of the random order.
+        The last snapshot is exact unless a bound came before; then the same call goes on.
+        """
+        from millstream.run.runner import plan_snapshots, snapshots
+
+        asked = looks(
+            at, every, until, confidence=confidence, interval=interval, step=step, seed=seed
+        )
+        where = Path(checkpoint) if checkpoint is not None else Path(".millstream") / self.name
+        settings = Settings.from_options(options)
+        plan_snapshots(self, where, asked)
+        return snapshots(self, where, settings, asked)
 
     # -- building, used by streams --------------------------------------------------------------
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from millstream.api.early import Looks, Snapshot
 from millstream.api.sinks import Redis
 from millstream.api.sources import Http
 from millstream.errors import MillstreamError, RunError
@@ -18,6 +20,7 @@ from millstream.io.mirrors import require_redis
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
 from millstream.run.cores import wait_for_cores
+from millstream.run.early import Looker, looked_at, trackers_of
 from millstream.run.engine import Engine
 from millstream.run.program import check_owners, check_program, known_panes
 from millstream.run.replacing import Replacement, replace_program
@@ -73,9 +76,12 @@ class Progress:
 class Handle:
     """A running flow."""
 
-    def __init__(self, engine: Engine, settings: Settings, flow: str) -> None:
+    def __init__(
+        self, engine: Engine, settings: Settings, flow: str, looker: Looker | None = None
+    ) -> None:
         self.progress = Progress()
         self._engine = engine
+        self._looker = looker
         self._settings = settings
         self._flow = flow
         self._stopping = threading.Event()
@@ -106,6 +112,11 @@ class Handle:
     def running(self) -> bool:
         """Whether it still works."""
         return self._thread.is_alive()
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """The snapshots of a flow that is looked at, as they come."""
+        if self._looker is not None:
+            yield from iter(self._looker.found.get, None)
 
     @property
     def url(self) -> str | None:
@@ -229,6 +240,8 @@ class Handle:
             finally:
                 self._close()  # last: the next run may begin as soon as it can lock
                 self._stopping.set()  # nobody need wait for a stop any more
+                if self._looker is not None:
+                    self._looker.found.put(None)
 
     def _close(self) -> None:
         """Let go of the checkpoint; what is lost by that is said first."""
@@ -252,7 +265,8 @@ class Handle:
             worked = engine.step(self._executor)
             if worked or self.progress.batch < 0:
                 self._report()
-            if engine.done:
+            enough = self._looker is not None and self._looker.after_step()
+            if engine.done or enough:
                 break
             self._rest(begun + self._settings.interval if worked else begun + self._settings.poll)
         self._report()
@@ -423,9 +437,10 @@ def _check_ports(plan: Plan) -> None:
         check_places(specs)
 
 
-def start(flow: Flow, checkpoint: Path, settings: Settings) -> Handle:
+def start(flow: Flow, checkpoint: Path, settings: Settings, looks: Looks | None = None) -> Handle:
     """Check everything, take the checkpoint, and run on a thread."""
     plan = plan_flow(flow, checkpoint)
+    looked = None if looks is None else looked_at(plan, looks.step)
     check_surroundings(settings)
     if any(isinstance(sink.spec, Redis) for sink in plan.sinks()):
         require_redis()
@@ -438,7 +453,26 @@ def start(flow: Flow, checkpoint: Path, settings: Settings) -> Handle:
         check_owners(plan, program)
         place.latest()
         _check_ports(plan)
-        return Handle(Engine(plan, place, settings), settings, flow.name)
+        if looks is None or looked is None:
+            return Handle(Engine(plan, place, settings), settings, flow.name)
+        engine = Engine(looked.plan, place, settings, trackers=trackers_of(looks))
+        return Handle(engine, settings, flow.name, Looker(engine, looked, looks))
     except BaseException:
         place.close()
         raise
+
+
+def plan_snapshots(flow: Flow, checkpoint: Path, looks: Looks) -> None:
+    """Find every mistake that can be found before anything is started."""
+    looked_at(plan_flow(flow, checkpoint), looks.step)
+
+
+def snapshots(flow: Flow, checkpoint: Path, settings: Settings, looks: Looks) -> Iterator[Snapshot]:
+    """Run a flow and give its snapshots; whoever stops asking for them stops it."""
+    handle = start(flow, checkpoint, settings, looks)
+    try:
+        yield from handle.snapshots()
+        handle.wait()
+    finally:
+        if handle.running:
+            handle.stop()

@@ -6,12 +6,14 @@ import time
 
 import pyarrow as pa
 
+from millstream.api.early import Looks
 from millstream.api.sources import Files, Generator, Lines, Rate, SourceSpec
 from millstream.durations import micros
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.io.formats import READER, Format, check_zone, infer_format, parse_schema
 from millstream.ops.progress import BEGIN, Horizon, SourceProgress
+from millstream.run.blocks import BlocksTracker
 from millstream.run.files import FilesTracker
 from millstream.run.listing import kind_of, list_files
 from millstream.run.received import SpoolTracker, make_receiver
@@ -135,11 +137,23 @@ class RateTracker(WithoutFiles):
 
 
 def make_tracker(
-    number: int, node: nodes.Source, fmt: Format, checkpoint: Storage, state: SourceState
+    number: int,
+    node: nodes.Source,
+    fmt: Format,
+    checkpoint: Storage,
+    state: SourceState,
+    looks: Looks | None = None,
 ) -> Tracker:
-    """The tracker of a source, at the place the last committed batch left it."""
+    """The tracker of a source, at the place the last committed batch left it.
+
+    looks: it is looked at early, so that stored files are read in a random order of blocks; what
+        was begun so is read to its end so.
+    """
     spec = node.spec
     stem = safe_name(node.name)
+    if isinstance(spec, Files) and (looks is not None or "blocks" in state.extra):
+        place, looks = checkpoint.within("sources"), looks or Looks()
+        return BlocksTracker(number, spec, fmt, place, stem, state, looks.seed, looks.at)
     if isinstance(spec, Files):
         return FilesTracker(number, spec, fmt, checkpoint.within("sources"), stem, state)
     if isinstance(spec, Rate):

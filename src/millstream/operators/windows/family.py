@@ -77,7 +77,11 @@ class Windows:
             host.control.results += count
             if count:
                 host.ledger(step)["results"] += count
-            host.push(step, chunk)
+            self.give(host, step, chunk)
+
+    def give(self, host: Host, step: str, chunk: Chunk) -> None:
+        """Let results go on."""
+        host.push(step, chunk)
 
     # -- in the driver --------------------------------------------------------------------------
 

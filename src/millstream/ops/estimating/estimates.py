@@ -37,6 +37,10 @@ class Estimates:
         """All of it moved."""
         return Estimates(self.value + by, self.lower + by, self.upper + by)
 
+    def without(self, none: Any) -> Estimates:
+        """The same where there is anything to estimate."""
+        return Estimates(*(np.where(none, np.nan, x) for x in (self.value, self.lower, self.upper)))
+
     def root(self) -> Estimates:
         """The square root of all of it."""
         with np.errstate(invalid="ignore"):

@@ -1,0 +1,155 @@
+"""Early answers: what `flow.snapshots` gives, and what may end it before all was read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.durations import Duration, micros, text
+from millstream.errors import ConfigError
+
+ESTIMATE = ("", "_lower", "_upper")  # what the columns of a value end with
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """What any one group that was in no block yet can hold at most."""
+
+    blocks: int
+    share: float  # of the input
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The answer as far as it is known.
+
+    progress: the share of the input that was read, from 0 to 1.
+    table: the key columns, and for every aggregate `x` its estimate `x` with `x_lower` and
+        `x_upper`, null where nothing can be said yet.
+    exact: everything was read; bounds are the value itself.
+    confidence, promise: how sure bounds are, and in which sense.
+    unseen: what a group that is not in the table can hold at most.
+    ended_by: what ended the run with this snapshot, None if it goes on.
+    notes: aggregates for which there is no estimate before the end, and why.
+    """
+
+    progress: float
+    table: pa.Table
+    exact: bool
+    confidence: float = 0.95
+    promise: str = ""
+    unseen: Unseen | None = None
+    ended_by: str | None = None
+    elapsed: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def answer(self) -> pa.Table:
+        """The table without bounds: once exact, what the flow gives."""
+        columns = self.table.column_names
+        bounds = {f"{name}{end}" for name in columns for end in ESTIMATE[1:]}
+        return self.table.select([name for name in columns if name not in bounds])
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What ends a run over stored data early: an error, a time, or whichever comes first."""
+
+    error: float | None = None
+    share: float = 1.0
+    within: int | None = None  # microseconds
+
+    def __or__(self, other: Any) -> Bounds:
+        if not isinstance(other, Bounds):
+            return NotImplemented
+        for name in ("error", "within"):
+            if getattr(self, name) is not None and getattr(other, name) is not None:
+                raise ConfigError(f"{self} | {other}: give each kind of bound once")
+        by_error = self if self.error is not None else other
+        within = self.within if self.within is not None else other.within
+        return Bounds(by_error.error, by_error.share, within)
+
+    def __str__(self) -> str:
+        parts = []
+        if self.error is not None:
+            share = "" if self.share == 1 else f", share={self.share:g}"
+            parts.append(f"rel_error({self.error:g}{share})")
+        if self.within is not None:
+            parts.append(f'time_limit("{text(self.within)}")')
+        return " | ".join(parts) or "no bound"
+
+
+def rel_error(error: float, share: float = 1.0) -> Bounds:
+    """End once every estimate is within this share of itself, on either side.
+
+    share: the share of all values of the table for which that must be so; rare groups take long.
+    """
+    for name, value, most in (("error", error, 10.0), ("share", share, 1.0)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+            raise ConfigError(f"rel_error({name}={value!r}): expected a number above 0, like 0.01")
+    return Bounds(error=float(error), share=float(share))
+
+
+def time_limit(limit: Duration) -> Bounds:
+    """End after so long, counted from the start of the run."""
+    return Bounds(within=micros(limit, "time_limit()"))
+
+
+@dataclass(frozen=True)
+class Looks:
+    """When to look, how sure to be, and what ends it."""
+
+    at: tuple[float, ...] = ()
+    every: int | None = None  # microseconds
+    until: Bounds = Bounds()
+    confidence: float = 0.95
+    interval: str = "anytime"
+    seed: int = 0
+    step: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.confidence < 1:
+            raise ConfigError(
+                f"snapshots(confidence={self.confidence!r}): expected a share from 0.5 to below 1"
+            )
+        if self.interval not in ("anytime", "pointwise"):
+            raise ConfigError(
+                f'snapshots(interval={self.interval!r}): use "anytime" (holds at all snapshots '
+                'together) or "pointwise" (narrower, holds at one that is chosen beforehand)'
+            )
+        if self.interval == "pointwise" and self.until.error is not None:
+            raise ConfigError(
+                f'snapshots(interval="pointwise", until={self.until}): whoever stops when the '
+                'bounds are narrow enough has chosen by them; use interval="anytime"'
+            )
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise ConfigError(f"snapshots(seed={self.seed!r}): expected a whole number")
+
+
+def looks(
+    at: Iterable[float] | None,
+    every: Duration | None,
+    until: Bounds | None,
+    **options: Any,
+) -> Looks:
+    """What `flow.snapshots` was asked for, checked."""
+    marks = tuple(at) if at is not None else ()
+    for mark in marks:
+        if isinstance(mark, bool) or not isinstance(mark, int | float) or not 0 < mark <= 1:
+            raise ConfigError(
+                f"snapshots(at=): {mark!r} is not a share of the input; give numbers above 0 and "
+                "up to 1, like at=[0.1, 0.25, 0.5]"
+            )
+    if until is not None and not isinstance(until, Bounds):
+        raise ConfigError(
+            f"snapshots(until={until!r}): expected ms.rel_error(0.01), ms.time_limit('30s') or "
+            "both with |"
+        )
+    if every is not None:
+        options["every"] = micros(every, "snapshots(every=)")
+    elif not marks:
+        marks = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75)
+    return Looks(tuple(sorted(set(map(float, marks)))), until=until or Bounds(), **options)

@@ -1,0 +1,165 @@
+"""From what blocks gave the groups of a window to a table of estimates with bounds.
+
+The driver keeps an `Answers` for the window that is looked at: groups are numbered as they come,
+and for each aggregate that has an estimator the moments of its blocks are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.ops.chunks import Int64, concat, flat
+from millstream.ops.estimating.estimates import Confidence, Estimates, mean, total, variance
+from millstream.ops.estimating.moments import COUNT, SIZE, SQUARES, TOTAL, Blocks, Moments
+from millstream.ops.jobs import Family, Measure
+from millstream.ops.kernels import Count, Sum, Variance
+from millstream.ops.keys import factorize, key_arrays
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def estimated(measure: Measure) -> bool:
+    """Whether there is an estimator for an aggregate."""
+    return isinstance(measure.kernel, Count | Sum | Variance)
+
+
+def reported_columns(family: Family, columns: Iterable[str]) -> list[str]:
+    """The columns of states per key that the driver is told."""
+    wanted = tuple(f"state.{m.state}." for m in family.measures if estimated(m))
+    return [name for name in columns if name.startswith(("key.", *wanted))]
+
+
+class Answers:
+    """Estimates of all groups of a window, from the blocks that were read."""
+
+    def __init__(
+        self,
+        keys: tuple[str, ...],
+        measures: tuple[Measure, ...],
+        starts: Int64,
+        sizes: Floats,
+    ) -> None:
+        """The positions where blocks begin, ascending, and how large each is."""
+        self.keys = keys
+        self.measures = {m.name: m for m in measures if estimated(m)}
+        self.blocks = Blocks(len(starts), float(sizes.sum()))
+        self._starts, self._sizes = starts, sizes
+        self._known: pa.Table | None = None  # the keys of groups, in the order of their numbers
+        self._kept = {name: Moments(_factors(m)) for name, m in self.measures.items()}
+        self._shift: dict[str, float] = {}
+
+    @property
+    def groups(self) -> int:
+        """How many there are so far."""
+        return 0 if self._known is None else len(self._known)
+
+    def read(self, blocks: Int64) -> None:
+        """These blocks have been read, whatever they gave."""
+        self.blocks.add(self._sizes[blocks])
+
+    def add(self, given: pa.Table) -> None:
+        """What blocks gave: rows with a key, states, and a position in the block."""
+        groups = self._number(given)
+        place = np.asarray(flat(given.column("block")))
+        block = np.searchsorted(self._starts, place, side="right") - 1
+        count = self.groups
+        cells, cell = np.unique(block * count + groups, return_inverse=True)
+        size = self._sizes[cells // count]
+        for name, measure in self.measures.items():
+            values: dict[str, Floats] = {
+                factor: np.bincount(cell, weights=column, minlength=len(cells)).astype(np.float64)
+                for factor, column in self._values(name, measure, given).items()
+            }
+            self._kept[name].add(cells % count, {**values, SIZE: size}, count)
+
+    def _number(self, given: pa.Table) -> Int64:
+        """The number of the group of every row."""
+        names = tuple(f"key.{index}" for index in range(len(self.keys)))
+        if not names:
+            self._known = pa.table({"whole": [0]})
+            return np.zeros(len(given), np.int64)
+        old = self.groups
+        keys = given.select(names)
+        both = keys if self._known is None else concat([self._known, keys])
+        arrays = key_arrays(both, names)
+        codes, _ = factorize(arrays)
+        first = np.full(int(codes.max()) + 1, len(codes), np.int64)
+        np.minimum.at(first, codes, np.arange(len(codes)))
+        new = np.sort(first[first >= old])
+        number = np.zeros(len(first), np.int64)
+        number[codes[:old]] = np.arange(old)
+        number[codes[new]] = old + np.arange(len(new))
+        kept = np.concatenate([np.arange(old), new])
+        self._known = pa.table(dict(zip(names, arrays, strict=True))).take(pa.array(kept))
+        return number[codes[old:]]
+
+    def _values(self, name: str, measure: Measure, given: pa.Table) -> dict[str, Floats]:
+        """The numbers of every row: how many, their total, and that of their squares.
+
+        Means and variances are taken about a value near the middle, so that large numbers that
+        differ little keep their digits.
+        """
+        n = _state(given, measure, "n")
+        if isinstance(measure.kernel, Count):
+            return {COUNT: n}
+        if isinstance(measure.kernel, Variance):
+            middle, squares = _state(given, measure, "mean"), _state(given, measure, "m2")
+            shift = self._middle(name, n * middle, n)
+            return {
+                COUNT: n,
+                TOTAL: n * (middle - shift),
+                SQUARES: squares + n * (middle - shift) ** 2,
+            }
+        sums = _state(given, measure, "sum")
+        if not measure.kernel.mean:  # type: ignore[union-attr]
+            return {COUNT: n, TOTAL: sums}
+        return {COUNT: n, TOTAL: sums - n * self._middle(name, sums, n)}
+
+    def _middle(self, name: str, sums: Floats, n: Floats) -> float:
+        if name not in self._shift:
+            middle = sums.sum() / max(n.sum(), 1.0)
+            self._shift[name] = float(middle) if np.isfinite(middle) else 0.0
+        return self._shift[name]
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def estimates(self, sure: Confidence) -> dict[str, Estimates]:
+        """A value with bounds for every aggregate that has an estimator, and every group."""
+        return {name: self._estimate(name, sure) for name in self.measures}
+
+    def _estimate(self, name: str, sure: Confidence) -> Estimates:
+        kernel, kept = self.measures[name].kernel, self._kept[name]
+        if isinstance(kernel, Count):
+            return total(kept, COUNT, self.blocks, sure)
+        if isinstance(kernel, Variance):
+            found = variance(kept, self.blocks, sure)
+            return found.root() if kernel.root else found
+        none = kept.total(COUNT) == 0
+        if kernel.mean:  # type: ignore[union-attr]
+            return mean(kept, self.blocks, sure).shifted(self._shift.get(name, 0.0))
+        return total(kept, TOTAL, self.blocks, sure).without(none)
+
+    def key_columns(self) -> dict[str, pa.Array]:
+        """The keys of all groups so far."""
+        known = self._known
+        if known is None:
+            return {name: pa.nulls(0) for name in self.keys}
+        return {name: flat(known.column(f"key.{at}")) for at, name in enumerate(self.keys)}
+
+
+def _factors(measure: Measure) -> tuple[str, ...]:
+    if isinstance(measure.kernel, Count):
+        return (COUNT, SIZE)
+    if isinstance(measure.kernel, Variance):
+        return (COUNT, TOTAL, SQUARES)
+    mean_only = isinstance(measure.kernel, Sum) and measure.kernel.mean
+    return (COUNT, TOTAL) if mean_only else (COUNT, TOTAL, SIZE)
+
+
+def _state(given: pa.Table, measure: Measure, field: str) -> Floats:
+    column = flat(given.column(f"state.{measure.state}.{field}"))
+    return np.asarray(column.cast(pa.float64()).fill_null(0.0))

@@ -1,0 +1,183 @@
+"""The blocks of stored files in a random order: what is sampled when answers are wanted early.
+
+They are cut and drawn once, before anything is read, and kept in the checkpoint, so that whoever
+goes on after a kill reads the rest of the same order.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from millstream.api.sources import Files
+from millstream.errors import CheckpointError, RunError
+from millstream.io.formats import READER, Format
+from millstream.io.readers import Split, available_end, is_gzip, plan_splits
+from millstream.ops.chunks import OFFSET_BITS, Int64
+from millstream.run.lengths import Lengths
+from millstream.run.listing import Seen, list_files, look
+from millstream.run.tracking import Probe
+from millstream.state.storage import Storage
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+BLOCKS = 1_000  # about so many; fewer say less, more cost more
+_LEAST_BYTES = 16 * 1024
+_MOST_BYTES = 8 * 1024 * 1024
+_LEAST_ROWS = 200
+
+
+class File(msgspec.Struct, frozen=True):
+    """A file as it was when its blocks were cut."""
+
+    path: str
+    inode: int
+    size: int
+    changed: int
+
+
+class Block(msgspec.Struct, frozen=True, array_like=True):
+    """Records of one file, by bytes or rows, as a split says."""
+
+    file: int
+    start: int
+    end: int
+    size: int  # in the measure all blocks share
+
+
+class _Kept(msgspec.Struct):
+    seed: int
+    files: list[File]
+    blocks: list[Block]  # in the order in which they are read
+
+
+@dataclass(frozen=True)
+class Population:
+    """All blocks, in the order in which they are read."""
+
+    seed: int
+    files: list[File]
+    blocks: list[Block]
+
+    @cached_property
+    def sizes(self) -> Floats:
+        """How large blocks are, in the order in which they are read."""
+        return np.array([block.size for block in self.blocks], np.float64)
+
+    @cached_property
+    def by_place(self) -> Int64:
+        """The blocks in the order of positions."""
+        return np.argsort(self._starts, kind="stable")
+
+    @cached_property
+    def _starts(self) -> Int64:
+        return np.array([(b.file << OFFSET_BITS) + b.start for b in self.blocks], np.int64)
+
+    @property
+    def starts(self) -> Int64:
+        """Where blocks begin, ascending."""
+        return self._starts[self.by_place]
+
+    @cached_property
+    def places(self) -> Int64:
+        """For each block in the order of reading, its place in the order of positions."""
+        places = np.empty(len(self.blocks), np.int64)
+        places[self.by_place] = np.arange(len(self.blocks))
+        return places
+
+    def split(self, source: int, block: Block) -> Split:
+        """A block as a task reads it."""
+        file = self.files[block.file]
+        return Split(source, block.file, file.path, block.start, block.end, inode=file.inode)
+
+    # -- keeping --------------------------------------------------------------------------------
+
+    def write(self, place: Storage, name: str) -> None:
+        """Keep it for those who go on."""
+        body = msgspec.msgpack.encode(_Kept(self.seed, self.files, self.blocks))
+        place.put(name, zlib.crc32(body).to_bytes(4, "big") + body)
+
+    @classmethod
+    def read(cls, place: Storage, name: str) -> Population | None:
+        """The one that was kept; None if none was."""
+        if not place.exists(name):
+            return None
+        data = place.read(name)
+        try:
+            if zlib.crc32(data[4:]).to_bytes(4, "big") != data[:4]:
+                raise msgspec.DecodeError("its checksum does not match")
+            kept = msgspec.msgpack.decode(data[4:], type=_Kept)
+        except msgspec.DecodeError as error:
+            raise CheckpointError(
+                f"{place.where(name)} is damaged ({error}): which blocks were read cannot be "
+                "known; begin again with a new checkpoint"
+            ) from error
+        return cls(kept.seed, kept.files, kept.blocks)
+
+    def check(self) -> None:
+        """All files are what they were."""
+        for file in self.files:
+            seen = look(file.path)
+            if seen is None or (seen.size, seen.changed) != (file.size, file.changed):
+                raise RunError(
+                    f"{file.path} was changed, replaced or removed after its blocks were drawn. "
+                    "What was read of it cannot be told from what is new: put it back as it was, "
+                    "or begin again with a new checkpoint"
+                )
+
+
+def draw(spec: Files, fmt: Format, number: int, seed: int, probe: Probe) -> Population:
+    """Cut all files into blocks, and put these into a random order."""
+    seen = [one for one in map(look, list_files(spec)) if one is not None and one.size]
+    ends = _ends(fmt, seen, probe)
+    unit = _unit(fmt, sum(ends), seen)
+    files = [File(one.path, one.inode[1], one.size, one.changed) for one in seen]
+    blocks: list[Block] = []
+    for at, (file, end) in enumerate(zip(files, ends, strict=True)):
+        blocks.extend(_cut(fmt, number, at, file, end, unit))
+    order = np.random.default_rng(seed).permutation(len(blocks))
+    return Population(seed, files, [blocks[index] for index in order.tolist()])
+
+
+def _ends(fmt: Format, files: list[Seen], probe: Probe) -> list[int]:
+    """How far each file goes: bytes, those that compressed ones stand for, or rows."""
+    if fmt.kind == "parquet":
+        return [available_end(one.path, fmt.kind, complete=True) for one in files]
+    packed = [one for one in files if is_gzip(fmt.kind, one.path)]
+    lengths = Lengths()
+    lengths.probe = probe
+    lengths.find(packed)
+    ends = []
+    for one in files:
+        length = lengths.of(one) if is_gzip(fmt.kind, one.path) else one.size
+        if isinstance(length, str):
+            raise RunError(f"cannot read {one.path}: {length}; replace it by an intact one")
+        ends.append(length)
+    return ends
+
+
+def _unit(fmt: Format, total: int, files: list[Seen]) -> int:
+    """How large a block is."""
+    if fmt.kind == "parquet":
+        return max(_LEAST_ROWS, total // BLOCKS)
+    return min(_MOST_BYTES, max(_LEAST_BYTES, total // BLOCKS))
+
+
+def _cut(fmt: Format, source: int, at: int, file: File, end: int, unit: int) -> list[Block]:
+    """The blocks of one file; one that has to be read from its beginning is one block."""
+    if fmt.kind == READER:
+        return [Block(at, 0, -1, file.size)]
+    if is_gzip(fmt.kind, file.path):
+        return [Block(at, 0, end, end)] if end else []
+    if fmt.kind == "parquet":
+        return [
+            Block(at, low, min(end, low + unit), min(end, low + unit) - low)
+            for low in range(0, end, unit)
+        ]
+    splits = plan_splits(fmt.kind, source, at, file.path, 0, end, unit, file.inode)
+    return [Block(at, one.start, one.end, one.end - one.start) for one in splits]

@@ -1,0 +1,288 @@
+"""Snapshots of flows over stored files, in process: answers, bounds, order, kills, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import millstream as ms
+from millstream.errors import ConfigError, RunError
+from millstream.testing import run_in_process, snapshots_in_process
+
+LANGS = ("de", "en", "fr", "it", "sw")
+MARKS = [0.1, 0.25, 0.5]
+
+
+def write(folder: Path, rows: int = 24_000, files: int = 3, seed: int = 1) -> list[dict[str, Any]]:
+    """Views per language as CSV, sorted by language within each file."""
+    rng = np.random.default_rng(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    records = []
+    for number in range(files):
+        lang = np.sort(rng.choice(5, rows // files, p=[0.2, 0.5, 0.2, 0.09, 0.01]))
+        views = rng.integers(1, 400, len(lang))
+        lines = ["lang,views,pad"]
+        for one, many in zip(lang.tolist(), views.tolist(), strict=True):
+            records.append({"lang": LANGS[one], "views": many})
+            lines.append(f"{LANGS[one]},{many},{'x' * int(rng.integers(10, 40))}")
+        (folder / f"views-{number}.csv").write_text("\n".join(lines) + "\n")
+    return records
+
+
+def views(folder: Path, sink: Any = None) -> ms.Flow:
+    flow = ms.Flow("views")
+    counted = flow.source(ms.Files(folder, format="csv"), name="views")
+    answer = counted.key_by("lang").agg(n=ms.count(), total=ms.sum("views"), mean=ms.mean("views"))
+    answer.sink(sink or ms.Memory())
+    return flow
+
+
+def exact(records: list[dict[str, Any]]) -> dict[str, tuple[int, int, float]]:
+    found: dict[str, list[int]] = {}
+    for record in records:
+        found.setdefault(record["lang"], []).append(record["views"])
+    return {k: (len(v), sum(v), sum(v) / len(v)) for k, v in found.items()}
+
+
+def by_lang(snapshot: ms.Snapshot) -> dict[str, dict[str, Any]]:
+    return {row["lang"]: row for row in snapshot.table.to_pylist()}
+
+
+def test_the_last_snapshot_is_exact_and_equals_a_run(tmp_path: Path) -> None:
+    records = write(tmp_path / "in")
+    plain, looked = ms.Memory(), ms.Memory()
+    run_in_process(views(tmp_path / "in", plain), tmp_path / "plain")
+    found = list(snapshots_in_process(views(tmp_path / "in", looked), tmp_path / "ck", MARKS))
+    last = found[-1]
+    assert [one.exact for one in found] == [False] * len(MARKS) + [True]
+    order = lambda rows: sorted(rows, key=lambda row: row["lang"])  # noqa: E731
+    assert order(last.answer.to_pylist()) == order(plain.rows) == order(looked.rows)
+    for lang, (n, total, mean) in exact(records).items():
+        row = by_lang(last)[lang]
+        assert (row["n"], row["n_lower"], row["n_upper"]) == (n, n, n)
+        assert row["total"] == total
+        assert row["mean"] == pytest.approx(mean)
+    assert (last.progress, last.ended_by) == (1.0, "all was read")
+
+
+def test_snapshots_come_at_the_shares_asked_for_with_bounds_that_hold(tmp_path: Path) -> None:
+    records = write(tmp_path / "in", rows=60_000)
+    found = list(snapshots_in_process(views(tmp_path / "in"), tmp_path / "ck", MARKS))
+    for mark, one in zip(MARKS, found, strict=False):
+        assert mark <= one.progress < mark + 0.05
+        assert "all snapshots together" in one.promise
+        for lang, row in by_lang(one).items():
+            for name, true in zip(("n", "total", "mean"), exact(records)[lang], strict=True):
+                low, high = row[f"{name}_lower"], row[f"{name}_upper"]
+                assert low is None or low <= true <= high, (mark, lang, name)
+    english = [by_lang(one)["en"] for one in found]
+    widths = [row["n_upper"] - row["n_lower"] for row in english]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[2] < 30_000
+    assert widths[-1] == 0
+
+
+def test_estimates_do_not_depend_on_parallelism(tmp_path: Path) -> None:
+    write(tmp_path / "in")
+    runs = [
+        [
+            sorted(one.table.to_pylist(), key=lambda row: row["lang"])
+            for one in snapshots_in_process(
+                views(tmp_path / "in"), tmp_path / f"ck{parts}", [0.3, 0.6], parallelism=parts
+            )
+        ]
+        for parts in (1, 3)
+    ]
+    for left, right in zip(*runs, strict=True):
+        for a, b in zip(left, right, strict=True):
+            assert a == pytest.approx(b)
+
+
+def test_another_seed_reads_in_another_order(tmp_path: Path) -> None:
+    write(tmp_path / "in")
+    first = [
+        next(
+            iter(snapshots_in_process(views(tmp_path / "in"), tmp_path / str(n), [0.2], seed=seed))
+        ).table.to_pylist()
+        for n, seed in enumerate((1, 1, 2))
+    ]
+    assert first[0] == first[1] != first[2]
+
+
+def test_after_a_kill_the_same_order_goes_on(tmp_path: Path) -> None:
+    write(tmp_path / "in")
+    marks = [0.2, 0.4, 0.6]
+    whole = list(snapshots_in_process(views(tmp_path / "in"), tmp_path / "whole", marks))
+    sink = ms.Memory()
+    begun = snapshots_in_process(views(tmp_path / "in", sink), tmp_path / "ck", marks)
+    first = next(begun)
+    begun.close()  # type: ignore[attr-defined]
+    rest = list(snapshots_in_process(views(tmp_path / "in", sink), tmp_path / "ck", marks))
+    found = [first, *rest]
+    assert [one.progress for one in found] == [one.progress for one in whole]
+    for left, right in zip(found, whole, strict=True):
+        assert left.table.to_pylist() == right.table.to_pylist()
+    assert len(sink.rows) == len(LANGS)
+
+
+def test_a_plain_run_ends_what_snapshots_began(tmp_path: Path) -> None:
+    records = write(tmp_path / "in")
+    begun = snapshots_in_process(views(tmp_path / "in"), tmp_path / "ck", [0.2])
+    next(begun)
+    begun.close()  # type: ignore[attr-defined]
+    sink = ms.Memory()
+    run_in_process(views(tmp_path / "in", sink), tmp_path / "ck")
+    assert {row["lang"]: (row["n"], row["total"]) for row in sink.rows} == {
+        lang: one[:2] for lang, one in exact(records).items()
+    }
+
+
+def test_snapshots_cannot_go_on_from_a_plain_run(tmp_path: Path) -> None:
+    write(tmp_path / "in")
+    run_in_process(views(tmp_path / "in"), tmp_path / "ck")
+    with pytest.raises(ConfigError, match="begun by a plain run"):
+        list(snapshots_in_process(views(tmp_path / "in"), tmp_path / "ck"))
+
+
+def test_a_changed_file_is_refused_when_going_on(tmp_path: Path) -> None:
+    write(tmp_path / "in")
+    begun = snapshots_in_process(views(tmp_path / "in"), tmp_path / "ck", [0.2])
+    next(begun)
+    begun.close()  # type: ignore[attr-defined]
+    with (tmp_path / "in" / "views-0.csv").open("a") as file:
+        file.write("de,1,x\n")
+    with pytest.raises(RunError, match=r"views-0\.csv was changed"):
+        list(snapshots_in_process(views(tmp_path / "in"), tmp_path / "ck"))
+
+
+def test_a_run_ends_once_the_error_is_small_enough_and_says_so(tmp_path: Path) -> None:
+    write(tmp_path / "in", rows=60_000)
+    flow = ms.Flow("all")
+    flow.source(ms.Files(tmp_path / "in", format="csv"), name="views").key_by().agg(
+        n=ms.count()
+    ).sink(ms.Memory())
+    found = list(
+        snapshots_in_process(
+            flow, tmp_path / "ck", [0.9], until=ms.rel_error(0.05), batch_rows=2_000
+        )
+    )
+    (last,) = found
+    assert last.ended_by == "rel_error(0.05)"
+    assert not last.exact
+    (row,) = last.table.to_pylist()
+    assert row["n_lower"] <= 60_000 <= row["n_upper"]
+    assert row["n_upper"] - row["n"] <= 0.05 * row["n"]
+    rest = list(snapshots_in_process(flow, tmp_path / "ck", [0.9]))
+    assert rest[-1].table.to_pylist()[0]["n"] == 60_000
+
+
+def test_a_run_ends_in_time(tmp_path: Path) -> None:
+    write(tmp_path / "in")
+    until = ms.rel_error(0.0001) | ms.time_limit("1ms")
+    (only,) = snapshots_in_process(
+        views(tmp_path / "in"), tmp_path / "ck", [0.9], until=until, batch_rows=2_000
+    )
+    assert only.ended_by == 'time_limit("1ms")'
+
+
+def test_groups_not_seen_are_bounded(tmp_path: Path) -> None:
+    write(tmp_path / "in")
+    found = list(snapshots_in_process(views(tmp_path / "in"), tmp_path / "ck", MARKS))
+    shares = [one.unseen.share for one in found if one.unseen is not None]
+    assert len(shares) == len(MARKS)
+    assert shares == sorted(shares, reverse=True)
+    assert 0 < shares[-1] < 0.2
+
+
+def test_what_has_no_estimator_says_so_and_is_exact_at_the_end(tmp_path: Path) -> None:
+    records = write(tmp_path / "in")
+    flow = ms.Flow("largest")
+    flow.source(ms.Files(tmp_path / "in", format="csv"), name="views").key_by("lang").agg(
+        most=ms.max("views"), n=ms.count()
+    ).sink(ms.Memory())
+    first, last = snapshots_in_process(flow, tmp_path / "ck", [0.5])
+    assert first.notes == ("most: max(views) has no estimate before all was read",)
+    assert {row["most"] for row in first.table.to_pylist()} == {None}
+    assert {row["lang"]: row["most"] for row in last.table.to_pylist()} == {
+        lang: max(r["views"] for r in records if r["lang"] == lang) for lang in LANGS
+    }
+
+
+def test_steps_before_the_aggregate_count(tmp_path: Path) -> None:
+    records = write(tmp_path / "in")
+    flow = ms.Flow("some")
+    source = flow.source(ms.Files(tmp_path / "in", format="csv"), name="views")
+    source.where("views > 390").key_by().agg(n=ms.count()).sink(ms.Memory())
+    first, last = snapshots_in_process(flow, tmp_path / "ck", [0.5])
+    true = sum(record["views"] > 390 for record in records)
+    (row,) = first.table.to_pylist()
+    assert row["n_lower"] <= true <= row["n_upper"]
+    assert last.table.to_pylist()[0]["n"] == true
+
+
+@pytest.mark.parametrize("kind", ["parquet", "gz", "json"])
+def test_other_files_have_blocks_too(tmp_path: Path, kind: str) -> None:
+    import gzip
+    import json
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = tmp_path / "in"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    total = 0
+    for number in range(30):
+        rows = [{"lang": "en", "views": int(v)} for v in rng.integers(0, 9, 1000)]
+        total += sum(row["views"] for row in rows)
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        if kind == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), folder / f"{number}.parquet")
+        elif kind == "gz":
+            (folder / f"{number}.json.gz").write_bytes(gzip.compress(text.encode()))
+        else:
+            (folder / f"{number}.json").write_text(text)
+    flow = ms.Flow("kinds")
+    form = "parquet" if kind == "parquet" else "json"
+    flow.source(ms.Files(folder, format=form), name="views").key_by("lang").agg(
+        total=ms.sum("views")
+    ).sink(ms.Memory())
+    first, last = snapshots_in_process(flow, tmp_path / "ck", [0.5])
+    (row,) = first.table.to_pylist()
+    assert row["total_lower"] <= total <= row["total_upper"]
+    assert last.table.to_pylist()[0]["total"] == total
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"at": [25]}, "not a share of the input"),
+        ({"confidence": 95}, "expected a share"),
+        ({"interval": "exact"}, "anytime"),
+        ({"interval": "pointwise", "until": ms.rel_error(0.1)}, "chosen by them"),
+        ({"until": 0.01}, "ms.rel_error"),
+        ({"step": "other"}, "there are agg"),
+    ],
+)
+def test_what_cannot_be_asked_for(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    write(tmp_path / "in", rows=300)
+    with pytest.raises(ConfigError, match=message):
+        views(tmp_path / "in").snapshots(checkpoint=tmp_path / "ck", **options)
+
+
+def test_flows_with_an_order_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "in", rows=300)
+    flow = ms.Flow("updates")
+    source = flow.source(ms.Files(tmp_path / "in", format="csv"), name="views")
+    source.key_by("lang").update(lambda event, slate, ctx: None, name="u").sink(ms.Memory())
+    with pytest.raises(ConfigError, match="order of time"):
+        flow.snapshots()
+    live = ms.Flow("live")
+    live.source(ms.Rate(1), name="rate").key_by().window(ms.tumbling("1s")).agg(n=ms.count()).sink(
+        ms.Memory()
+    )
+    with pytest.raises(ConfigError, match="stored files"):
+        live.snapshots()
