@@ -17,6 +17,8 @@ from millstream.state.traces import Trace, in_order
 class Traced(Store):
     """All rows of some keys: a batch reads those it asks for, and writes those it brought."""
 
+    by = "expires"
+
     def __init__(
         self, owner: str, table: str, batch: Batch, control: Control, *, settles: bool
     ) -> None:
@@ -55,8 +57,7 @@ class Traced(Store):
     def store(self, new: pa.Table | None, gone_by: int | None = None) -> None:
         """Add rows, together with small segments worth merging.
 
-        gone_by: rows expire, at the time in their column `pane`, and are dropped where that is
-            cheap.
+        gone_by: rows that expire by then are dropped where that is cheap.
         """
         kept = {
             shard: [one for one in segments if gone_by is None or one.high > gone_by]
@@ -87,5 +88,5 @@ class Traced(Store):
         """Several pieces of one shard as one, without what has expired or comes to nothing."""
         rows = concat(tables)
         if gone_by is not None:
-            rows = rows.filter(pc.greater(rows.column("pane"), gone_by))
+            rows = rows.filter(pc.greater(rows.column("expires"), gone_by))
         return settled(rows) if self.settles else rows

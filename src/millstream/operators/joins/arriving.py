@@ -15,7 +15,7 @@ from millstream.operators.joins.layout import ROW, Layout
 from millstream.operators.protocol import Host
 from millstream.ops.chunks import Chunk, Int64, Mask, concat
 from millstream.ops.keys import blended, canonical, hash_keys
-from millstream.ops.updates import Publication, both_hashes
+from millstream.ops.updates import NEVER, Publication, both_hashes
 
 SIDES = ("left", "right")
 
@@ -73,7 +73,7 @@ class Arriving:
         shards = np.uint64(self.host.batch.shards)
         marks = {
             "shard": pa.array((spread % shards).astype(np.int32)),
-            "pane": pa.array(chunk.ts),
+            "expires": pa.array(np.full(len(chunk), NEVER)),
             "hash": pa.array(hashes),
             "check": pa.array(checks),
             "same": pa.array(_same(chunk, who, revision) if side.changes else who),

@@ -10,6 +10,7 @@ import pyarrow as pa
 from millstream.operators.stores import Table
 from millstream.ops.chunks import Int64, Mask
 from millstream.ops.joins import Keys, distinct, keys_of, numbers, pairs
+from millstream.ops.updates import NEVER
 
 _COLUMNS = ("count.0", "count.1", "since.0", "since.1", "first")
 
@@ -102,7 +103,7 @@ class Counted:
         gone = (self.now["count.0"] == 0) & (self.now["count.1"] == 0)
         heads = {
             "shard": pa.array(self.shard.astype(np.int32)),
-            "pane": pa.array(np.zeros(len(self.shard), np.int64)),
+            "expires": pa.array(np.full(len(self.shard), NEVER)),
             "hash": pa.array(self.keys[0]),
             "check": pa.array(self.keys[1]),
             "gone": pa.array(gone),

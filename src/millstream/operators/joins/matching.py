@@ -124,7 +124,7 @@ class Work:
             if side.holds or side.changes:
                 parts = (self.new[number], self.apart[number] if side.changes else None)
                 stored = [one for one in parts if one is not None]
-                self.traces[number].store(_unplaced(concat(stored)) if stored else None)
+                self.traces[number].store(concat(stored) if stored else None)
 
     # -- pairs ------------------------------------------------------------------------------------
 
@@ -250,9 +250,3 @@ class Work:
         host.ledger(join.name)["results"] += added
         host.control.results += added
         host.push(join.name, chunk)
-
-
-def _unplaced(rows: pa.Table) -> pa.Table:
-    """Rows that do not expire."""
-    at = rows.schema.get_field_index("pane")
-    return rows.set_column(at, "pane", pa.array(np.zeros(len(rows), np.int64)))
