@@ -53,7 +53,7 @@ class Settings:
     parallelism: int | None = None
     min_cores: int | None = None
     cores_wait: float = 60.0
-    batch_rows: int = 250_000
+    batch_rows: int = 1_000_000
     batch_bytes: int = 128 * 1024 * 1024
     batch_seconds: float = 2.0
     interval: float = 0.0

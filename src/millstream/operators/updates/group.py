@@ -19,6 +19,7 @@ from millstream.state.manifests import Hot, Manifest
 from millstream.state.segments import time_of
 
 _HOTTEST = 10  # keys that are shown
+_EVENTS = 250_000  # per core that a batch works off of those that wait: functions take their time
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ class Updates:
         tables = known.manifest.segments.get(first.name, {}).get("waiting", {})
         waiting = [segment for segments in tables.values() for segment in segments]
         worked = known.manifest.worked.get(first.name, _closed(first.name, known))
-        at = time_of(waiting, worked, known.settings.batch_rows * known.cores)
+        most = min(known.settings.batch_rows, _EVENTS) * known.cores
+        at = time_of(waiting, worked, most)
         return {} if at is None else dict.fromkeys(self.steps, at)
 
     def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
