@@ -102,6 +102,24 @@ def test_a_linked_file_is_refused_and_its_target_left(tmp_path: Path, name: str)
     assert not examine(tmp_path / "ck")[1]
 
 
+@pytest.mark.parametrize("name", ["lock", "sources/in.jsonl"])
+def test_a_file_with_another_name_elsewhere_is_left(
+    tmp_path: Path, crash_at: Callable[..., None], name: str
+) -> None:
+    """Hard links are no links to look at: a backup may be made of them, or somebody's trap."""
+    crash_at(tmp_path, "batch-planned", 3)
+    elsewhere = tmp_path / "elsewhere"
+    os.link(tmp_path / "ck" / name, elsewhere)
+    with elsewhere.open("a") as more:
+        more.write("precious\n")
+    before = elsewhere.read_bytes()
+    with (tmp_path / "in.jsonl").open("a") as more:
+        more.write(f'{{"ts": {ROWS}, "n": {ROWS}}}\n')
+    run_in_process(flow_to(tmp_path), tmp_path / "ck", **OPTIONS)
+    assert elsewhere.read_bytes() == before
+    assert rows_in(tmp_path / "out") == list(range(ROWS + 1))
+
+
 def test_a_linked_staging_folder_is_refused(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -55,12 +55,14 @@ class Notes:
         self.path = Path(checkpoint) / NOTES
 
     def open(self, name: str) -> int:
-        """A file to write to."""
+        """A new file to write to, whatever had its name."""
         with suppress(FileExistsError):
             self.path.mkdir(mode=0o700)
         directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=directory)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             return os.open(name, flags, 0o600, dir_fd=directory)
         finally:
             os.close(directory)

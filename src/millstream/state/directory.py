@@ -122,6 +122,9 @@ class Directory:
 
     def append(self, name: str, size: int, data: bytes) -> None:
         path = self._at(name)
+        if _has_other_names(path):  # it may be a file of others, or a backup by hard links
+            write_whole(path, self.read_range(name, 0, size) + data)
+            return
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(path, flags, 0o666), "wb") as out:
             out.truncate(size)
@@ -207,6 +210,13 @@ def _write(path: str, data: pa.Buffer | bytes, durable: bool) -> None:
 def _remove(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
+
+
+def _has_other_names(path: str) -> bool:
+    try:
+        return os.lstat(path).st_nlink > 1
+    except FileNotFoundError:
+        return False
 
 
 def _one_file(path: str, other: str) -> bool:

@@ -8,6 +8,8 @@ import os
 
 from millstream.state.storage import Held
 
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 class FileLock:
     """A directory that is locked, and a file in it that says by whom.
@@ -21,16 +23,24 @@ class FileLock:
         self._folder: int | None = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if path is not None:
-                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-                self._file = os.open(path, flags, 0o600)
+                self._file = os.open(path, _FLAGS, 0o600)
                 _lock_file(self._file)
             _lock_folder(self._folder, self._file)
-            if self._file is not None:
+            if path is not None and self._file is not None:
+                if os.fstat(self._file).st_nlink > 1:  # a file of others, or a backup by hard links
+                    self._renew(path, self._file)
                 os.ftruncate(self._file, 0)
                 os.write(self._file, says.encode())
         except BaseException:
             self.release()
             raise
+
+    def _renew(self, path: str, file: int) -> None:
+        """A lock file of our own in the place of one that has other names."""
+        os.unlink(path)
+        self._file = os.open(path, _FLAGS | os.O_EXCL, 0o600)
+        os.close(file)
+        _lock_file(self._file)
 
     def valid(self) -> bool:
         """Whether the file is still the one that was locked."""
