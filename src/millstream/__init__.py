@@ -49,6 +49,7 @@ from millstream.errors import CheckpointError, ConfigError, MillstreamError, Run
 from millstream.ops.jobs import Window
 from millstream.ops.processing import ProcessContext
 from millstream.ops.updates import Context, Event
+from millstream.serve.answers import newest_snapshot
 from millstream.serve.bulk import Slates, slates
 from millstream.settings import Settings
 
@@ -96,6 +97,7 @@ __all__ = [
     "distinct",
     "quantile",
     "Snapshot",
+    "newest_snapshot",
     "rel_error",
     "time_limit",
     "MapReduce",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -109,6 +110,7 @@ class Looks:
     interval: str = "anytime"
     seed: int = 0
     step: str | None = None
+    publish: Path | None = None  # a directory
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.confidence < 1:

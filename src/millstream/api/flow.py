@@ -126,6 +126,7 @@ class Flow:
         interval: str = "anytime",
         step: str | None = None,
         seed: int = 0,
+        publish: str | Path | None = None,
         checkpoint: str | Path | None = None,
         **options: Any,
     ) -> Iterator[Snapshot]:
@@ -136,12 +137,20 @@ class Flow:
         confidence: how sure bounds are to be. interval: "anytime" for bounds that hold at all
             snapshots together, "pointwise" for narrower ones that hold at each by itself.
         step: the aggregate that is looked at, if there are several. seed: of the random order.
+        publish: a directory where each snapshot appears as a file, for `ms.newest_snapshot`.
         The last snapshot is exact unless a bound came before; then the same call goes on.
         """
         from millstream.run.runner import plan_snapshots, snapshots
 
         asked = looks(
-            at, every, until, confidence=confidence, interval=interval, step=step, seed=seed
+            at,
+            every,
+            until,
+            confidence=confidence,
+            interval=interval,
+            step=step,
+            seed=seed,
+            publish=None if publish is None else Path(publish),
         )
         where = Path(checkpoint) if checkpoint is not None else Path(".millstream") / self.name
         settings = Settings.from_options(options)

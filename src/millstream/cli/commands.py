@@ -129,6 +129,37 @@ def run(
             show_default=False,
         ),
     ] = None,
+    snapshots: Annotated[
+        str | None,
+        typer.Option(
+            metavar="10%,25%,...",
+            help="Read stored files in random order, and show estimates with bounds when so much "
+            "was read.",
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="1%",
+            help="End once every estimate is within so much of itself.",
+            show_default=False,
+        ),
+    ] = None,
+    within: Annotated[
+        str | None,
+        typer.Option(
+            metavar="30s", help="End after so long, with the estimates so far.", show_default=False
+        ),
+    ] = None,
+    publish: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where each snapshot appears as a file.",
+            show_default=False,
+        ),
+    ] = None,
     trust_config: Annotated[
         bool,
         typer.Option(
@@ -151,8 +182,10 @@ def run(
 
     Exit codes: 0 complete or stopped, 1 failed while running, 2 could not start.
     """
+    from millstream.cli.early import looks_of
     from millstream.cli.running import run_flow
 
+    looks = looks_of(snapshots, until, within, publish)
     found = load_application(file, flow)
     if not trust_config:
         found.check_trust()
@@ -177,6 +210,7 @@ def run(
             quiet=quiet,
             file=place,
             load=lambda: load_application(place, flow),
+            looks=looks,
         )
 
 

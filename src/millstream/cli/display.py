@@ -13,12 +13,14 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from millstream.cli.early import answer_table, show_answer
 from millstream.run.failing import errors_in
 from millstream.run.ledger import summary
 from millstream.showing import visible
 from millstream.state.storage import Storage, open_storage
 
 if TYPE_CHECKING:
+    from millstream.api.early import Snapshot
     from millstream.run.runner import Progress
 
 _EVERY = 1.0  # seconds between plain lines
@@ -32,6 +34,7 @@ class Display(Protocol):
     """Something that shows how far a flow is."""
 
     def update(self, progress: Progress) -> None: ...
+    def look(self, snapshot: Snapshot | None) -> None: ...
     def note(self, message: str) -> None: ...
     def close(self) -> None: ...
 
@@ -40,6 +43,9 @@ class Silent:
     """--quiet."""
 
     def update(self, progress: Progress) -> None:
+        """Say nothing."""
+
+    def look(self, snapshot: Snapshot | None) -> None:
         """Say nothing."""
 
     def note(self, message: str) -> None:
@@ -57,6 +63,7 @@ class Lines:
         self.batch = -1
         self.at = 0.0
         self.paused: str | None = None
+        self.snapshot: Snapshot | None = None
 
     def update(self, progress: Progress) -> None:
         """A line if a batch was committed since the last one."""
@@ -73,6 +80,13 @@ class Lines:
         parts += _figures(progress)
         self.note("  ".join([*parts, f"[{summary(progress.ledger, self.sources)}]"]))
 
+    def look(self, snapshot: Snapshot | None) -> None:
+        """The estimates, once for every snapshot; the exact answer is shown at the end."""
+        if snapshot is not None and snapshot is not self.snapshot:
+            self.snapshot = snapshot
+            if snapshot.ended_by is None:
+                show_answer(self.console, snapshot)
+
     def note(self, message: str) -> None:
         """One line."""
         self.console.print(message, markup=False, highlight=False, soft_wrap=True)
@@ -88,6 +102,7 @@ class Status:
         self.console, self.flow, self.sources, self.bounded = console, flow, sources, bounded
         self.started = time.monotonic()
         self.spinner = Spinner("dots", style="cyan")
+        self.snapshot: Snapshot | None = None
         self.live = Live(
             self._waiting("starting Spark"), console=console, refresh_per_second=10, transient=True
         )
@@ -100,7 +115,14 @@ class Status:
         elif progress.batch < 0:
             self.live.update(self._waiting("starting Spark"))
         else:
-            self.live.update(self._bar(progress) if self.bounded else self._line(progress))
+            drawn = self._bar(progress) if self.bounded else self._line(progress)
+            if self.snapshot is not None:
+                drawn = Group(drawn, answer_table(self.snapshot, self.console.height - 6))
+            self.live.update(drawn)
+
+    def look(self, snapshot: Snapshot | None) -> None:
+        """The newest estimates stay below the bar."""
+        self.snapshot = snapshot
 
     def note(self, message: str) -> None:
         """A line above the live part."""

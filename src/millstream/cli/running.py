@@ -15,15 +15,18 @@ from typing import Any
 from rich.console import Console
 
 from millstream.api.config import Application
+from millstream.api.early import Looks
 from millstream.api.flow import Flow
 from millstream.cli import complain
 from millstream.cli.display import Display, make_display, show_summary
+from millstream.cli.early import show_answer
 from millstream.cli.guarding import Guard, calls_functions
 from millstream.cli.reloading import Listening
 from millstream.errors import MillstreamError, RunError
 from millstream.graph.nodes import Source, Update
-from millstream.run.runner import Handle, Progress
+from millstream.run.runner import Handle, Progress, start
 from millstream.run.session import end_java
+from millstream.settings import Settings
 
 STOPPING = "stopping after the current batch (Ctrl-C again to abort)"
 _LOOK = 0.1  # seconds between looks at a running flow
@@ -70,13 +73,14 @@ def run_flow(
     quiet: bool,
     file: Path,
     load: Callable[[], Application],
+    looks: Looks | None = None,
 ) -> None:
     """Run to the end or to a signal; raises what went wrong.
 
-    `load` loads the file again, for `millstream reload`.
+    `load` loads the file again, for `millstream reload`. looks: show early answers.
     """
     console = Console()
-    handle = flow.start(checkpoint, **options)
+    handle = start(flow, checkpoint, Settings.from_options(options), looks)
     specs = [node.spec for node in flow.nodes if isinstance(node, Source)]
     names = [node.name for node in flow.nodes if isinstance(node, Source)]
     display = make_display(
@@ -92,6 +96,8 @@ def run_flow(
         finally:
             display.close()
         progress = _result(handle, stopping)
+    if handle.snapshot is not None and not quiet:
+        show_answer(console, handle.snapshot)
     flow = listening.flow or flow
     if not quiet:
         outcome = "complete" if progress.done else "stopped"
@@ -126,9 +132,11 @@ def watch(handle: Handle, display: Display, stopping: Stopping, look: Callable[[
             display.note(note)
         noted = len(handle.progress.notes)
         display.update(handle.progress)
+        display.look(handle.snapshot)
         look()
         time.sleep(_LOOK)
     display.update(handle.progress)
+    display.look(handle.snapshot)
 
 
 def _result(handle: Handle, stopping: Stopping) -> Progress:

@@ -32,7 +32,9 @@ from millstream.plan.stages import Plan
 from millstream.run.blocks import BlocksTracker
 from millstream.run.engine import Engine
 from millstream.run.sources import make_tracker
+from millstream.serve.answers import publish_snapshot
 from millstream.state.manifests import SourceState
+from millstream.state.storage import open_storage
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,9 @@ class Looker:
     def __init__(self, engine: Engine, looked: Looked, looks: Looks) -> None:
         self.engine, self.looked, self.looks = engine, looked, looks
         self.found: queue.SimpleQueue[Snapshot | None] = queue.SimpleQueue()
+        self.newest: Snapshot | None = None
         self.ended_by: str | None = None
+        self._place = None if looks.publish is None else open_storage(looks.publish)
         self._log = Log(engine.checkpoint.store, looked.windows.name)
         self._answers: Answers | None = None
         self._read = self._batch = 0  # blocks and batches taken in so far
@@ -123,6 +127,10 @@ class Looker:
     def after_step(self) -> bool:
         """Look at what was committed; True if that is enough."""
         if self.ended_by is None and (snapshot := self._look()) is not None:
+            self.newest = snapshot
+            if self._place is not None:
+                program = self.engine.checkpoint.read_program() or {}
+                publish_snapshot(self._place, snapshot, str(program.get("id")))
             self.found.put(snapshot)
         return self.ended_by is not None
 

@@ -119,6 +119,11 @@ class Handle:
             yield from iter(self._looker.found.get, None)
 
     @property
+    def snapshot(self) -> Snapshot | None:
+        """The newest snapshot of a flow that is looked at."""
+        return None if self._looker is None else self._looker.newest
+
+    @property
     def url(self) -> str | None:
         """Where it serves slates and status; None if it does not."""
         return self._server.url if self._server is not None else None

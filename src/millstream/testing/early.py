@@ -17,7 +17,7 @@ from millstream.run.runner import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 
-_ASKED = ("confidence", "interval", "step", "seed")
+_ASKED = ("confidence", "interval", "step", "seed", "publish")
 
 
 def snapshots_in_process(

@@ -1,0 +1,76 @@
+"""Early answers on the command line: options, tables, and a run without Spark's help."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+import millstream as ms
+from millstream.api.early import Unseen
+from millstream.cli.early import answer_table, looks_of
+from millstream.errors import ConfigError
+
+
+def shown(snapshot: ms.Snapshot, rows: int = 20) -> str:
+    console = Console(width=100, record=True, file=StringIO())
+    console.print(answer_table(snapshot, rows))
+    return console.export_text()
+
+
+def test_options_are_shares_and_durations() -> None:
+    looks = looks_of("10%, 25%,0.5", "1%", "30s", Path("out"))
+    assert looks is not None
+    assert looks.at == (0.1, 0.25, 0.5)
+    assert str(looks.until) == 'rel_error(0.01) | time_limit("30s")'
+    assert looks.publish == Path("out")
+    assert looks_of(None, None, None, None) is None
+
+
+@pytest.mark.parametrize("text", ["ten", "0%", "150%", "-5%", "25,", "nan"])
+def test_what_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"like 25% or 0\.25"):
+        looks_of(text, None, None, None)
+
+
+def test_a_table_shows_bounds_progress_and_what_is_left() -> None:
+    table = pa.table(
+        {
+            "lang": ["sw", "en", "fr\x1b[31m"],
+            "n": [1.0, 50_000.0, 300.0],
+            "n_lower": [None, 40_000.0, 200.0],
+            "n_upper": [None, 55_000.0, 450.0],
+        }
+    )
+    text = shown(
+        ms.Snapshot(
+            0.25,
+            table,
+            False,
+            promise="holds",
+            unseen=Unseen(4, 0.01),
+            elapsed=5.0,
+            notes=("max: none",),
+        )
+    )
+    lines = text.splitlines()
+    assert "25.0% read in 5.0 s; about 15 s left" in lines[0]
+    assert [line.split()[0] for line in lines[2:5]] == ["en", "fr\\x1b[31m", "sw"]
+    assert "50,000 ±20.0%" in lines[2]
+    assert "├" in lines[2]
+    assert "?" in lines[4]
+    assert "95% confidence: holds" in text
+    assert "1.00% of the input" in text
+    assert "max: none" in text
+    assert "and 2 more" in shown(ms.Snapshot(0.25, table, False), rows=1)
+
+
+def test_what_ended_a_run_is_said() -> None:
+    table = pa.table({"n": [1.0], "n_lower": [1.0], "n_upper": [1.0]})
+    assert "ended by rel_error(0.01)" in shown(
+        ms.Snapshot(0.2, table, False, ended_by="rel_error(0.01)")
+    )
+    assert "exact" in shown(ms.Snapshot(1.0, table, True, ended_by="all was read"))
