@@ -19,8 +19,10 @@ from millstream.api.windows import WHOLE, WindowSpec
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 from millstream.graph import nodes
+from millstream.graph.changing import gives_changes
 from millstream.io.formats import parse_schema
 from millstream.operators.distinct import Distinct
+from millstream.operators.grouped.node import Grouped
 from millstream.operators.joins.step import HOW, Join
 from millstream.operators.tagger import Changes
 from millstream.ops.expressions import parse_condition, parse_projection
@@ -378,9 +380,40 @@ class KeyedStream:
         )
         return Stream(self.stream.flow, node)
 
-    def agg(self, /, **aggs: Any) -> Stream:
-        """Aggregates over the whole (bounded) input."""
-        return WindowedStream(self, WHOLE).agg(**aggs)
+    def agg(self, /, *, emit: Any = None, **aggs: Any) -> Stream:
+        """Aggregates without a window, of all there is: the key columns and these.
+
+        emit="final": one row per group, when the (bounded) input has ended.
+        emit="delta": a row per group from its first row on, kept up to date: `+` for a new group,
+            `u` when it says something else, `-` when no row is left. Without a key there is always
+            one row.
+        Left out, it is "delta" over changes and "final" over records, which nothing takes back.
+        """
+        if isinstance(emit, aggregates.Builtin | aggregates.Aggregate):
+            aggs, emit = {**aggs, "emit": emit}, None  # a column of that name
+        if emit is None:
+            emit = "delta" if gives_changes(self.stream.node) else "final"
+        if emit == "final":
+            return WindowedStream(self, WHOLE).agg(**aggs)
+        if emit != "delta":
+            raise ConfigError(
+                f'agg(emit={emit!r}): use "final" or "delta"; early results go with a window'
+            )
+        if self.partition is not None:
+            raise ConfigError(
+                'agg(emit="delta") after key_by(partition=): groups are kept by the hash of their '
+                "key; leave partition= out"
+            )
+        checked = aggregates.checked(aggs, "agg", {*self.keys, "op"})
+        node = self.stream.flow.add(
+            Grouped,
+            "agg",
+            (self.stream.node,),
+            keys=self.keys,
+            aggs=tuple(checked.items()),
+            null_keys=self.nulls,
+        )
+        return Stream(self.stream.flow, node)
 
     def reduce(self, reducer: Callable[..., Any]) -> Stream:
         """A reduce function over the whole (bounded) input."""

@@ -9,7 +9,7 @@ gives it something to do, and `settle` writes into the next manifest what its ta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -172,6 +172,10 @@ class KeyedStep(Keyed):
         """The columns of one input that must be there."""
         return self.keys
 
+    def needs(self, number: int) -> Iterable[tuple[str, str, bool]]:
+        """What it looks at in one input: what for, which column, whether of numbers only."""
+        return (("key", name, False) for name in self.keys_of(number))
+
     def operator(self, number: int, changes: bool) -> Operator:
         """What runs it; `number` stands in the identity of its records.
 
@@ -212,6 +216,10 @@ class KeyedStep(Keyed):
     def words(self) -> str:
         """What it does, for the plan."""
         return self.kind
+
+    def details(self, inputs: tuple[Input, ...]) -> list[str]:
+        """How it does that, for the plan, line by line."""
+        return []
 
     def answers(self, rows: list[Row]) -> list[tuple[int, Row]]:
         """What it gives, in plain Python, for the reference: rows, and of which record each is.

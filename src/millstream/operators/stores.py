@@ -16,6 +16,7 @@ from millstream.operators.batch import Batch, Control
 from millstream.ops.chunks import concat, flat
 from millstream.ops.keys import key_arrays
 from millstream.ops.updates import NEVER, UInt64, both_hashes
+from millstream.state.bags import Entries, KeyedBag, Keys, Order, added_up
 from millstream.state.holdings import Total
 from millstream.state.segments import Segment, read_segments, safe_name, write_segment
 from millstream.state.storage import open_storage
@@ -304,6 +305,34 @@ class Table(Store):
         pieces = [piece for piece in pieces if len(piece)]
         written |= self._write(concat(pieces) if pieces else None)
         self._report(kept, written)
+
+
+class Bag(Table):
+    """Many rows per key, in order, each with how often it is there: a batch adds and takes away."""
+
+    rows: KeyedBag
+
+    def __init__(
+        self, owner: str, table: str, batch: Batch, control: Control, order: tuple[Order, ...] = ()
+    ) -> None:
+        super().__init__(owner, table, batch, control)
+        self.order = order
+        self.rows = KeyedBag(self.root, self.stored, batch.files, order)
+
+    def add(self, rows: pa.Table) -> None:
+        """Rows (shard, hash, check, count, and their own columns) that come, or go if negative."""
+        expires = pa.array(np.full(len(rows), NEVER))
+        self.fresh = added_up(rows.append_column("expires", expires), self.order)
+
+    def first(self, keys: Keys, most: int | None = None, last: bool = False) -> Entries:
+        """The first or last rows of some keys as they are now."""
+        return self.rows.first(keys, self.fresh, most, last)
+
+    def store(self, gone_by: int | None = None) -> None:
+        """Write what was added, together with small segments worth merging."""
+        if self.fresh is not None and not len(self.fresh):
+            self.fresh = None
+        super().store()
 
 
 def _without_expired(segments: list[Segment], gone_by: int) -> list[Segment]:

@@ -73,7 +73,7 @@ def prepare(
         takes[job.name] = inside & ~late
     bad = {} if family.jobs[0].keep_null_keys else null_keys(family.keys, chunk)
     bad.update({} if max_key is None else long_keys(family.keys, chunk, max_key))
-    chunk, unfit = _with_numbers(family, chunk)
+    chunk, unfit = with_numbers((m for job in family.jobs for m in job.measures), chunk)
     bad.update(unfit)
     adds = chunk.weights() > 0
     wanted = np.logical_or.reduce(list(takes.values()))
@@ -133,13 +133,13 @@ def _sizes(column: pa.Array) -> Int64:
     return np.full(len(column), 8, np.int64)
 
 
-def _with_numbers(family: Family, chunk: Chunk) -> tuple[Chunk, dict[int, str]]:
+def with_numbers(measures: Iterable[Measure], chunk: Chunk) -> tuple[Chunk, dict[int, str]]:
     """Columns that must be of numbers as such, and the records that have something else there.
 
     Where columns are known before the run, this is found then; here they come from a function.
     """
     bad: dict[int, str] = {}
-    for measure in (m for job in family.jobs for m in job.measures):
+    for measure in measures:
         name = measure.numbers
         at = -1 if name is None else chunk.table.schema.get_field_index(name)
         if name is None or at < 0 or _is_number(chunk.table.schema.field(at).type):

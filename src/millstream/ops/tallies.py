@@ -21,14 +21,13 @@ import pyarrow.compute as pc
 from millstream.errors import RunError
 from millstream.ops.chunks import Int64
 from millstream.ops.codec import decode, encode, pack
+from millstream.ops.exact import Entry, mantissa_of, moved, number, rounded, summed
 from millstream.ops.holding import ObjectKernel, never
 from millstream.ops.kernels import as_numbers
 from millstream.ops.keys import factorize, group_by, one_number
 from millstream.ops.wires import column_of, type_of, wider, wires_of
 
 State = list[Any]
-Entry = list[Any]  # of a total: [records, exponent, mantissa], and if need be [inf, -inf, NaN]
-_HALF = 27  # bits of a mantissa that are summed together: no sum of 2^26 rows overflows
 
 
 def distinct(name: str) -> ObjectKernel:
@@ -127,7 +126,7 @@ def plus_totals(left: State, right: State) -> State:
     totals = left[2]
     for value, entry in right[2].items():
         mine = totals.get(value)
-        totals[value] = entry if mine is None else _moved(mine, entry, 1)
+        totals[value] = entry if mine is None else moved(mine, entry, 1)
     return left
 
 
@@ -136,66 +135,12 @@ def minus_totals(total: State, expired: State) -> State:
     _repack(expired, total[0])
     totals = total[2]
     for value, entry in expired[2].items():
-        rest = _moved(totals[value], entry, -1)
+        rest = moved(totals[value], entry, -1)
         if rest[0]:
             totals[value] = rest
         else:
             del totals[value]
     return total
-
-
-def _moved(one: Entry, other: Entry, sign: int) -> Entry:
-    mine, its = _mantissa(one), _mantissa(other)
-    low = min(one[1], other[1])
-    total = (mine << (one[1] - low)) + sign * (its << (other[1] - low))
-    entry = _entry(one[0] + sign * other[0], low, total)
-    if len(one) > 3 or len(other) > 3:
-        odd = [a + sign * b for a, b in zip(_odd(one), _odd(other), strict=True)]
-        if any(odd):
-            entry.append(odd)
-    return entry
-
-
-def _entry(records: int, exponent: int, mantissa: int) -> Entry:
-    if not mantissa:
-        return [records, 0, 0]
-    zeros = (mantissa & -mantissa).bit_length() - 1
-    mantissa >>= zeros
-    size = mantissa.bit_length()
-    if size < 64:
-        return [records, exponent + zeros, mantissa]
-    return [records, exponent + zeros, mantissa.to_bytes(size // 8 + 1, "big", signed=True)]
-
-
-def _mantissa(entry: Entry) -> int:
-    mantissa = entry[2]  # as bytes where MessagePack has no such number
-    return mantissa if isinstance(mantissa, int) else int.from_bytes(mantissa, "big", signed=True)
-
-
-def _odd(entry: Entry) -> list[int]:
-    return entry[3] if len(entry) > 3 else [0, 0, 0]
-
-
-def _number(entry: Entry, whole: bool) -> int | float:
-    """A total, rounded once."""
-    plus, minus, nan = _odd(entry)
-    if nan or (plus and minus):
-        return float("nan")
-    if plus or minus:
-        return float("inf") if plus else float("-inf")
-    return _rounded(_mantissa(entry), int(entry[1]), whole)
-
-
-def _rounded(mantissa: int, exponent: int, whole: bool) -> int | float:
-    if exponent >= 0:
-        mantissa <<= exponent
-        exponent = 0
-    if whole:
-        return mantissa
-    try:
-        return float(mantissa / (1 << -exponent))
-    except OverflowError:
-        return float("inf") if mantissa > 0 else float("-inf")
 
 
 def _totals(columns: list[pa.Array], groups: Int64, count: int) -> pa.Array:
@@ -207,39 +152,7 @@ def _totals(columns: list[pa.Array], groups: Int64, count: int) -> pa.Array:
     kind = "null"
     if not pa.types.is_null(by.type):
         kind = "double" if numbers.dtype == np.float64 else "int64"
-    return pairs.states(_summed(numbers, pairs.of_row, len(pairs.group)), kind, count)
-
-
-def _summed(numbers: np.ndarray[Any, Any], pair: Int64, count: int) -> list[Entry]:
-    """The exact total of every pair: mantissas of the same exponent are added as whole numbers."""
-    records = np.bincount(pair, minlength=count).tolist()
-    odd: dict[int, list[int]] = {}
-    if numbers.dtype == np.float64:
-        finite = np.isfinite(numbers)
-        strange = zip(pair[~finite].tolist(), numbers[~finite].tolist(), strict=True)
-        for at, number in strange:
-            odd.setdefault(at, [0, 0, 0])[2 if number != number else int(number < 0)] += 1
-        share, power = np.frexp(numbers[finite])
-        mantissas = np.ldexp(share, 53).astype(np.int64)
-        exponents, pair = power.astype(np.int64) - 53, pair[finite]
-    else:
-        mantissas, exponents = numbers, np.zeros(len(numbers), np.int64)
-    groups, at_pair, exponent = group_by(pair, exponents)
-    high = np.zeros(len(at_pair), np.int64)
-    low = np.zeros(len(at_pair), np.int64)
-    np.add.at(high, groups, mantissas >> _HALF)
-    np.add.at(low, groups, mantissas & ((1 << _HALF) - 1))
-    sums: list[tuple[int, int]] = [(0, 0)] * count  # exponent, mantissa
-    parts = zip(at_pair.tolist(), exponent.tolist(), high.tolist(), low.tolist(), strict=True)
-    for at, power_of, upper, lower in parts:
-        base, total = sums[at]
-        least = min(base, power_of) if total else power_of
-        more = ((upper << _HALF) + lower) << (power_of - least)
-        sums[at] = (least, (total << (base - least) if total else 0) + more)
-    entries = [_entry(n, *one) for n, one in zip(records, sums, strict=True)]
-    for at, counts in odd.items():
-        entries[at].append(counts)
-    return entries
+    return pairs.states(summed(numbers, pairs.of_row, len(pairs.group)), kind, count)
 
 
 # -- windows: a pane is added when it enters and taken away when it leaves -------------------------
@@ -288,7 +201,7 @@ def _slide_totals(
 ) -> Iterator[dict[Any, int]]:
     """The totals of every window in units of 2^base, in the same dict; all must be finite."""
     shifted = [
-        [(value, e[0], _mantissa(e) << (e[1] - base)) for value, e in row[2].items()]
+        [(value, e[0], mantissa_of(e) << (e[1] - base)) for value, e in row[2].items()]
         for row in rows
     ]
     totals: dict[Any, int] = {}
@@ -375,10 +288,10 @@ class _Top:
 
     def _best_total(self, tally: dict[Any, Entry], whole: bool) -> Best:
         if any(len(entry) > 3 for entry in tally.values()):
-            totals = [(value, _number(entry, whole)) for value, entry in tally.items()]
+            totals = [(value, number(entry, whole)) for value, entry in tally.items()]
             return sorted(totals, key=_by_total)[: self.k]
         base = min((entry[1] for entry in tally.values()), default=0)
-        exact = {value: _mantissa(e) << (e[1] - base) for value, e in tally.items()}
+        exact = {value: mantissa_of(e) << (e[1] - base) for value, e in tally.items()}
         return self._largest(exact, base, whole)
 
     def _largest(self, totals: dict[Any, int], base: int, whole: bool) -> Best:
@@ -386,11 +299,11 @@ class _Top:
         items: Iterable[tuple[Any, int]] = totals.items()
         if len(totals) > self.k:
             least = heapq.nlargest(self.k, totals.values())[-1]
-            if math.isfinite(_rounded(least, base, whole)):
+            if math.isfinite(rounded(least, base, whole)):
                 least -= (abs(least) >> 52) + 1  # as near as this, it may be the same when rounded
                 items = [item for item in items if item[1] >= least]
-        rounded = [(value, _rounded(total, base, whole)) for value, total in items]
-        return sorted(rounded, key=_by_total)[: self.k]
+        once = [(value, rounded(total, base, whole)) for value, total in items]
+        return sorted(once, key=_by_total)[: self.k]
 
 
 def _kinds(states: list[State]) -> tuple[str, str]:

@@ -47,6 +47,8 @@ def explain(flow: str, graph: tuple[nodes.Node, ...], checkpoint: str | Path | N
                 lines.extend(f"  {line}" for line in _updater(plan, node, figures))
             else:
                 lines.append(f"  {describe(node, plan)}")
+                if isinstance(node, KeyedStep):
+                    lines.extend(f"    {line}" for line in node.details(plan.inputs_of(node)))
                 lines.extend(f"    {line}" for line in _happened(figures, node))
     return "\n".join(lines)
 

@@ -261,7 +261,7 @@ MISTAKES: dict[str, tuple[str, int, list[str]]] = {
     "emit without a window": (
         AGG + 'emit = "early"\nagg.n = "count()"\n',
         4,
-        ["emit: goes with a window"],
+        ["early results go with a window"],
     ),
     "emit": (
         AGG + 'window = "tumbling(1m)"\nemit = "erly"\nagg.n = "count()"\n',

@@ -126,6 +126,8 @@ class StepReader(Reader):
             nulls = {"nulls": "keep"}
         with self.document.at(*place, "key_by"):
             by_key = stream.key_by(*columns, **nulls)
+        if verb == "agg" and "window" not in table:
+            return self._grouped(name, table, by_key)
         windowed = self._windowed(place, table, by_key)
         with self.document.at(*place, verb):
             if verb == "agg":
@@ -134,12 +136,23 @@ class StepReader(Reader):
             made: Stream = getattr(windowed, verb)(argument, **options)
             return made.named(name)
 
+    def _grouped(self, name: str, table: dict[str, Any], keyed: KeyedStream) -> Stream:
+        """Aggregates without a window."""
+        place: Place = ("step", name)
+        options = self.read(place, table, WINDOWING)
+        self._refuse_window(place, {key: one for key, one in options.items() if key != "emit"})
+        with self.document.at(*place, "agg"):
+            aggs = self._aggregates(place, table["agg"])
+            return keyed.agg(emit=options.get("emit"), **aggs).named(name)
+
+    def _refuse_window(self, place: Place, options: dict[str, Any]) -> None:
+        for key in options:
+            raise self.document.mistake((*place, key), f"{key}: goes with a window")
+
     def _windowed(self, place: Place, table: dict[str, Any], keyed: KeyedStream) -> WindowedStream:
         options = self.read(place, table, WINDOWING)
         if "window" not in table:
-            if options:
-                key = next(iter(options))
-                raise self.document.mistake((*place, key), f"{key}: goes with a window")
+            self._refuse_window(place, options)
             return keyed.window(WHOLE)
         spec = self.read(place, table, {"window": Option("window", WindowSpec)})
         with self.document.at(*place, "window"):

@@ -80,8 +80,10 @@ def _check(
     if isinstance(node, KeyedStep):
         for number, one in enumerate(node.inputs):
             mine = columns.get(one.name)
-            for key in node.keys_of(number) if mine is not None else ():
-                _check_name(node, "key", key, mine or ())
+            for what, column, numbers in node.needs(number) if mine is not None else ():
+                _check_name(node, what, column, mine or ())
+                if numbers:
+                    _check_number(node, what, column, types)
         return None
     if have is None:
         return
@@ -104,12 +106,16 @@ def _check(
                 _check_name(node, f"{name}={agg}", column, have)
             if not isinstance(agg, Builtin):
                 continue
-            column = agg.numbers
-            if column is not None and _not_a_number(types.get(column)):
-                raise ConfigError(
-                    f"{node.name}: {name}={agg} needs numbers, but {column!r} is {types[column]}; "
-                    f"cast it first with .select('*', 'CAST({column} AS DOUBLE) AS ...')"
-                )
+            if agg.numbers is not None:
+                _check_number(node, f"{name}={agg}", agg.numbers, types)
+
+
+def _check_number(node: nodes.Node, what: str, column: str, types: dict[str, pa.DataType]) -> None:
+    if _not_a_number(types.get(column)):
+        raise ConfigError(
+            f"{node.name}: {what} needs numbers, but {column!r} is {types[column]}; "
+            f"cast it first with .select('*', 'CAST({column} AS DOUBLE) AS ...')"
+        )
 
 
 def _check_updater(node: nodes.Update, columns: dict[str, tuple[str, ...] | None]) -> None:

@@ -1,0 +1,103 @@
+"""Beside the readers: rows on their way to the groups they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.graph.nodes import Node
+from millstream.operators.grouped.moves import VALUE
+from millstream.operators.protocol import Host
+from millstream.ops.chunks import Chunk, concat
+from millstream.ops.jobs import Measure
+from millstream.ops.kernels import Rows
+from millstream.ops.keys import canonical
+from millstream.ops.mixed import exact_columns, exactly
+from millstream.ops.preparing import lift, long_keys, null_keys, with_numbers
+from millstream.ops.records import dead_row
+from millstream.ops.updates import Publication, both_hashes
+
+
+@dataclass
+class Arriving:
+    """The inlet: what groups need of every row, one below the other."""
+
+    name: str
+    keys: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    keep_null_keys: bool
+    host: Host
+    columns: tuple[str, ...] | None = None  # of a row; None: all
+    tables: list[pa.Table] = field(default_factory=list)
+
+    def take(self, step: Node, before: Node, chunk: Chunk) -> None:
+        """Rows without a key, or with a value an aggregate cannot take, are set aside."""
+        offered = len(chunk)
+        if not offered:
+            return
+        bad = {} if self.keep_null_keys else null_keys(self.keys, chunk)
+        bad.update(long_keys(self.keys, chunk, self.host.batch.max_key))
+        chunk, unfit = with_numbers(self.measures, chunk)
+        bad.update(unfit)
+        bad.update(self._refused(chunk, bad))
+        adds = chunk.weights() > 0  # what is taken back was dead when it came
+        dead = [dead_row(self.name, chunk, at, why) for at, why in bad.items() if adds[at]]
+        self.host.control.dead.extend(dead)
+        counts = self.host.ledger(self.name)
+        counts["offered"] += offered
+        counts["dead"] += len(dead)
+        counts["aggregated"] += offered - len(dead)
+        good = np.ones(offered, np.bool_)
+        good[list(bad)] = False
+        self._add(chunk.take(good))
+
+    def _refused(self, chunk: Chunk, bad: dict[int, str]) -> dict[int, str]:
+        """Rows a user's `add` raises on: found here, so that they are dead letters."""
+        found: dict[int, str] = {}
+        for measure in self.measures:
+            if measure.objects is None or measure.objects.bulk is not None:
+                continue
+            good = np.array([at for at in range(len(chunk)) if at not in bad and at not in found])
+            rows = chunk.take(good.astype(np.int64))
+            groups = np.zeros(len(rows), np.int64)
+            raised = lift(measure, rows, Rows(groups, 1, rows.ts, rows.src, rows.pos), {})
+            found.update({int(good[at]): why for at, why in raised.items()})
+        return found
+
+    def _add(self, chunk: Chunk) -> None:
+        if not len(chunk):
+            return
+        times = np.abs(chunk.weights())
+        if (times != 1).any():
+            chunk = chunk.take(np.repeat(np.arange(len(chunk)), times))
+        keys = [canonical(chunk.column(name)) for name in self.keys]
+        hashes = checks = np.zeros(len(chunk), np.uint64)
+        if keys:
+            hashes, checks = both_hashes(keys)
+        shards = np.uint64(self.host.batch.shards)
+        names = chunk.table.column_names if self.columns is None else self.columns
+        rows: dict[str, pa.Array] = {
+            "shard": pa.array((hashes % shards).astype(np.int32)),
+            "hash": pa.array(hashes),
+            "check": pa.array(checks),
+            "weight": pa.array(np.sign(chunk.weights())),
+            "ts": pa.array(chunk.ts),
+            "src": pa.array(np.full(len(chunk), chunk.src, np.int64)),
+            "pos": pa.array(chunk.pos),
+            **{f"key.{nth}": key for nth, key in enumerate(keys)},
+            **{f"{VALUE}{name}": chunk.column(name) for name in names},
+        }
+        exact = [f"{VALUE}{name}" for name in exact_columns(chunk.table) if name in names]
+        self.tables.append(exactly(rows, exact))
+
+    def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
+        """Published events come as records."""
+        return False
+
+    def rows(self) -> Iterator[tuple[str, pa.Table]]:
+        """All of them."""
+        if self.tables:
+            yield "rows", concat(self.tables)

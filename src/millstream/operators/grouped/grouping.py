@@ -1,0 +1,263 @@
+"""The operator: a table with a row per group, which holds partials and the row that was given.
+
+Rows of one batch count together. What they come to is compared with what was given of their group:
+a group that is new is added, one without rows is taken back, one that says something else is both.
+Without a key there is one group, and it is there also without rows, as in SQL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.operators.grouped.arriving import Arriving
+from millstream.operators.grouped.choosing import keeper_of
+from millstream.operators.grouped.keeping import Keeper, States
+from millstream.operators.grouped.moves import Kept, Moves
+from millstream.operators.protocol import Done, Host, Known, Share
+from millstream.operators.stores import Bag, Table
+from millstream.ops.chunks import Chunk, Int64, Mask, concat, decode_block, flat
+from millstream.ops.closing import Answers
+from millstream.ops.codec import as_key
+from millstream.ops.holding import naming
+from millstream.ops.jobs import Measure
+from millstream.ops.keys import factorize
+from millstream.ops.mixed import exact_columns, exactly
+from millstream.ops.progress import BEGIN
+from millstream.ops.records import DeadLetter, as_json
+from millstream.ops.updates import NEVER
+from millstream.state.bags import Keys
+from millstream.state.manifests import Manifest
+
+_GIVEN = "given."  # before the names of what was given of a group
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Aggregates of groups."""
+
+    name: str
+    keys: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    keep_null_keys: bool
+    number: int
+    changes: bool  # its input takes back what it gave
+    counted: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """One step."""
+        return (self.name,)
+
+    def inlet(self, host: Host) -> Arriving:
+        """Rows by the hash of their group."""
+        whole = any(not m.columns and m.kernel is None for m in self.measures)
+        names = dict.fromkeys(name for m in self.measures for name in m.columns)
+        columns = None if whole else tuple(names)
+        return Arriving(self.name, self.keys, self.measures, self.keep_null_keys, host, columns)
+
+    def run(self, share: Share) -> None:
+        """Bring groups up to date; give what has changed of them."""
+        host, batch, control = share.host, share.host.batch, share.host.control
+        groups = Table(self.name, "groups", batch, control)
+        keepers = [keeper_of(measure, self.changes) for measure in self.measures]
+        wanted = {one.bag.name: one.bag for one in keepers if one.bag is not None}
+        bags = {
+            name: Bag(self.name, name, batch, control, bag.order) for name, bag in wanted.items()
+        }
+        blocks = [decode_block(block) for block in share.rows.get("rows", [])]
+        moves = Moves.of(concat(blocks)) if blocks else self._nothing(groups, control.part)
+        if moves is not None:
+            for name, bag in wanted.items():
+                if len(moves.group):
+                    bags[name].add(bag.rows(moves))
+            latest = share.clocks.latest
+            work = _Work(self, moves, Kept(groups, moves.keys), keepers, bags, batch.number)
+            chunk = work.changes(groups, 0 if latest <= BEGIN else latest)
+            control.dead.extend(work.dead)
+            given = int((chunk.weights() > 0).sum())
+            host.ledger(self.name)["results"] += given
+            control.results += given
+            host.push(self.name, chunk)
+        for store in (groups, *bags.values()):
+            store.store()
+
+    def _nothing(self, groups: Table, part: int) -> Moves | None:
+        """The one group of everything, where it belongs and before anything came."""
+        if self.keys or part or groups.stored:
+            return None
+        names = ("shard", "hash", "check", "weight", "ts", "src", "pos")
+        empty = pa.table({name: pa.array([], pa.int64()) for name in names})
+        none, zero = np.zeros(0, np.int64), np.zeros(1, np.uint64)
+        return Moves(empty, none, none, Keys(np.zeros(1, np.int64), zero, zero), none)
+
+    def order(self, known: Known) -> None:
+        """All it needs is in its tables."""
+
+    def holds(self, known: Known) -> dict[str, int]:
+        """It takes all that came."""
+        return {}
+
+    def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
+        """Time alone changes nothing."""
+        return False
+
+    def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
+        """Nothing to remember beside the tables."""
+
+
+class _Work:
+    """Groups that rows of this batch belong to."""
+
+    def __init__(
+        self,
+        operator: Grouping,
+        moves: Moves,
+        kept: Kept,
+        keepers: list[Keeper],
+        bags: dict[str, Bag],
+        batch: int,
+    ) -> None:
+        self.operator, self.moves, self.kept, self.batch = operator, moves, kept, batch
+        self.keepers, self.bags = keepers, bags
+        self.dead: list[DeadLetter] = []
+        self.heads = {f"key.{nth}": self._key(f"key.{nth}") for nth in range(len(operator.keys))}
+
+    def _key(self, name: str) -> pa.Array:
+        return flat(self.moves.table.column(name)).take(pa.array(self.moves.first))
+
+    def changes(self, groups: Table, latest: int) -> Chunk:
+        """What changes, and the table of groups brought up to date."""
+        moves, kept = self.moves, self.kept
+        size = kept.numbers("rows") + moves.sizes()
+        there: Mask = size > 0 if self.operator.keys else np.ones(len(size), np.bool_)
+        states, answers = self._answers()
+        there_now = there.copy()
+        for at, why in answers.failed.items():
+            if there[at]:
+                self.dead.append(self._failed(at, why))
+                there_now[at] = False
+        exact = list(answers.exact)
+        new = exactly(answers.columns, exact)
+        before = kept.flags("shown")
+        same = before & there_now
+        if same.any():
+            both = np.flatnonzero(same)
+            same[both] = equal(kept.rows(_GIVEN, same), new.take(pa.array(both)))
+        removed, added = before & ~same, there_now & ~same
+        came = np.full(moves.count, latest, np.int64)
+        if len(moves.group):
+            came = np.full(moves.count, BEGIN, np.int64)
+            np.maximum.at(came, moves.group, moves.marks("ts"))
+        ts, since = kept.numbers("ts"), kept.numbers("since")
+        now = np.where(kept.there, np.maximum(ts, came), came)
+        chunk = self._chunk(removed, added, new, (ts, now), since)
+        ts = np.where(added, now, ts)
+        since = np.where(added, self.batch, since)
+        marks = {"rows": size, "ts": ts, "since": since}
+        self._put(groups, states, new, marks, there, there_now)
+        return chunk
+
+    def _answers(self) -> tuple[States, Answers]:
+        """States and answers of all aggregates."""
+        answers, states = Answers(), {}
+        known: dict[Keeper, States] = {}
+        with naming(self.operator.name, self._named):
+            for measure, keeper in zip(self.operator.measures, self.keepers, strict=True):
+                if keeper not in known:
+                    bag = None if keeper.bag is None else self.bags[keeper.bag.name]
+                    known[keeper] = keeper.move(self.moves, self.kept, bag)
+                keeper.answer(measure, known[keeper], answers)
+        for found in known.values():
+            states.update({n: one for n, one in found.items() if n.startswith("state.")})
+        return states, answers
+
+    def _named(self, row: int) -> Any:
+        names = [f"key.{nth}" for nth in range(len(self.operator.keys))]
+        key = [self.moves.table.column(name)[row].as_py() for name in names]
+        return as_key(key[0] if len(key) == 1 else tuple(key))
+
+    def _failed(self, group: int, why: str) -> DeadLetter:
+        key = self._named(int(self.moves.first[group])) if len(self.moves.first) else ()
+        identity = int(self.moves.keys.hashes[group] >> np.uint64(1))
+        return DeadLetter(self.operator.name, -1, identity, as_json({"key": key}), why)
+
+    def _chunk(
+        self,
+        removed: Mask,
+        added: Mask,
+        new: pa.Table,
+        times: tuple[Int64, Int64],
+        since: Int64,
+    ) -> Chunk:
+        """What was given and is so no more, and what takes its place."""
+        parts, ts, at, weight, revision = [], [], [], [], []
+        sides = [(removed, -1, times[0], since)]
+        sides.append((added, 1, times[1], np.full(len(since), self.batch, np.int64)))
+        for mask, sign, when, emission in sides:
+            if sign < 0 and not mask.any():
+                continue
+            rows = self.kept.rows(_GIVEN, mask) if sign < 0 else new.filter(pa.array(mask))
+            parts.append(self._with_keys(mask, rows))
+            ts.append(when[mask])
+            at.append(np.flatnonzero(mask))
+            weight.append(np.full(int(mask.sum()), sign, np.int64))
+            revision.append(emission[mask])
+        groups = np.concatenate(at)
+        identity = (self.moves.keys.hashes >> np.uint64(1)).astype(np.int64)[groups]
+        change = np.full(len(groups), self.batch, np.int64)
+        return Chunk(
+            concat(parts),
+            np.concatenate(ts),
+            identity,
+            self.operator.number,
+            np.concatenate(weight),
+            np.concatenate(revision),
+            change,
+        )
+
+    def _with_keys(self, mask: Mask, rows: pa.Table) -> pa.Table:
+        columns = {
+            name: self.heads[f"key.{nth}"].filter(pa.array(mask))
+            for nth, name in enumerate(self.operator.keys)
+        }
+        answers = {measure.name: rows.column(measure.name) for measure in self.operator.measures}
+        return exactly(columns | answers, exact_columns(rows))
+
+    def _put(
+        self,
+        groups: Table,
+        states: States,
+        new: pa.Table,
+        marks: dict[str, Int64],
+        there: Mask,
+        shown: Mask,
+    ) -> None:
+        keys = self.moves.keys
+        columns = {
+            "shard": pa.array(keys.shard.astype(np.int32)),
+            "expires": pa.array(np.full(len(keys), NEVER)),
+            "hash": pa.array(keys.hashes),
+            "check": pa.array(keys.checks),
+            "gone": pa.array(~there),
+            "shown": pa.array(shown),
+            **{name: pa.array(values) for name, values in marks.items()},
+            **self.heads,
+            **states,
+            **{f"{_GIVEN}{name}": flat(new.column(name)) for name in new.column_names},
+        }
+        exact = [f"{_GIVEN}{name}" for name in exact_columns(new)]
+        groups.put_hashed(exactly(columns, exact))
+
+
+def equal(left: pa.Table, right: pa.Table) -> Mask:
+    """Which rows of two tables are the same."""
+    both, count = concat([left.select(right.column_names), right]), len(right)
+    same = np.ones(count, np.bool_)
+    for column in both.columns:
+        codes, _ = factorize([flat(column)])
+        same &= codes[:count] == codes[count:]
+    return same

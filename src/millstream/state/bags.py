@@ -1,0 +1,291 @@
+"""Keyed bags: many rows per key, in an order, each with how often it is there.
+
+A shard of a bag is a few segments whose rows are sorted by a 64-bit hash of the key, and within a
+key by their own columns. A segment holds changes: what the segments say of a row adds up to how
+often it is there, and what adds up to nothing is dropped when they are merged. So a batch writes
+what it changed, and the first or last rows of a key are found without reading the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.ops.chunks import Int64, Mask, concat, flat
+from millstream.ops.keys import factorize
+from millstream.state.segments import Segment, SegmentFile
+from millstream.state.storage import Storage
+from millstream.state.tables import KeyedTable, UInt64
+
+_MARKS = ("shard", "expires", "hash", "check", "gone", "count")
+_AHEAD = 4  # rows read of a key beyond those wanted, as some may have been taken away
+
+
+@dataclass(frozen=True)
+class Order:
+    """A column by which rows of a key are in order; nulls come last unless said otherwise."""
+
+    column: str
+    descending: bool = False
+    nulls_first: bool = False
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Keys that are looked for: their shards and both hashes."""
+
+    shard: Int64
+    hashes: UInt64
+    checks: UInt64
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Rows that were found, by key and in order: the key of each, and how often it is there."""
+
+    key: Int64
+    rows: pa.Table | None
+    count: Int64
+
+    def repeated(self) -> tuple[Int64, pa.Table | None]:
+        """Every row as often as it is there."""
+        if self.rows is None:
+            return self.key, None
+        at = np.repeat(np.arange(len(self.key)), self.count)
+        return self.key[at], self.rows.take(pa.array(at))
+
+
+class KeyedBag(KeyedTable):
+    """The stored rows of some shards; `order` has the columns that come first in it."""
+
+    def __init__(
+        self,
+        root: Storage,
+        stored: dict[str, list[Segment]],
+        files: dict[str, SegmentFile],
+        order: tuple[Order, ...] = (),
+    ) -> None:
+        super().__init__(root, stored, files)
+        self.order = order
+        self.read = 0  # rows that were looked at
+
+    def merged(
+        self,
+        shard: str,
+        chosen: list[Segment],
+        fresh: pa.Table | None,
+        batch: int | None = None,
+    ) -> pa.Table | None:
+        """Chosen segments of a shard and new rows as one."""
+        tables = self._read(chosen)
+        if fresh is not None and len(fresh):
+            tables.append(fresh)
+        return added_up(concat(tables), self.order) if tables else None
+
+    def first(
+        self, keys: Keys, fresh: pa.Table | None, most: int | None, last: bool = False
+    ) -> Entries:
+        """The first (or last) rows of some keys, in stored segments and in new rows.
+
+        most: how many of a key, where a row counts as often as it is there; None: all.
+        """
+        runs = _Runs(self._sources(keys, fresh), keys, last)
+        if most is not None and not runs.alike(self.order):  # segments may be in different orders
+            most = None
+        pending = np.arange(len(keys))
+        step = None if most is None else most + _AHEAD
+        found: list[tuple[Int64, pa.Table, Int64]] = []
+        while len(pending) and runs.advance(pending, step):
+            key, rows, count, done = runs.settled(pending, self.order, most)
+            ready = np.isin(key, pending[done])
+            found.append((key[ready], rows.filter(pa.array(ready)), count[ready]))
+            pending = pending[~done]
+            step = None if step is None else step * 4
+        self.read += runs.read
+        if not found:
+            return Entries(np.zeros(0, np.int64), None, np.zeros(0, np.int64))
+        key = np.concatenate([one[0] for one in found])
+        rows, count = concat([one[1] for one in found]), np.concatenate([one[2] for one in found])
+        order = np.argsort(key, kind="stable")
+        return Entries(key[order], rows.take(pa.array(order)), count[order])
+
+    def _sources(self, keys: Keys, fresh: pa.Table | None) -> list[tuple[pa.Table, Int64]]:
+        """Tables in which keys may be, and which keys may."""
+        sources = []
+        for shard in np.unique(keys.shard).tolist():
+            wanted = np.flatnonzero(keys.shard == shard)
+            for segment in self.stored.get(str(shard), []):
+                sources.append((self._rows(segment), wanted))
+        if fresh is not None and len(fresh):
+            sources.append((fresh, np.arange(len(keys))))
+        return sources
+
+
+class _Runs:
+    """The rows of some keys in several sorted tables, read from one end bit by bit."""
+
+    def __init__(self, sources: list[tuple[pa.Table, Int64]], keys: Keys, last: bool) -> None:
+        self.tables = [table for table, _ in sources]
+        self.last, self.read = last, 0
+        table, key, low, high = [], [], [], []
+        for number, (rows, wanted) in enumerate(sources):
+            start, stop = _spans(rows, keys.hashes[wanted], keys.checks[wanted])
+            there = stop > start
+            table.append(np.full(int(there.sum()), number, np.int64))
+            key.append(wanted[there])
+            low.append(start[there])
+            high.append(stop[there])
+        none = [np.zeros(0, np.int64)]
+        self.table, self.key = np.concatenate(table or none), np.concatenate(key or none)
+        self.low, self.high = np.concatenate(low or none), np.concatenate(high or none)
+        self.taken = np.zeros(len(self.key), np.int64)
+        self.parts: list[pa.Table] = []
+        self.run = np.zeros(0, np.int64)  # of every row that was read
+
+    def alike(self, order: tuple[Order, ...]) -> bool:
+        """Whether all tables have their rows in one order: they do if types are the same."""
+        kinds: dict[str, set[pa.DataType]] = {}
+        for number in np.unique(self.table).tolist():
+            for field in self.tables[number].schema:
+                if field.name not in _MARKS and not pa.types.is_null(field.type):
+                    kinds.setdefault(field.name, set()).add(field.type)
+        return all(len(found) == 1 for found in kinds.values())
+
+    def advance(self, pending: Int64, step: int | None) -> bool:
+        """Read on for keys that are not settled; False if none of them has any rows."""
+        waits = np.isin(self.key, pending)
+        if len(self.run):
+            kept = waits[self.run]
+            self.parts = [concat(self.parts).filter(pa.array(kept))]
+            self.run = self.run[kept]
+        left = self.high - self.low - self.taken
+        size = np.where(waits, left if step is None else np.minimum(left, step), 0)
+        begin = self.high - self.taken - size if self.last else self.low + self.taken
+        self.taken += size
+        for number in np.unique(self.table[size > 0]).tolist():
+            mine = np.flatnonzero((self.table == number) & (size > 0))
+            sizes = size[mine]
+            nth = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+            rows = np.repeat(begin[mine], sizes) + nth
+            self.parts.append(self.tables[number].take(pa.array(rows)))
+            self.run = np.concatenate((self.run, np.repeat(mine, sizes)))
+            self.read += len(rows)
+        return bool(len(self.run))
+
+    def settled(
+        self, pending: Int64, order: tuple[Order, ...], most: int | None
+    ) -> tuple[Int64, pa.Table, Int64, Mask]:
+        """Rows whose count is known by now, with their keys; and which keys have enough of them."""
+        rows = concat(self.parts)
+        self.parts = [rows]
+        key = self.key[self.run]
+        codes = codes_of(rows, order)
+        if self.last:
+            codes = [-one for one in codes]
+        place = np.lexsort((*reversed(codes), key))
+        begins = _begins([one[place] for one in (key, *codes)])
+        rank = np.empty(len(place), np.int64)  # equal rows have the same
+        rank[place] = np.cumsum(begins) - 1
+        furthest = np.zeros(len(self.key), np.int64)
+        np.maximum.at(furthest, self.run, rank)
+        more = self.low + self.taken < self.high  # beyond the last row that was read of a run
+        bound = np.full(int(self.key.max()) + 1, len(place), np.int64)
+        open_ = np.flatnonzero(more & np.isin(self.key, pending))
+        np.minimum.at(bound, self.key[open_], furthest[open_])
+        start = place[begins]
+        count = np.bincount(rank, weights=_counts(rows), minlength=len(start)).astype(np.int64)
+        known = np.arange(len(start)) <= bound[key[start]]
+        start, count = start[known], count[known]
+        there = count > 0
+        at, count = start[there], count[there]
+        mine = key[at]
+        before = _before(mine, count)
+        total = np.bincount(mine, weights=count, minlength=len(bound)).astype(np.int64)
+        closed = bound == len(place)
+        if most is not None:
+            count = np.minimum(count, most - before)
+            at, mine, count = at[count > 0], mine[count > 0], count[count > 0]
+            closed = closed | (total >= most)
+        done = np.ones(len(pending), np.bool_)  # a key that no table has is settled
+        inside = pending < len(closed)
+        done[inside] = closed[pending[inside]]
+        return mine, rows.take(pa.array(at)), count, done
+
+
+def added_up(rows: pa.Table, order: tuple[Order, ...]) -> pa.Table:
+    """Rows in the order of a segment, every one once with all its counts; those of none are gone.
+
+    Rows have columns hash, check and count beside their own.
+    """
+    hashes, checks = (np.asarray(flat(rows.column(name))) for name in ("hash", "check"))
+    codes = codes_of(rows, order)
+    place = np.lexsort((*reversed(codes), checks, hashes))
+    start = np.flatnonzero(_begins([one[place] for one in (hashes, checks, *codes)]))
+    count = np.add.reduceat(_counts(rows)[place], start) if len(start) else np.zeros(0, np.int64)
+    kept = count != 0
+    found = rows.take(pa.array(place[start[kept]]))
+    at = found.schema.get_field_index("count")
+    return found.set_column(at, "count", pa.array(count[kept]))
+
+
+def codes_of(rows: pa.Table, order: tuple[Order, ...]) -> list[Int64]:
+    """Per column a number for every row, so that these are in the order of the rows."""
+    named = {one.column: one for one in order}
+    rest = sorted(set(rows.column_names) - set(_MARKS) - set(named))
+    codes = []
+    for one in (*order, *map(Order, rest)):
+        if one.column not in rows.column_names:
+            continue
+        column = flat(rows.column(one.column))
+        code, (values,) = factorize([column])
+        if one.descending:
+            code = len(values) - 1 - code
+        if column.null_count:
+            null = np.asarray(pc.is_null(column))
+            code = np.where(null, -1 if one.nulls_first else len(values), code)
+        codes.append(code)
+    return codes
+
+
+def _counts(rows: pa.Table) -> Int64:
+    counts: Int64 = np.asarray(flat(rows.column("count")))
+    return counts
+
+
+def _begins(columns: list[Any]) -> Mask:
+    """Which rows, of rows in order, are not equal to the one before."""
+    begins = np.zeros(len(columns[0]), np.bool_)
+    begins[:1] = True
+    for column in columns:
+        begins[1:] |= column[1:] != column[:-1]
+    return begins
+
+
+def _before(key: Int64, count: Int64) -> Int64:
+    """How many come before each row of its key; keys are in order."""
+    total = np.cumsum(count) - count
+    first = np.searchsorted(key, key)
+    before: Int64 = total - total[first] if len(key) else total
+    return before
+
+
+def _spans(rows: pa.Table, hashes: UInt64, checks: UInt64) -> tuple[Int64, Int64]:
+    """Where the rows of every key begin and end in a sorted table."""
+    stored = np.asarray(flat(rows.column("hash")))
+    stored_checks = np.asarray(flat(rows.column("check")))
+    start, stop = (np.searchsorted(stored, hashes, side) for side in ("left", "right"))
+    there = np.flatnonzero(stop > start)
+    strange = stored_checks[start[there]] != checks[there]
+    strange |= stored_checks[stop[there] - 1] != checks[there]
+    for at in there[strange].tolist():  # another key has the same first hash
+        inside = stored_checks[start[at] : stop[at]]
+        bounds = [int(np.searchsorted(inside, checks[at], side)) for side in ("left", "right")]
+        start[at], stop[at] = start[at] + bounds[0], start[at] + bounds[1]
+    return start.astype(np.int64), stop.astype(np.int64)
