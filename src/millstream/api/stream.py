@@ -21,6 +21,7 @@ from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.graph.changing import gives_changes
 from millstream.io.formats import parse_schema
+from millstream.operators.comparing import Compare
 from millstream.operators.distinct import Distinct
 from millstream.operators.grouped.node import Grouped
 from millstream.operators.joins.step import HOW, Join
@@ -188,6 +189,28 @@ class Stream:
             how=how,
             suffix=suffix,
         )
+        return Stream(self.flow, node)
+
+    def intersect(self, other: Stream, *, all: bool = False) -> Stream:
+        """The rows that both streams have, compared whole, null with null.
+
+        all: each as often as both have it, not once.
+        """
+        return self._compare("intersect", other, all)
+
+    def difference(self, other: Stream, *, all: bool = False) -> Stream:
+        """The rows of this stream that another does not have, compared whole, null with null.
+
+        A row is taken back when the other stream gets it.
+        all: each as often as this stream has it more, not once.
+        """
+        return self._compare("difference", other, all)
+
+    def _compare(self, how: str, other: Stream, all: bool) -> Stream:
+        self._check_stream(how, other)
+        if not isinstance(all, bool):
+            raise ConfigError(f"{how}(all={all!r}): use True or False")
+        node = self.flow.add(Compare, how, (self.node, other.node), how=how, all=all)
         return Stream(self.flow, node)
 
     def key_by(

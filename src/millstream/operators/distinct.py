@@ -16,14 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.graph.nodes import Node
-from millstream.operators.protocol import Done, Host, KeyedStep, Known, Share
+from millstream.operators.protocol import Host, KeyedStep, Share
 from millstream.operators.stores import Queue, Table
+from millstream.operators.waiting import Waiting
 from millstream.ops.chunks import Chunk, Int64, Mask, concat, decode_block, flat
 from millstream.ops.keys import key_arrays
 from millstream.ops.progress import END
-from millstream.ops.spans import NOTHING_CLOSED
 from millstream.ops.updates import NEVER, Publication, both_hashes
-from millstream.state.manifests import Manifest
 
 _ROW = "row."  # before the names of a row's own columns
 
@@ -64,7 +63,7 @@ class Distinct(KeyedStep):
 
 
 @dataclass(frozen=True)
-class Counting:
+class Counting(Waiting):
     """The operator: how often the input has each row."""
 
     name: str
@@ -85,8 +84,9 @@ class Counting:
     def run(self, share: Share) -> None:
         """Count the rows that the watermark has passed; give and take back what changes."""
         host, batch, control = share.host, share.host.batch, share.host.control
-        closed: int = batch.orders[self.name]
-        watermark = END if self.changes else max(closed, share.clocks.watermarks[self.name])
+        closed, watermark = self.times(share)
+        if self.changes:
+            watermark = END
         blocks = [decode_block(block) for block in share.rows.get("rows", [])]
         new = concat(blocks) if blocks else None
         waiting = Queue(self.name, "waiting", new, batch, control)
@@ -99,9 +99,7 @@ class Counting:
             host.push(self.name, chunk)
         next_time = waiting.store(watermark)
         counts.store()
-        latest = max(share.clocks.latest, share.clocks.furthest[self.name]) + 1
-        reached = min(watermark, max(closed, latest)) if watermark >= END else watermark
-        control.reports[self.name] = _Report(closed if self.changes else reached, next_time)
+        self.tell(share, closed if self.changes else watermark, next_time)
 
     def _count(self, rows: pa.Table, counts: Table, batch: int) -> Chunk:
         """Add rows to the counts of their content; gives those that are new, or gone."""
@@ -118,34 +116,6 @@ class Counting:
         weight = np.where(here[turned], 1, -1)
         change = np.full(len(turned), batch, np.int64)
         return replace(chunk, weight=weight, revision=since[turned], change=change)
-
-    def order(self, known: Known) -> int:
-        """How far rows have been counted."""
-        reached = known.reached(self.name)
-        return NOTHING_CLOSED if reached is None else reached
-
-    def holds(self, known: Known) -> dict[str, int]:
-        """It takes all that came."""
-        return {}
-
-    def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
-        """Whether the watermark alone has passed rows that wait."""
-        memo = known.manifest.memos.get(self.name, {})
-        return bool(memo.get("next", END) < watermarks[self.name])
-
-    def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
-        """How far it came, and when the next row is due."""
-        reports: list[_Report] = done.reports(self.name)
-        reached = min(one.reached for one in reports)
-        if reached > NOTHING_CLOSED:
-            manifest.closed[self.name] = max(reached, self.order(known))
-        manifest.memos[self.name] = {"next": min(one.next for one in reports)}
-
-
-@dataclass(frozen=True)
-class _Report:
-    reached: int
-    next: int  # the time of the first row that waits
 
 
 @dataclass

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -244,3 +245,19 @@ def blended(first: Int64 | UInt64, *more: Int64 | UInt64) -> Int64:
         for numbers in more:
             total = _mix((total * np.uint64(31)) ^ _mix(numbers.astype(np.uint64, copy=False)))
     return (total >> np.uint64(1)).astype(np.int64)
+
+
+def content_hash(table: pa.Table, salt: int = 0) -> UInt64:
+    """A stable 64-bit hash of whole rows, whatever the order of their columns.
+
+    A column that is not there is the same as one with null in it.
+    """
+    total = np.zeros(len(table), np.uint64)
+    with np.errstate(over="ignore"):
+        for name in table.column_names:
+            column = canonical(flat(table.column(name)))
+            hashed = hash_keys([column], salt ^ crc32(name.encode()))
+            if column.null_count:
+                hashed = np.where(np.asarray(pc.is_null(column)), np.uint64(0), hashed)
+            total = total + hashed
+    return _mix(total)

@@ -106,7 +106,7 @@ class Verb:
         return [*keyed, *windowed, *self.options]
 
 
-TWO = ("join",)  # verbs whose value is the name of another stream
+TWO = ("join", "intersect", "difference")  # verbs whose value is the name of another stream
 VERBS = {
     "select": Verb({}),
     "where": Verb({}),
@@ -117,6 +117,8 @@ VERBS = {
     "distinct": Verb({}),
     "changes": Verb({}),
     "join": Verb(_by_name(Stream.join)),
+    "intersect": Verb(_by_name(Stream.intersect)),
+    "difference": Verb(_by_name(Stream.difference)),
     "agg": Verb({}, keyed=True, windowed=True),
     "reduce": Verb(_by_name(WindowedStream.reduce), keyed=True, windowed=True),
     "map_reduce": Verb(_by_name(WindowedStream.map_reduce), keyed=True, windowed=True),

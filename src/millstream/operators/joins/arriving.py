@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,7 @@ from millstream.graph.nodes import Node
 from millstream.operators.joins.layout import ROW, Layout
 from millstream.operators.protocol import Host
 from millstream.ops.chunks import Chunk, Int64, Mask, concat
-from millstream.ops.keys import blended, canonical, hash_keys
+from millstream.ops.keys import blended, canonical, content_hash
 from millstream.ops.updates import NEVER, Publication, both_hashes
 
 SIDES = ("left", "right")
@@ -101,14 +100,7 @@ class Arriving:
 
 def _same(chunk: Chunk, who: Int64, revision: Int64) -> Int64:
     """What only a row and those that take it back have in common: its place and its content."""
-    content = np.zeros(len(chunk), np.uint64)
-    for name in chunk.table.column_names:
-        column = canonical(chunk.column(name))
-        hashed = hash_keys([column], crc32(name.encode()))
-        if column.null_count:  # a column that is not there is the same as one with null in it
-            hashed = np.where(np.asarray(pc.is_null(column)), np.uint64(0), hashed)
-        content += hashed
-    return blended(who, revision, content)
+    return blended(who, revision, content_hash(chunk.table))
 
 
 def _or_zero(numbers: Int64 | None, chunk: Chunk) -> Int64:

@@ -1,0 +1,308 @@
+"""`Stream.intersect` and `Stream.difference`: rows that two streams have, or only the first.
+
+Rows are compared whole, null with null, and counted on both sides. What is given of a row is how
+often it is there by these counts: the lower of the two, or what the first has more; without `all`
+at most once. Records of an intersection are looked at in the order of time, once the watermark has
+passed them, so that the time of what is given does not depend on batches. Where rows may be taken
+back, all of a batch count together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import ConfigError
+from millstream.graph.changing import gives_changes
+from millstream.graph.nodes import Node
+from millstream.operators.protocol import Host, Input, KeyedStep, Operator, Row, Share
+from millstream.operators.stores import Queue, Table
+from millstream.operators.waiting import Waiting
+from millstream.ops.chunks import Chunk, Int64, concat, decode_block
+from millstream.ops.joins import distinct, numbers, ranges
+from millstream.ops.keys import blended, content_hash
+from millstream.ops.mixed import differ, wider
+from millstream.ops.progress import END
+from millstream.ops.updates import NEVER, SECOND_HASH, Publication
+
+_ROW = "row."  # before the names of a row's own columns
+_COLUMNS = ("count.0", "count.1", "latest", "ts", "since")
+_LONG_AGO = -(2**62)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Compare(KeyedStep):
+    """Rows of two streams, compared whole."""
+
+    at_once: ClassVar[bool] = True
+    keys: tuple[str, ...] = ()
+    how: str  # intersect or difference
+    all: bool = False
+
+    @property
+    def gives_changes(self) -> bool:
+        """What only one stream has may come to the other later."""
+        return self.how == "difference"
+
+    def operator_over(self, number: int, inputs: tuple[Input, ...]) -> Operator:
+        """Counts rows on both sides."""
+        changes = self.gives_changes or any(one.changes for one in inputs)
+        _, types = self.resolve(inputs)
+        return Comparing(self.name, self.how, self.all, number, changes, types)
+
+    def resolve(
+        self, inputs: tuple[Input, ...]
+    ) -> tuple[tuple[str, ...] | None, dict[str, pa.DataType]]:
+        """Both sides must have the same columns."""
+        left, right = inputs
+        if left.columns is None or right.columns is None:
+            return left.columns or right.columns, {}
+        if set(left.columns) != set(right.columns):
+            alone = sorted(set(left.columns) ^ set(right.columns))
+            raise ConfigError(
+                f"{self.name}: rows are compared whole, but {left.name!r} and {right.name!r} do "
+                f"not have the same columns; only one has: {', '.join(alone)}. Choose those to be "
+                "compared with .select() on both"
+            )
+        types = dict(left.types)
+        for name, kind in right.types.items():
+            mine = types.setdefault(name, kind)
+            if differ({mine, kind}):
+                raise ConfigError(
+                    f"{self.name}: {name!r} of {left.name!r} is {mine} and that of "
+                    f"{right.name!r} is {kind}, so that no rows would be equal; make them one type "
+                    f"first, for example with .select('*', 'CAST({name} AS ...) AS {name}')"
+                )
+            types[name] = wider(mine, kind)
+        return left.columns, types
+
+    def uses_of(
+        self, number: int, wanted: set[str] | None, inputs: tuple[Input, ...]
+    ) -> set[str] | None:
+        """Which rows are equal depends on all columns."""
+        return None
+
+    def words(self) -> str:
+        """For the plan."""
+        if self.how == "intersect":
+            return f"rows of both, each {'as often as both have it' if self.all else 'once'}"
+        often = "as often as the first has it more" if self.all else "once"
+        return f"rows of the first only, each {often}"
+
+    def answers_over(self, inputs: list[list[tuple[int, Row]]]) -> list[tuple[int, Row]]:
+        """Two bags, compared."""
+        bags = [Counter(_told(row) for _, row in rows) for rows in inputs]
+        both = bags[0] & bags[1] if self.how == "intersect" else bags[0] - bags[1]
+        if not self.all:
+            both = Counter(set(bags[0]) & set(bags[1]))
+            if self.how == "difference":
+                both = Counter(set(bags[0]) - set(bags[1]))
+        out: list[tuple[int, Row]] = []
+        rows = {_told(row): row for _, row in reversed(inputs[0])}
+        for told, count in both.items():
+            times = [sorted(ts for ts, row in side if _told(row) == told) for side in inputs]
+            for copy in range(count):
+                out.append((max(side[copy] for side in times if copy < len(side)), rows[told]))
+        return out
+
+    def remembered(self) -> dict[str, Any]:
+        """What is counted."""
+        inputs = ["changes" if gives_changes(one) else "records" for one in self.inputs]
+        return {"keys": [], "how": self.how, "all": self.all, "inputs": inputs}
+
+
+def _told(row: Row) -> str:
+    """Rows that are equal tell the same."""
+    return repr(sorted((name, value) for name, value in row.items() if value is not None))
+
+
+@dataclass(frozen=True)
+class Comparing(Waiting):
+    """The operator: how often each side has every row."""
+
+    name: str
+    how: str
+    all: bool
+    number: int
+    changes: bool  # what it gave may be taken back
+    types: dict[str, pa.DataType]
+    counted: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """One step."""
+        return (self.name,)
+
+    def inlet(self, host: Host) -> Rows:
+        """Rows of both sides by the hash of their content."""
+        return Rows(self, host)
+
+    def run(self, share: Share) -> None:
+        """Count new rows, or those that the watermark has passed; give what changes."""
+        batch, control = share.host.batch, share.host.control
+        closed, watermark = self.times(share)
+        until = END if self.changes else watermark
+        blocks = [decode_block(block) for block in share.rows.get("rows", [])]
+        waiting = Queue(self.name, "waiting", concat(blocks) if blocks else None, batch, control)
+        due = waiting.due(closed, until)
+        if due is not None:
+            counts = Table(self.name, "counts", batch, control)
+            self._compare(due, counts, share.host)
+            counts.store()
+        next_time = waiting.store(until)
+        self.tell(share, closed if self.changes else watermark, next_time)
+
+    def shown(self, counts: list[Int64]) -> Int64:
+        """How often rows are given that each side has so often."""
+        left, right = (np.maximum(count, 0) for count in counts)
+        if self.how == "intersect":
+            often = np.minimum(left, right)
+        else:
+            often = np.maximum(left - right, 0) if self.all else np.where(right > 0, 0, left)
+        return often if self.all else np.minimum(often, 1)
+
+    def _compare(self, rows: pa.Table, counts: Table, host: Host) -> None:
+        work = _Counts(rows, counts)
+        was = self.shown([work.old[f"count.{side}"] for side in (0, 1)])
+        now = self.shown([work.now[f"count.{side}"] for side in (0, 1)])
+        work.begin((was == 0) & (now > 0), host.batch.number)
+        low, high = np.minimum(was, now), np.maximum(was, now)
+        copy, content = ranges(low, high)
+        gone = now[content] < was[content]
+        ts = np.where(gone, work.old["ts"][content], work.now["ts"][content])
+        if not self.changes:
+            ts = work.came(content, copy)
+        names = [name for name in rows.column_names if name.startswith(_ROW)]
+        table = rows.select(names).rename_columns([name.removeprefix(_ROW) for name in names])
+        table = table.take(pa.array(work.some[content]))
+        chunk = Chunk(table, ts, blended(work.keys[0][content], copy), self.number)
+        if self.changes:
+            since = np.where(gone, work.old["since"][content], work.now["since"][content])
+            chunk = Chunk(
+                table,
+                ts,
+                chunk.pos,
+                self.number,
+                np.where(gone, -1, 1),
+                since,
+                np.full(len(table), host.batch.number, np.int64),
+            )
+        added = int((~gone).sum())
+        host.ledger(self.name)["results"] += added
+        host.control.results += added
+        counts.put_hashed(work.stored())
+        host.push(self.name, chunk)
+
+
+class _Counts:
+    """Rows that are counted in a batch, by their content, and what is stored of each."""
+
+    def __init__(self, rows: pa.Table, counts: Table) -> None:
+        keys = numbers(rows, "hash"), numbers(rows, "check")
+        self.codes, self.some = distinct(keys)
+        self.keys = keys[0][self.some], keys[1][self.some]
+        self.shard = numbers(rows, "shard").astype(np.int64)[self.some]
+        self.side, self.time = numbers(rows, "side"), numbers(rows, "time")
+        place, known = counts.rows.find(self.shard, *self.keys)
+        self.old: dict[str, Int64] = {}
+        for name in _COLUMNS:
+            none = np.full(len(self.some), _LONG_AGO if name == "latest" else 0)
+            found = none if known is None else numbers(known, name)[np.maximum(place, 0)]
+            self.old[name] = np.where(place >= 0, found, none)
+        self.now = dict(self.old)
+        weight = numbers(rows, "weight")
+        for side in (0, 1):
+            more, mine = np.zeros(len(self.some), np.int64), self.side == side
+            np.add.at(more, self.codes[mine], weight[mine])
+            self.now[f"count.{side}"] = self.old[f"count.{side}"] + more
+        latest = self.old["latest"].copy()
+        np.maximum.at(latest, self.codes[weight > 0], self.time[weight > 0])
+        self.now["latest"] = latest
+
+    def begin(self, shown: Any, batch: int) -> None:
+        """Rows that were not given before are so from now on."""
+        self.now["ts"] = np.where(shown, self.now["latest"], self.old["ts"])
+        self.now["since"] = np.where(shown, batch + 1, self.old["since"])
+
+    def came(self, content: Int64, copy: Int64) -> Int64:
+        """When copies of rows came to be there on both sides; rows are in the order of time."""
+        found = np.full(len(content), _LONG_AGO)
+        for side in (0, 1):
+            mine = np.flatnonzero(self.side == side)
+            mine = mine[np.lexsort((self.time[mine], self.codes[mine]))]
+            start = np.searchsorted(self.codes[mine], np.arange(len(self.some)))
+            nth = copy - self.old[f"count.{side}"][content]
+            here = nth >= 0  # else it came before
+            at = mine[(start[content] + nth)[here]]
+            found[here] = np.maximum(found[here], self.time[at])
+        return found
+
+    def stored(self) -> pa.Table:
+        """What is to be stored of every content; what no side has is gone."""
+        gone = (self.now["count.0"] == 0) & (self.now["count.1"] == 0)
+        heads = {
+            "shard": pa.array(self.shard.astype(np.int32)),
+            "expires": pa.array(np.full(len(self.shard), NEVER)),
+            "hash": pa.array(self.keys[0]),
+            "check": pa.array(self.keys[1]),
+            "gone": pa.array(gone),
+        }
+        return pa.table(heads | {name: pa.array(self.now[name]) for name in _COLUMNS})
+
+
+@dataclass
+class Rows:
+    """Rows of both sides on their way to be counted, in one task."""
+
+    operator: Comparing
+    host: Host
+    tables: list[pa.Table] = field(default_factory=list)
+
+    def take(self, step: Node, before: Node, chunk: Chunk) -> None:
+        """Set late records aside; hash the others."""
+        late = chunk.late()
+        if not self.operator.changes:
+            late |= chunk.ts < self.host.batch.orders[step.name]
+        if chunk.weight is not None:
+            late = np.zeros(len(chunk), np.bool_)
+        counts = self.host.ledger(step.name)
+        counts["offered"] += len(chunk)
+        counts["late"] += int(late.sum())
+        counts["aggregated"] += len(chunk) - int(late.sum())
+        self.host.push_late(step.name, chunk.take(late))
+        chunk = chunk.take(~late)
+        for side, one in enumerate(step.inputs):
+            if one is before and len(chunk):
+                self._add(side, chunk)
+
+    def _add(self, side: int, chunk: Chunk) -> None:
+        table = chunk.table
+        for at, name in enumerate(table.column_names):
+            kind = self.operator.types.get(name, table.schema.field(at).type)
+            if table.schema.field(at).type != kind:
+                table = table.set_column(at, name, table.column(at).cast(kind))
+        hashes, checks = content_hash(table), content_hash(table, SECOND_HASH)
+        marks = {
+            "shard": pa.array((hashes % np.uint64(self.host.batch.shards)).astype(np.int32)),
+            "time": pa.array(chunk.ts),
+            "hash": pa.array(hashes),
+            "check": pa.array(checks),
+            "side": pa.array(np.full(len(chunk), side, np.int8)),
+            "weight": pa.array(chunk.weights()),
+        }
+        rows = {f"{_ROW}{name}": table.column(name) for name in table.column_names}
+        self.tables.append(pa.table(marks | rows))
+
+    def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
+        """Published events come as records."""
+        return False
+
+    def rows(self) -> Iterator[tuple[str, pa.Table]]:
+        """All of them, one each."""
+        if self.tables:
+            yield "rows", concat(self.tables)

@@ -1,0 +1,60 @@
+"""What operators have in common that look at rows once the watermark has passed them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream.operators.protocol import Done, Known, Share
+from millstream.ops.progress import END
+from millstream.ops.spans import NOTHING_CLOSED
+from millstream.state.manifests import Manifest
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What a task of such an operator reports."""
+
+    reached: int  # how far it came
+    next: int = END  # the time of the first row that waits
+
+
+class Waiting:
+    """The side of such an operator that stands in the driver, and how far it goes in a batch."""
+
+    name: str
+
+    def order(self, known: Known) -> int:
+        """How far rows have been looked at."""
+        reached = known.reached(self.name)
+        return NOTHING_CLOSED if reached is None else reached
+
+    def holds(self, known: Known) -> dict[str, int]:
+        """It takes all that came."""
+        return {}
+
+    def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
+        """Whether the watermark alone has passed rows that wait."""
+        memo = known.manifest.memos.get(self.name, {})
+        return bool(memo.get("next", END) < watermarks[self.name])
+
+    def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
+        """How far it came, and when the next row is due."""
+        reports: list[Passed] = done.reports(self.name)
+        if not reports:
+            return
+        reached = min(one.reached for one in reports)
+        if reached > NOTHING_CLOSED:
+            manifest.closed[self.name] = max(reached, self.order(known))
+        manifest.memos[self.name] = {"next": min(one.next for one in reports)}
+
+    def times(self, share: Share) -> tuple[int, int]:
+        """Up to when rows were looked at before this batch, and up to when in it."""
+        closed: int = share.host.batch.orders[self.name]
+        return closed, max(closed, share.clocks.watermarks[self.name])
+
+    def tell(self, share: Share, watermark: int, next_time: int = END) -> None:
+        """Report how far this task came; at the end of the input that is past its last record."""
+        closed: int = share.host.batch.orders[self.name]
+        latest = max(share.clocks.latest, share.clocks.furthest[self.name]) + 1
+        reached = min(watermark, max(closed, latest)) if watermark >= END else watermark
+        share.host.control.reports[self.name] = Passed(reached, next_time)
