@@ -164,7 +164,7 @@ def test_a_stream_with_a_key_is_changes() -> None:
 
         def changes(*cars: tuple[int, int]) -> set[tuple[str, int, int]]:
             before = len(driver.output("out"))
-            driver.push("CarsSpeedStream.records", [{"CarID": c, "Speed": s} for c, s in cars])
+            driver.push("CarsSpeedStream_records", [{"CarID": c, "Speed": s} for c, s in cars])
             driver.step()
             rows = driver.output("out")[before:]
             return {(row["op"], row["CarID"], row["Speed"]) for row in rows}
@@ -223,3 +223,15 @@ def test_a_text_is_all_or_nothing() -> None:
         )
     assert flow.nodes == nodes and [node.name for node in flow.nodes] == names
     assert flow.sql("SHOW VIEWS") == ""
+
+
+def test_columns_of_files_are_found(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("symbol,price\nA,1.5\n")
+    flow = ms.Flow("files")
+    flow.sql(f"CREATE STREAM trades WITH (path = '{tmp_path}/in.csv')")
+    flow.source(ms.Files(tmp_path / "in.csv"), name="same")
+    flow.source(ms.Files(tmp_path / "later.csv"), name="later")
+    assert flow.sql("DESCRIBE trades") == "symbol: string\nprice: double"
+    assert flow.sql("DESCRIBE same") == "symbol: string\nprice: double"
+    assert flow.sql("DESCRIBE later") == "columns are not known before records come"
+    flow.sql("SELECT anything FROM later")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -91,7 +92,7 @@ def upstream(stream: Stream) -> tuple[nodes.Node, ...]:
 
 
 def _format(spec: object) -> Format:
-    """The columns of a source, as far as the program says them."""
+    """The columns of a source, as far as the program says them, or its files show them."""
     schema = getattr(spec, "schema", None)
     time = getattr(spec, "time", None)
     if isinstance(spec, Rate):
@@ -100,6 +101,11 @@ def _format(spec: object) -> Format:
         return Format("json", parse_schema(schema), time)
     if isinstance(spec, Files | Lines) and spec.format == "text":
         return Format("text", parse_schema("value string"), time)
+    if isinstance(spec, Files):
+        from millstream.run.sources import resolve_format  # looks at files, as the plan will
+
+        with suppress(ConfigError):  # there may be none yet
+            return resolve_format("", spec)
     return Format("json", pa.schema([]), time)
 
 

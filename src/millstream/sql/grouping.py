@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from millstream.api import aggregates as api
 from millstream.api.stream import Stream
 from millstream.api.windows import WindowSpec
 from millstream.errors import ConfigError
@@ -159,10 +160,12 @@ class Grouping:
         from dataclasses import replace
 
         relation = self.scope.relation
-        columns = tuple(
-            replace(one, name=one.physical, table="", hidden=False) for one in relation.columns
-        )
-        return Scope(self.scope.text, replace(relation, columns=columns), (), None)
+        columns = {
+            one.physical: replace(one, name=one.physical, table="", hidden=False)
+            for one in relation.columns
+        }
+        relation = replace(relation, columns=tuple(columns.values()))
+        return Scope(self.scope.text, relation, (), None)
 
     def _find_calls(self, tree: Any, alias: str | None) -> None:
         """Take the aggregates of an expression."""
@@ -207,10 +210,10 @@ class Grouping:
         """A name that no column has yet."""
         taken = {one.physical.lower() for one in self.scope.relation.columns}
         taken |= {name.lower() for name in (*self.computed, *self.calls, *self.keys, *BOUNDS)}
-        taken |= {"op", "revision", "final"}
+        taken |= {"op", "revision", "final", "emit"}
         if wanted is not None and wanted.isidentifier():
             mine = taken - {one.physical.lower() for one in self.scope.relation.columns}
-            mine |= {name.lower() for name in self.keys}
+            mine |= {name.lower() for name in self.keys} | {"op", "revision", "final", "emit"}
             if wanted.lower() not in mine and not (stem == "key" and wanted.lower() in taken):
                 return wanted
         number = 1
@@ -222,31 +225,37 @@ class Grouping:
 
     def _grouped(self, bounds: bool) -> Relation:
         stream = self._prepared()
-        keyed = stream.key_by(*self.keys, nulls="keep")
         aggs = {name: agg for name, (_, agg, _) in self.calls.items()}
         keys = tuple(column for _, column in self.keys.values())
         keys = tuple(Column(one.physical, one.physical, one.type) for one in keys)
         made = tuple(column for _, _, column in self.calls.values())
         if not self.specs:
-            return self._unwindowed(keys, made)
+            return self._unwindowed(stream, keys, aggs)
         if not aggs:
             raise self.scope.text.error(
                 "windows without an aggregate are not supported; add COUNT(*)",
                 self.scope.text.of(self.node),
             )
         given = self.queries.emission
+        keyed = stream.key_by(*self.keys, nulls="keep")
         streams = [keyed.window(spec, **given).agg(**aggs) for spec in self.specs]
         whole = streams[0] if len(streams) == 1 else streams[0].union(*streams[1:])
         edges = tuple(Column(one, one, TIMESTAMP) for one in BOUNDS)
         return Relation(whole, (*keys, *edges, *made), time="window_end")
 
-    def _unwindowed(self, keys: tuple[Column, ...], made: tuple[Column, ...]) -> Relation:
-        text = self.scope.text
-        raise text.error(
-            "GROUP BY without windows is not supported; use TUMBLE, HOP, SESSION or CUMULATE in "
-            "FROM",
-            text.of(self.node.args.get("group") or self.node),
-        )
+    def _unwindowed(
+        self, stream: Stream, keys: tuple[Column, ...], aggs: dict[str, Any]
+    ) -> Relation:
+        """Groups of all there is, kept up to date."""
+        made = tuple(column for _, _, column in self.calls.values())
+        if not aggs:
+            name = self._free(None, "agg")
+            grouped = stream.key_by(*self.keys, nulls="keep").agg(
+                emit="delta", **{name: api.count()}
+            )
+            return Relation(grouped, keys, exact=False)
+        grouped = stream.key_by(*self.keys, nulls="keep").agg(emit="delta", **aggs)
+        return Relation(grouped, (*keys, *made))
 
     def _prepared(self) -> Stream:
         """The stream with what keys and aggregates need, if that is not there already."""

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from millstream.api.stream import Stream
 from millstream.api.windows import WindowSpec
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.ops.sql.expression import Expression
-from millstream.ops.sql.types import TypeMismatch, common_type
 from millstream.sql.expressions import Expressions, Made, identifier, quoted, sql_of
 from millstream.sql.grouping import Grouping, is_grouped
+from millstream.sql.joins import Joins, conjunction, conjuncts
 from millstream.sql.places import Text
 from millstream.sql.relations import Column, Relation, Scope
+from millstream.sql.sets import Sets
+from millstream.sql.subqueries import Memberships, is_membership
 from millstream.sql.windows import FUNCTIONS, windowed
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ class Queries:
         match node.key:
             case "select":
                 return self._select(node, env)
-            case "union":
-                return self._union(node, env)
+            case "union" | "intersect" | "except":
+                return Sets(self, env).relation(node)
             case "subquery":
-                self._only(node, {"this", "alias", "with_"}, "brackets")
+                self.only(node, {"this", "alias", "with_"}, "brackets")
                 return self.query(node.this, env)
         raise self.text.error(f"{node.key.upper()} is not supported", self.text.of(node))
 
@@ -90,7 +90,7 @@ class Queries:
                 f"{len(names)} names for {len(made.columns)} columns", self.text.of(at)
             )
 
-    def _only(self, node: exp.Expr, allowed: set[str], what: str) -> None:
+    def only(self, node: exp.Expr, allowed: set[str], what: str) -> None:
         """Refuse clauses that would be ignored."""
         for key, value in node.args.items():
             if value and key not in allowed:
@@ -101,8 +101,9 @@ class Queries:
                     f"{word} is not supported in {what}", place or self.text.of(node)
                 )
 
-    def _select(self, node: exp.Expr, env: Env) -> Relation:
-        self._only(node, _CLAUSES, "a query")
+    def check_clauses(self, node: exp.Expr) -> None:
+        """Refuse what a SELECT has that is not supported."""
+        self.only(node, _CLAUSES, "a query")
         if node.args.get("kind"):
             raise self.text.error("SELECT AS is not supported", self.text.of(node))
         if node.args.get("from_") is None:
@@ -112,22 +113,27 @@ class Queries:
                 "ORDER BY and LIMIT are not supported: a stream has no end",
                 self.text.of(node.args.get("order") or node.args["limit"]),
             )
-        relation, specs = self._from(node, env)
-        scope = self.scope(relation, env)
+
+    def _select(self, node: exp.Expr, env: Env) -> Relation:
+        self.check_clauses(node)
         where = node.args.get("where")
-        if where is not None:
-            relation = self._where(where.this, scope, specs)
-            scope = self.scope(relation, env)
+        pool = conjuncts(where.this) if where is not None else []
+        relation, specs, rest = self.from_(node, env, pool)
+        if specs:
+            self._check_bounds(rest)
+        if where is not None and len(rest) == len(pool) and not any(map(is_membership, rest)):
+            rest = [where.this]
+        relation = self.filtered(relation, rest, env)
+        scope = self.scope(relation, env)
         if is_grouped(node):
-            grouping = Grouping(self, node, scope, specs)
-            made = self.project(*grouping.answer())
+            made = self.project(*Grouping(self, node, scope, specs).answer())
         elif specs:
             raise self.text.error(
                 "windows are for GROUP BY: add GROUP BY window_start, window_end, ...",
                 self.text.of(node.args["from_"]),
             )
         else:
-            made = self.project(relation, self._items(node, scope))
+            made = self.project(relation, self.items(node, scope))
         distinct = node.args.get("distinct")
         if distinct is not None:
             if distinct.args.get("on"):
@@ -142,11 +148,14 @@ class Queries:
 
     # -- FROM -----------------------------------------------------------------------------------
 
-    def _from(self, node: exp.Expr, env: Env) -> tuple[Relation, tuple[WindowSpec, ...]]:
-        joins = node.args.get("joins") or []
-        if joins:
-            raise self.text.error("JOIN is not supported", self.text.of(joins[0]))
-        return self.item(node.args["from_"].this, env)
+    def from_(
+        self, node: exp.Expr, env: Env, pool: list[Any]
+    ) -> tuple[Relation, tuple[WindowSpec, ...], list[Any]]:
+        """What FROM gives, its windows, and the conditions of WHERE that it did not use."""
+        if not node.args.get("joins"):
+            return *self.item(node.args["from_"].this, env), pool
+        rest = list(pool)
+        return Joins(self, env).relation(node, rest), (), rest
 
     def item(self, item: exp.Expr, env: Env) -> tuple[Relation, tuple[WindowSpec, ...]]:
         """One item of FROM, and its windows."""
@@ -154,14 +163,14 @@ class Queries:
         names = [one.name for one in alias.args.get("columns") or []] if alias else []
         specs: tuple[WindowSpec, ...] = ()
         if item.key == "subquery":
-            self._only(item, {"this", "alias", "with_"}, "FROM")
+            self.only(item, {"this", "alias", "with_"}, "FROM")
             made = self.query(item, env)
             name = item.alias
         elif item.key == "table" and item.this.key == "anonymous":
             made, specs = self._function(item.this, env)
             name = item.alias or (item.this.expressions[0].name if item.this.expressions else "")
         elif item.key == "table" and item.this.key == "identifier":
-            self._only(item, {"this", "alias", "db", "catalog"}, "FROM")
+            self.only(item, {"this", "alias", "db", "catalog"}, "FROM")
             made = self.table(item, env)
             name = item.alias or item.name
         else:
@@ -198,14 +207,23 @@ class Queries:
 
     # -- WHERE ----------------------------------------------------------------------------------
 
-    def _where(self, condition: exp.Expr, scope: Scope, specs: tuple[WindowSpec, ...]) -> Relation:
-        if specs:
+    def _check_bounds(self, conditions: list[Any]) -> None:
+        for condition in conditions:
             for each in condition.find_all(_exp().Column):
                 if each.name.lower() in ("window_start", "window_end"):
                     raise self.text.error(
                         f"{each.name} is known after grouping; use HAVING", self.text.of(each)
                     )
-        return self.keep(condition, scope)
+
+    def filtered(self, relation: Relation, conditions: list[Any], env: Env) -> Relation:
+        """The rows for which all conditions are true, those about other queries last."""
+        plain = [one for one in conditions if not is_membership(one)]
+        if plain:
+            relation = self.keep(conjunction(plain), self.scope(relation, env))
+        for one in conditions:
+            if is_membership(one):
+                relation = Memberships(self, env).apply(relation, one)
+        return relation
 
     def keep(self, condition: exp.Expr, scope: Scope) -> Relation:
         """The rows for which a condition is true."""
@@ -217,7 +235,8 @@ class Queries:
 
     # -- SELECT ---------------------------------------------------------------------------------
 
-    def _items(self, node: exp.Expr, scope: Scope) -> list[Made]:
+    def items(self, node: exp.Expr, scope: Scope) -> list[Made]:
+        """The columns of a select list."""
         made: list[Made] = []
         for item in node.expressions:
             if item.key == "star" or (item.key == "column" and item.this.key == "star"):
@@ -233,7 +252,7 @@ class Queries:
 
     def _star(self, item: exp.Expr, scope: Scope) -> list[Made]:
         star = item if item.key == "star" else item.this
-        self._only(star, {"except_"}, "*")
+        self.only(star, {"except_"}, "*")
         relation = scope.relation
         table = item.args.get("table") if item.key == "column" else None
         if table is not None and table.name.lower() not in [t.lower() for t in scope.tables]:
@@ -262,7 +281,7 @@ class Queries:
     def project(self, relation: Relation, items: list[Made]) -> Relation:
         """The relation with these columns and no others."""
         if len(items) == 1 and items[0].expression.name == "*":
-            return replace(relation, window=None)
+            return relation
         names = [one.expression.name for one in items]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
@@ -279,90 +298,13 @@ class Queries:
         )
         columns = tuple(Column(one.expression.name, one.expression.name, one.type) for one in items)
         same = [one.plain.physical if one.plain else None for one in items]
-        if not relation.open and same == names == [one.physical for one in relation.columns]:
+        natural = [one.physical for one in relation.columns]
+        if relation.exact and not relation.open and same == names == natural:
             return Relation(relation.stream, columns, time=time)
         stream = _add(
             relation.stream, nodes.Select, "select", items=tuple(one.expression for one in items)
         )
         return Relation(stream, columns, open="*" in names, time=time)
-
-    # -- UNION ----------------------------------------------------------------------------------
-
-    def _union(self, node: exp.Expr, env: Env) -> Relation:
-        self._only(node, {"this", "expression", "distinct", "with_"}, "UNION")
-        parts = [self.query(one, env) for one in self._arms(node)]
-        made = self.united(parts, node)
-        if node.args.get("distinct"):
-            made = replace(made, stream=made.stream.distinct())
-        return made
-
-    def _arms(self, node: exp.Expr) -> list[Any]:
-        """The queries of a union, those of unions on its left side among them."""
-        arms: list[Any] = [node.expression]
-        left = node.this
-        while (
-            left.key == "union"
-            and bool(left.args.get("distinct")) == bool(node.args.get("distinct"))
-            and not any(left.args.get(one) for one in ("with_", "order", "limit"))
-        ):
-            self._only(left, {"this", "expression", "distinct", "with_"}, "UNION")
-            arms.append(left.expression)
-            left = left.this
-        return [left, *reversed(arms)]
-
-    def united(self, parts: list[Relation], at: exp.Expr) -> Relation:
-        """Several relations as one: columns by their place, with the names of the first."""
-        first, *_ = parts
-        if any(one.open for one in parts):
-            raise self.text.error(
-                "the columns of one side are not known; declare them with schema=",
-                self.text.of(at),
-            )
-        if any(len(one.columns) != len(first.columns) for one in parts):
-            counts = " and ".join(str(len(one.columns)) for one in parts)
-            raise self.text.error(
-                f"both sides of UNION need the same number of columns, not {counts}",
-                self.text.of(at),
-            )
-        types = [self._common(column, at) for column in zip(*(one.columns for one in parts))]  # noqa: B905
-        fitted = [self._fitted(one, first, types) for one in parts]
-        stream = fitted[0].union(*fitted[1:])
-        columns = tuple(
-            Column(one.name, one.physical, kind)
-            for one, kind in zip(first.columns, types, strict=True)
-        )
-        time = first.time if all(one.time == first.time for one in parts) else None
-        return Relation(stream, columns, time=time)
-
-    def _common(self, columns: tuple[Column, ...], at: exp.Expr) -> pa.DataType | None:
-        types = [one.type for one in columns]
-        if any(one is None for one in types):
-            return None
-        try:
-            return common_type(types, promote_strings=False)
-        except TypeMismatch as error:
-            raise self.text.error(
-                f"column {columns[0].name!r} of UNION: {error}", self.text.of(at)
-            ) from None
-
-    def _fitted(self, part: Relation, first: Relation, types: list[pa.DataType | None]) -> Stream:
-        """One side with the names and types of the whole."""
-        items = []
-        for column, target, kind in zip(part.columns, first.columns, types, strict=True):
-            made = column_of(column, target.physical)
-            if kind is not None and column.type not in (kind, pa.null()):
-                made = self._cast(column, target.physical, kind)
-            items.append(made)
-        return self.project(part, items).stream
-
-    def _cast(self, column: Column, name: str, kind: pa.DataType) -> Made:
-        from millstream.ops.sql.nodes import Cast
-        from millstream.ops.sql.nodes import Column as Leaf
-        from millstream.ops.sql.types import type_name
-
-        shown = f"CAST({quoted(column.physical)} AS {type_name(kind)}) AS {quoted(name)}"
-        node = Cast(Leaf(column.physical), kind)
-        return Made(Expression(shown, name, frozenset({column.physical}), node), kind)
 
 
 def column_of(column: Column, name: str | None = None) -> Made:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millstream.api.stream import Stream
-from millstream.api.windows import WindowSpec
 from millstream.ops.sql.frames import suggestion
 from millstream.sql.places import Text
 
@@ -34,14 +33,14 @@ class Relation:
 
     open: its columns are not known, so that every name is taken to be one.
     time: the column that has the event time of its records.
-    window: records are to be grouped by these windows, over `window_start` and `window_end`.
+    exact: its stream has these columns and no others.
     """
 
     stream: Stream
     columns: tuple[Column, ...]
     open: bool = False
     time: str | None = None
-    window: WindowSpec | None = None
+    exact: bool = True
 
     def named(self, table: str, names: Sequence[str] = ()) -> Relation:
         """The same under a name in FROM, and with other names of columns."""

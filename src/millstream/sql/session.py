@@ -16,7 +16,7 @@ from millstream.ops.sql.calling import UserFunction
 from millstream.ops.sql.frames import suggestion
 from millstream.ops.sql.types import type_name
 from millstream.sql import statements as ask
-from millstream.sql.catalog import Catalog, Entry, upstream
+from millstream.sql.catalog import Catalog, Entry, relation_of, upstream
 from millstream.sql.connectors import WINDOWING, make_sink, make_source, options_for
 from millstream.sql.expressions import Expressions
 from millstream.sql.grammar import place_of, statements_of
@@ -138,8 +138,10 @@ class Session:
             if not key:
                 stream = self.flow.source(spec, name=name)
             else:
-                stream = self.flow.source(spec, name=f"{name}.records").changes(key=key).named(name)
-            return Relation(stream, columns, open=not columns, time=spec.time)
+                stream = self.flow.source(spec, name=f"{name}_records").changes(key=key).named(name)
+            if not columns:
+                return relation_of(stream)
+            return Relation(stream, columns, time=spec.time)
 
         relation, made = self._making(make)
         self._remember("stream", statement.name.text, relation, made)

@@ -1,0 +1,239 @@
+"""Clauses one by one: the plan is the one that Python makes, and the answer is right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.testing import Driver
+
+TABLES = """
+CREATE STREAM cars (id INT, make STRING, speed INT, PRIMARY KEY (id))
+WITH (source = 'http', port = 8401);
+CREATE STREAM roads (id INT, car INT, name STRING, PRIMARY KEY (id))
+WITH (source = 'http', port = 8402);
+"""
+CARS = [
+    {"id": 1, "make": "A", "speed": 60},
+    {"id": 2, "make": "A", "speed": 40},
+    {"id": 3, "make": "B", "speed": 70},
+    {"id": 4, "make": None, "speed": 55},
+]
+ROADS = [
+    {"id": 1, "car": 1, "name": "I-65"},
+    {"id": 2, "car": 3, "name": "I-65"},
+    {"id": 3, "car": 3, "name": "A-1"},
+    {"id": 4, "car": None, "name": "A-2"},
+]
+
+
+def both() -> tuple[ms.Flow, ms.Flow, ms.Stream, ms.Stream]:
+    """A flow for SQL, and the same one for Python with its two streams."""
+    flow, python = ms.Flow("cars"), ms.Flow("cars")
+    flow.sql(TABLES)
+    answers = python.answers(TABLES)
+    cars, roads = (one.stream for one in answers)
+    assert cars is not None and roads is not None
+    return flow, python, cars, roads
+
+
+def answer(sql: str) -> list[tuple[Any, ...]]:
+    """The rows of a query over both tables."""
+    flow = ms.Flow("cars")
+    flow.sql(TABLES)
+    flow.sql(sql).sink(ms.Memory(), name="out")
+    with Driver(flow) as driver:
+        driver.push("cars_records", CARS).push("roads_records", ROADS).step()
+        rows = driver.output("out")
+        assert not driver.dead
+    assert {row.pop("op") for row in rows} <= {"+"}
+    return sorted((tuple(row.values()) for row in rows), key=repr)
+
+
+def test_a_join_has_the_plan_that_python_makes() -> None:
+    flow, python, cars, roads = both()
+    flow.sql(
+        "CREATE STREAMED VIEW fast AS SELECT name, speed FROM cars c JOIN roads r ON c.id = r.car "
+        "AND c.speed > 50"
+    )
+    cars.join(roads, on=[("id", "car")]).where("speed > 50").select("name", "speed").named("fast")
+    assert flow.explain() == python.explain()
+
+
+def test_a_join_in_where_has_the_same_plan() -> None:
+    flow, python, cars, roads = both()
+    flow.sql(
+        "CREATE STREAMED VIEW fast AS CSELECT STREAMED name, speed FROM cars c, roads r "
+        "WHERE c.id == r.car AND speed > 50"
+    )
+    cars.join(roads, on=[("id", "car")]).where("speed > 50").select("name", "speed").named("fast")
+    assert flow.explain() == python.explain()
+
+
+def test_membership_has_the_plan_that_python_makes() -> None:
+    flow, python, cars, roads = both()
+    flow.sql(
+        "CREATE STREAMED VIEW v AS SELECT * FROM cars WHERE speed > 50 AND id IN "
+        "(SELECT car FROM roads WHERE name = 'I-65')"
+    )
+    fast = cars.where("speed > 50")
+    some = roads.where("name = 'I-65'")
+    fast.join(some, on=[("id", "car")], how="semi").named("v")
+    assert flow.explain() == python.explain()
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        (
+            "SELECT c.id, r.id AS road FROM cars c LEFT JOIN roads r ON c.id = r.car AND r.id > 2",
+            [(1, None), (2, None), (3, 3), (4, None)],
+        ),
+        (
+            "SELECT c.id, r.id AS road FROM cars c FULL JOIN roads r ON c.id = r.id AND c.id = car",
+            [(1, 1), (2, None), (3, 3), (4, None), (None, 2), (None, 4)],
+        ),
+        ("SELECT id, make, name FROM cars JOIN roads USING (id) WHERE id < 3",
+         [(1, "A", "I-65"), (2, "A", "I-65")]),
+        ("SELECT a.id, b.id AS other FROM cars a JOIN cars b ON a.make = b.make WHERE a.id < b.id",
+         [(1, 2)]),
+        ("SELECT c.id FROM cars c CROSS JOIN roads r WHERE r.name = 'A-1' AND c.speed > r.id * 20",
+         [(3,)]),
+        ("SELECT id FROM cars WHERE id NOT IN (SELECT car FROM roads WHERE car > 1)",
+         [(1,), (2,), (4,)]),
+        ("SELECT id FROM cars WHERE id NOT IN (SELECT car FROM roads)", []),
+        ("SELECT id FROM cars WHERE make NOT IN (SELECT name FROM roads)", [(1,), (2,), (3,)]),
+        ("SELECT id FROM cars c WHERE NOT EXISTS (SELECT 1 FROM roads r WHERE r.car = c.id)",
+         [(2,), (4,)]),
+        ("SELECT id FROM cars c WHERE EXISTS (SELECT * FROM roads WHERE car = c.id AND "
+         "name IN (SELECT name FROM roads WHERE id = 3))", [(3,)]),
+        ("SELECT id FROM cars WHERE EXISTS (SELECT 1 FROM roads WHERE id > 99)", []),
+        ("SELECT id FROM cars WHERE NOT EXISTS (SELECT 1 FROM roads WHERE id > 99) AND id < 2",
+         [(1,)]),
+        ("SELECT c.id FROM cars c LEFT SEMI JOIN roads r ON c.id = r.car AND r.name = 'A-1'",
+         [(3,)]),
+        ("SELECT c.id FROM cars c LEFT ANTI JOIN roads r ON c.id + 1 = r.car", [(1,), (3,), (4,)]),
+    ],
+)  # fmt: skip
+def test_joins(sql: str, expected: list[tuple[Any, ...]]) -> None:
+    assert answer(sql) == sorted(expected, key=repr)
+
+
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("SELECT id FROM cars c JOIN roads r ON c.id = r.car", "'id' is ambiguous"),
+        ("SELECT * FROM cars c JOIN roads c ON c.id = c.car", "c is there twice"),
+        ("SELECT * FROM cars c LEFT JOIN roads r ON c.id = r.car AND c.id > 1", "LEFT JOIN takes"),
+        ("SELECT * FROM cars c LEFT JOIN roads r", "say ON"),
+        ("SELECT * FROM cars NATURAL JOIN roads", "NATURAL JOIN"),
+        ("SELECT * FROM cars c JOIN roads r ON c.id = r.car", "two columns are called 'id'"),
+        ("SELECT 1 FROM cars c JOIN roads r ON c.make = r.car AND c.id = r.nothing", "nothing"),
+        ("SELECT id IN (SELECT id FROM roads) FROM cars", "IN (SELECT ...)"),
+        ("SELECT id FROM cars WHERE id IN (SELECT id, car FROM roads)", "one column"),
+        ("SELECT id FROM cars WHERE id IN (SELECT 1 FROM roads) OR id = 2", "IN (SELECT ...)"),
+        (
+            "SELECT id FROM cars c WHERE EXISTS (SELECT 1 FROM roads WHERE car > c.id)",
+            "an equality",
+        ),
+        ("SELECT id FROM cars c WHERE id IN (SELECT c.id FROM roads GROUP BY car)", "around this"),
+    ],
+)
+def test_joins_that_are_refused(sql: str, told: str) -> None:
+    flow = ms.Flow("cars")
+    flow.sql(TABLES)
+    with pytest.raises(ms.SqlError) as caught:
+        flow.sql(sql)
+    assert told in str(caught.value)
+
+
+def test_groups_have_the_plan_that_python_makes() -> None:
+    flow, python, cars, _ = both()
+    flow.sql(
+        "CREATE STREAMED VIEW v AS SELECT make, COUNT(*) AS n, MAX(speed) AS top FROM cars "
+        "GROUP BY make HAVING COUNT(*) > 1"
+    )
+    groups = cars.key_by("make", nulls="keep").agg(n=ms.count(), top=ms.max("speed"))
+    groups.where("n > 1").named("v")
+    assert flow.explain() == python.explain()
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT make, SUM(speed) / COUNT(*) AS m FROM cars GROUP BY make",
+         [("A", 50.0), ("B", 70.0), (None, 55.0)]),
+        ("SELECT speed > 50 AS fast, COUNT(make) AS n FROM cars GROUP BY fast HAVING n > 1",
+         [(True, 2)]),
+        ("SELECT COUNT(*) AS n, SUM(speed) AS s FROM cars WHERE speed > 99", [(0, None)]),
+        ("SELECT make FROM cars GROUP BY 1", [("A",), ("B",), (None,)]),
+        ("SELECT make, COUNT(*) AS n FROM cars GROUP BY ROLLUP (make)",
+         [("A", 2), ("B", 1), (None, 1), (None, 4)]),
+        ("SELECT r.name, COUNT(*) AS n, MAX(c.speed) - 1 AS s FROM cars c JOIN roads r "
+         "ON c.id = r.car GROUP BY r.name", [("A-1", 1, 69), ("I-65", 2, 69)]),
+        ("SELECT id FROM cars INTERSECT SELECT car FROM roads", [(1,), (3,)]),
+        ("SELECT car FROM roads EXCEPT SELECT id FROM cars WHERE id < 2", [(3,), (None,)]),
+        ("SELECT id, make FROM cars UNION SELECT id, make FROM cars WHERE id = 1",
+         [(1, "A"), (2, "A"), (3, "B"), (4, None)]),
+        ("SELECT id FROM cars WHERE make IN "
+         "(SELECT make FROM cars GROUP BY make HAVING COUNT(*) > 1)",
+         [(1,), (2,)]),
+        ("SELECT make, MIN(speed) AS a, COUNT(DISTINCT speed) AS d, "
+         "AVG(speed) FILTER (WHERE speed > 50) AS f FROM cars GROUP BY make",
+         [("A", 40, 2, 60.0), ("B", 70, 1, 70.0), (None, 55, 1, 55.0)]),
+    ],
+)  # fmt: skip
+def test_groups_and_sets(sql: str, expected: list[tuple[Any, ...]]) -> None:
+    assert answer(sql) == sorted(expected, key=repr)
+
+
+def test_views_of_the_paper() -> None:
+    """Figures 3 and 4: a join and a group with HAVING, before and after a change."""
+    flow = ms.Flow("paper")
+    flow.sql(
+        """
+        CREATE STREAM speedy (CarID INT, fast BOOLEAN, PRIMARY KEY (CarID))
+        WITH (source = 'http', port = 8401);
+        CREATE STREAM road (CarID INT, PRIMARY KEY (CarID)) WITH (source = 'http', port = 8402);
+        CREATE STREAM makes (CarID INT, Make STRING, PRIMARY KEY (CarID))
+        WITH (source = 'http', port = 8403);
+        CREATE STREAMED VIEW joined AS CSELECT STREAMED SC.CarID FROM speedy SC, road S65
+        WHERE SC.CarID == S65.CarID AND fast;
+        CREATE STREAMED VIEW counted AS CSELECT STREAMED Make, COUNT(CarID) AS n FROM makes
+        WHERE Make IS NOT NULL GROUP BY Make HAVING COUNT(CarID) > 2;
+        """
+    )
+    for name in ("joined", "counted"):
+        flow.sql(f"SELECT * FROM {name}").sink(ms.Memory(), name=f"{name}_out")
+    with Driver(flow) as driver:
+        seen = {"joined": 0, "counted": 0}
+
+        def told(name: str) -> set[tuple[Any, ...]]:
+            rows = driver.output(f"{name}_out")[seen[name] :]
+            seen[name] += len(rows)
+            return {(row.pop("op"), *row.values()) for row in rows}
+
+        def speedy(*cars: int, fast: bool = True) -> None:
+            driver.push("speedy_records", [{"CarID": car, "fast": fast} for car in cars])
+
+        def on_road(*cars: int) -> None:
+            driver.push("road_records", [{"CarID": car} for car in cars])
+
+        def made(makes: dict[int, str | None]) -> None:
+            rows = [{"CarID": car, "Make": make} for car, make in makes.items()]
+            driver.push("makes_records", rows)
+
+        speedy(1, 2, 3, 4, 7)
+        on_road(1, 2, 3, 9)
+        made(dict(enumerate("AAACBBBBD")))
+        driver.step()
+        assert told("joined") == {("+", 1), ("+", 2), ("+", 3)}
+        assert told("counted") == {("+", "A", 3), ("+", "B", 4)}
+        speedy(1, fast=False)
+        on_road(7, 4)
+        made({0: None, 4: None, 20: "C", 21: "C"})
+        driver.step()
+        assert told("joined") == {("-", 1), ("+", 7), ("+", 4)}
+        assert told("counted") == {("-", "A", 3), ("+", "C", 3), ("u", "B", 3)}
