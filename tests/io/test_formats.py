@@ -145,7 +145,7 @@ NAIVE_CSV = "ts,a\n2024-01-01 10:00:00,1\n"
         ("csv", NAIVE_CSV, {"zone": "Mars/Base"}, ["'Mars/Base'", "IANA"]),
         ("csv", NAIVE_CSV, {"time_unit": "h"}, ["'h'", "'ms'"]),
         ("csv", NAIVE_CSV, {"delimiter": "||"}, ["'||'", "one ASCII character"]),
-        ("csv", "a,a\n1,2\n", {}, ["empty or repeated names"]),
+        ("csv", "a,a\n1,2\n", {}, ["names 'a' more than once", "schema="]),
         ("csv", "a\n1\n", {"schema": "a array<int>"}, ["cannot be nested"]),
         ("json", "{}\n", {"schema": "a array<decimal(5,2)>"}, ["decimal inside"]),
         ("text", "a\n", {"schema": "a int"}, ["'value string'"]),

@@ -97,7 +97,9 @@ def test_a_header_behind_endless_blank_lines_is_refused(tmp_path: Path) -> None:
     with gzip.open(path, "wb", 1) as stream:
         for _ in range(40):
             stream.write(b"\n" * 1_000_000)
-    with pytest.raises(RunError, match="the first 16777216 bytes are blank lines, expected a csv"):
+    with pytest.raises(
+        RunError, match="the first 16777216 bytes are blank lines or comments, expected a csv"
+    ):
         list(read_split(fmt, Split(0, 0, path, 0, -1)))
 
 

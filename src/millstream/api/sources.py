@@ -84,6 +84,12 @@ class Files(Timing):
     """Files in a directory, one file, or a glob: csv, json (lines), parquet or text; also .gz.
 
     With `follow=True` new files are taken up as they appear and text files as they grow.
+    delimiter: what parts the fields of csv; without it a comma, semicolon, tab or bar, if the first
+        lines show which.
+    nulls: fields of csv that stand for a missing value, like ["NA", ""], in every column. Without
+        it, if columns are inferred, NA, NULL and the like are null in all columns but texts.
+    comment: lines of csv that begin with it are skipped, like "#".
+    encoding: of csv and text that is not UTF-8, like "cp1252"; positions stay those of the file.
     links: whoever may put files into a directory could link any file of this machine there, so
         links in it are refused (and with `follow=True` left out, with a warning) unless True.
     reader: a function of your own for other formats: it gets the open file (bytes, decompressed,
@@ -96,7 +102,10 @@ class Files(Timing):
     follow: bool = False
     max_files_per_batch: int | None = None
     header: bool = True
-    delimiter: str = ","
+    delimiter: str | None = None
+    nulls: Sequence[str] | None = None
+    comment: str | None = None
+    encoding: str | None = None
     reader: Callable[[Any], Iterable[tuple[int, Any]]] | None = None
     links: bool = False
 
@@ -113,6 +122,14 @@ class Files(Timing):
                 f"Files(format={self.format!r}): use one of {', '.join(_FORMATS)}, or leave it "
                 "out to go by the file names"
             )
+        if self.nulls is not None and (
+            isinstance(self.nulls, str) or not all(isinstance(one, str) for one in self.nulls)
+        ):
+            raise ConfigError(
+                f'Files(nulls={self.nulls!r}): expected a list of texts, like ["NA", ""]'
+            )
+        if self.comment is not None and (not isinstance(self.comment, str) or not self.comment):
+            raise ConfigError(f'Files(comment={self.comment!r}): expected a text, like "#"')
         if self.reader is not None and not callable(self.reader):
             raise ConfigError(
                 f"Files(reader={self.reader!r}): expected a function that gets an open file and "

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.io.formats import Format
+from millstream.io.formats import NULLS, Format
 from millstream.io.records import Dead, Parsed
 from millstream.io.timestamps import (
     DAY,
@@ -65,7 +65,8 @@ def build(
         array, bad = convert(column, field.type, fmt.zone)
         arrays.append(array)
         for i in np.flatnonzero(bad):
-            errors.setdefault(int(i), explain(field, column[int(i)], fmt.zone))
+            why = explain(field, column[int(i)], fmt.zone)
+            errors.setdefault(int(i), why + _advice(fmt, column[int(i)]))
     table = pa.Table.from_arrays(arrays, schema=schema)
     ts = None
     if fmt.time is not None:
@@ -149,6 +150,15 @@ def empty_to_null(array: pa.Array) -> pa.Array:
     if not pc.any(empty).as_py():
         return array
     return pc.if_else(empty, pa.scalar(None, array.type), array)
+
+
+def words_to_null(array: pa.Array, words: Sequence[str], *, trim: bool = False) -> pa.Array:
+    """Null where a text is one of these words."""
+    if not words:
+        return array
+    texts = pc.ascii_trim_whitespace(array) if trim else array
+    found = pc.is_in(texts, pa.array(words, pa.string()))
+    return pc.if_else(found, pa.scalar(None, array.type), array)
 
 
 def _overflowed(result: pa.Array, was_finite: Callable[[], Bools]) -> Bools:
@@ -245,6 +255,12 @@ def explain(field: pa.Field, value: Any, zone: str | None) -> str:
             return f"column {field.name!r}: {text} has no zone offset and no zone= is set"
         return f"column {field.name!r}: {text} is not a timestamp in the years 1 to 9999"
     return f"column {field.name!r}: {text} is not a {_NAMES.get(field.type, field.type)}"
+
+
+def _advice(fmt: Format, value: Any) -> str:
+    said = shown(value) if fmt.kind == "csv" else None
+    known = isinstance(said, str) and said.strip() in NULLS
+    return f"; to read it as null, give nulls=[{said.strip()!r}]" if said and known else ""
 
 
 def shown(value: Any) -> Any:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from millstream.errors import ConfigError
-from millstream.io.columns import empty_to_null
+from millstream.io.columns import empty_to_null, words_to_null
 from millstream.io.formats import Format
 from millstream.io.lines import BOM, Lines, Raw
 from millstream.io.records import raw_text
@@ -25,10 +25,10 @@ _SHOWN = 1_000  # characters of a header in a message
 
 def csv_header(line: bytes, fmt: Format, where: str) -> tuple[str, ...]:
     """The field names of a header line, checked against the schema."""
-    fields = split_csv(line.decode("utf-8", "replace"), fmt.delimiter)
+    fields = split_csv(line.decode(fmt.encoding or "utf-8", "replace"), fmt.delimiter)
     if fields is None:
         raise ConfigError(f"{where}: the header line has an unclosed quote: {raw_text(line)!r}")
-    names = [name.strip() for name in fields]
+    names = header_names(fields)
     wanted = fmt.delivered.names
     missing = [name for name in wanted if name not in names]
     if missing:
@@ -42,6 +42,11 @@ def csv_header(line: bytes, fmt: Format, where: str) -> tuple[str, ...]:
     if twice:
         raise ConfigError(f"{where}: the csv header names {', '.join(map(repr, twice))} twice")
     return tuple(names)
+
+
+def header_names(fields: list[str]) -> list[str]:
+    """The names of columns; one without is called by its number, as `_0`."""
+    return [name.strip() or f"_{i}" for i, name in enumerate(fields)]
 
 
 def split_csv(line: str, delimiter: str) -> list[str] | None:
@@ -94,7 +99,7 @@ def csv_fields(fmt: Format, lines: Lines, layout: tuple[str, ...], careful: bool
         if fields is None:
             refused[i] = "a quoted field is not closed on its line"
         elif len(fields) != len(layout):
-            refused[i] = f"expected {len(layout)} fields, found {len(fields)}"
+            refused[i] = f"expected {len(layout)} fields, found {len(fields)}" + _advice(fields[0])
         else:
             rows.append(i)
             for column, at in zip(values, wanted, strict=True):
@@ -110,13 +115,24 @@ def csv_fields(fmt: Format, lines: Lines, layout: tuple[str, ...], careful: bool
             order = np.argsort(numbers, kind="stable")
             numbers = numbers[order]
             columns = [column.take(pa.array(order)) for column in columns]
-    return Raw(_csv_nulls(fmt, columns), numbers, refused)
+    return Raw(_csv_nulls(fmt, columns, lines.data), numbers, refused)
 
 
-def _csv_nulls(fmt: Format, columns: list[pa.Array]) -> list[pa.Array]:
+def _advice(first: str) -> str:
+    mark = first.lstrip()[:1]
+    return f"; if this is no record, give comment={mark!r}" if mark in ("#", "%") else ""
+
+
+def _csv_nulls(fmt: Format, columns: list[pa.Array], data: bytes) -> list[pa.Array]:
     # An empty field is the empty string in a string column and null in every other.
-    text = [pa.types.is_string(f.type) or pa.types.is_binary(f.type) for f in fmt.delivered]
-    return [c if t else empty_to_null(c) for c, t in zip(columns, text, strict=True)]
+    everywhere = [word for word in fmt.nulls if word.encode() in data]
+    elsewhere = [*everywhere, *(word for word in fmt.absent if word.encode() in data)]
+    return [
+        words_to_null(column, everywhere)
+        if pa.types.is_string(field.type) or pa.types.is_binary(field.type)
+        else words_to_null(empty_to_null(column), elsewhere, trim=True)
+        for field, column in zip(fmt.delivered, columns, strict=True)
+    ]
 
 
 def _misread_by_arrow(lines: Lines) -> Bools:

@@ -7,9 +7,10 @@ is all the readers (`readers.py`) need to know.
 
 from __future__ import annotations
 
+import codecs
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
@@ -21,8 +22,13 @@ from millstream.io.schemas import TIMESTAMP, parse_schema
 __all__ = ["KINDS", "READER", "Format", "SchemaLike", "infer_format", "parse_schema"]
 
 KINDS = ("csv", "json", "parquet", "text")
+DELIMITERS = ",;\t|"  # those that are looked for
+# What stands for a missing value in files all over the world. Where columns are inferred, these
+# are null in every column that is no text.
+NULLS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "\\N")
 READER = "reader"  # the kind of files that a function of the user reads
 SchemaLike: TypeAlias = str | Mapping[str, str | pa.DataType] | pa.Schema
+_ASCII = bytes(range(128))
 _TEXT_SCHEMA = pa.schema([("value", pa.string())])
 
 
@@ -43,6 +49,10 @@ class Format:
     delimiter: str = ","
     columns: tuple[str, ...] | None = None
     reader: Callable[[Any], Iterable[tuple[int, Any]]] | None = None  # of kind "reader"
+    nulls: tuple[str, ...] = ()  # csv: fields that are null in every column
+    absent: tuple[str, ...] = ()  # csv: those that are null in every column but texts
+    comment: str | None = None  # csv: lines that begin with it are none
+    encoding: str | None = None  # None: UTF-8
 
     @property
     def delivered(self) -> pa.Schema:
@@ -65,13 +75,32 @@ def infer_format(
     time_unit: str = "s",
     zone: str | None = None,
     header: bool = True,
-    delimiter: str = ",",
+    delimiter: str | None = ",",
     reader: Callable[[Any], Iterable[tuple[int, Any]]] | None = None,
+    nulls: Sequence[str] | None = None,
+    comment: str | None = None,
+    encoding: str | None = None,
 ) -> Format:
     """Check and complete a source's settings, looking at a sample of its files where needed."""
     from millstream.io import programmed, sampling  # they read, and so need this module
 
     _check_settings(kind, time_unit, zone, delimiter)
+    fmt = Format(
+        kind,
+        pa.schema([]),
+        time,
+        time_unit,
+        zone,
+        header,
+        delimiter or ",",
+        reader=reader,
+        nulls=tuple(nulls or ()),
+        absent=NULLS if nulls is None and schema is None else (),
+        comment=comment,
+        encoding=_codec(encoding),
+    )
+    if kind == "csv" and delimiter is None:
+        fmt = replace(fmt, delimiter=sampling.find_delimiter(fmt, paths))
     given = None if schema is None else parse_schema(schema)
     if kind == "text":
         if given is not None and given != _TEXT_SCHEMA:
@@ -87,9 +116,8 @@ def infer_format(
     elif reader is not None:
         found = programmed.sample_schema(reader, paths, time)
     else:
-        found = sampling.infer_schema(kind, paths, zone, time, header, delimiter)
-    found = _zoned(found, zone)
-    fmt = Format(kind, found, time, time_unit, zone, header, delimiter, reader=reader)
+        found = sampling.infer_schema(fmt, paths)
+    fmt = replace(fmt, schema=_zoned(found, zone))
     _check_supported(fmt)
     if time is not None:
         _check_time(fmt, time)
@@ -98,14 +126,38 @@ def infer_format(
     return fmt
 
 
-def _check_settings(kind: str, time_unit: str, zone: str | None, delimiter: str) -> None:
+def _check_settings(kind: str, time_unit: str, zone: str | None, delimiter: str | None) -> None:
     if kind not in KINDS and kind != READER:
         raise ConfigError(f"unknown kind {kind!r}{_hint(kind, KINDS)}; known: {', '.join(KINDS)}")
     if time_unit not in ("s", "ms", "us", "ns"):
         raise ConfigError(f"time_unit= is {time_unit!r}; it must be 's', 'ms', 'us' or 'ns'")
-    if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
+    if delimiter is not None and (
+        len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0'
+    ):
         raise ConfigError(f"delimiter= is {delimiter!r}; it must be one ASCII character, no quote")
     check_zone(zone)
+
+
+def _codec(encoding: str | None) -> str | None:
+    """The name Python has for an encoding, None for UTF-8; lines must be found without it."""
+    if encoding is None:
+        return None
+    try:
+        name = codecs.lookup(encoding).name
+        plain = _ASCII.decode(name) == _ASCII.decode("ascii")
+    except LookupError:
+        raise ConfigError(
+            f"encoding= is {encoding!r}, which Python does not know; write one like 'cp1252', "
+            "'latin-1' or 'shift_jis'"
+        ) from None
+    except (UnicodeDecodeError, ValueError):
+        plain = False
+    if not plain:
+        raise ConfigError(
+            f"encoding= is {encoding!r}, in which a line end is more than one byte or means "
+            f"something else; convert the files, for example with iconv -f {encoding} -t UTF-8"
+        )
+    return None if name in ("utf-8", "utf-8-sig", "ascii") else name
 
 
 def check_zone(zone: str | None) -> None:

@@ -69,21 +69,30 @@ class Raw:
     refused: dict[int, str]
 
 
-def scan(data: bytes, base: int, *, blanks: bool = False) -> Lines:
+def scan(
+    data: bytes,
+    base: int,
+    *,
+    blanks: bool = False,
+    comment: str | None = None,
+    encoding: str | None = None,
+) -> Lines:
     """Find the lines of a block that begins at byte `base` of its file.
 
     Blank ones count with `blanks`: in a text they are lines like any other, in csv and json not.
+    What is in another encoding becomes UTF-8; positions stay those of the file.
     """
     marked = base == 0 and data.startswith(BOM)
     data = data[len(BOM) :] if marked else data
-    array = np.frombuffer(data, np.uint8)
-    ends = np.flatnonzero(array == 10)
-    if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
-        ends = np.append(ends, len(data))  # a last line without its newline
-    starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64) if len(ends) else ends
+    starts, ends = _edges(data)
     positions = starts + (base + (len(BOM) if marked else 0))
     if marked and len(positions):
         positions[0] = base
+    if encoding is not None and not data.isascii():
+        # Bytes that mean nothing stay as they are, and are no UTF-8: `screen` finds them.
+        data = data.decode(encoding, "surrogateescape").encode("utf-8", "surrogateescape")
+        starts, ends = _edges(data)
+    array = np.frombuffer(data, np.uint8)
     filled = ends > starts
     carriage = np.zeros(len(ends), bool)
     carriage[filled] = array[ends[filled] - 1] == 13
@@ -94,12 +103,25 @@ def scan(data: bytes, base: int, *, blanks: bool = False) -> Lines:
     suspects = np.flatnonzero(~blank)
     for i in suspects[array[starts[suspects]] <= 32]:
         blank[i] = not data[starts[i] : ends[i]].strip()
+    if comment is not None:
+        mark = comment.encode()
+        for i in np.flatnonzero(~blank & (array[np.minimum(starts, len(data) - 1)] == mark[0])):
+            blank[i] = data.startswith(mark, int(starts[i]))
     keep = ~blank
     return Lines(data, starts[keep], ends[keep], positions[keep], bool(keep.all()))
 
 
-def screen(lines: Lines) -> dict[int, str]:
-    """Lines that no kind accepts, with the reason: too long, or not UTF-8."""
+def _edges(data: bytes) -> tuple[Ints, Ints]:
+    """Where lines start, and where their newlines are."""
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
+    if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
+        ends = np.append(ends, len(data))  # a last line without its newline
+    starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64) if len(ends) else ends
+    return starts, ends
+
+
+def screen(lines: Lines, encoding: str | None = None) -> dict[int, str]:
+    """Lines that no kind accepts, with the reason: too long, or not in the encoding."""
     refused = {
         int(i): f"line of {lines.ends[i] - lines.starts[i]} bytes; the limit is {MAX_LINE}"
         for i in np.flatnonzero(lines.ends - lines.starts > MAX_LINE)
@@ -108,17 +130,18 @@ def screen(lines: Lines) -> dict[int, str]:
         lines.data.decode("utf-8")
     except UnicodeDecodeError:
         suspects = np.unique(lines.holding(np.flatnonzero(lines.as_array() >= 0x80)))
-        refused.update(_undecodable(lines, (int(i) for i in suspects if int(i) not in refused)))
+        rows = (int(i) for i in suspects if int(i) not in refused)
+        refused.update(_undecodable(lines, rows, encoding or "UTF-8"))
     return refused
 
 
-def _undecodable(lines: Lines, rows: Iterable[int]) -> dict[int, str]:
+def _undecodable(lines: Lines, rows: Iterable[int], encoding: str) -> dict[int, str]:
     found: dict[int, str] = {}
     for i in rows:
         try:
             lines.line(i).decode("utf-8")
         except UnicodeDecodeError as error:
-            found[i] = f"not UTF-8: {error.reason} at byte {error.start} of the line"
+            found[i] = f"not {encoding}: {error.reason} at byte {error.start} of the line"
     return found
 
 

@@ -22,7 +22,7 @@ from millstream.errors import RunError
 from millstream.io import parquet, unpacking
 from millstream.io.csvlines import csv_header
 from millstream.io.formats import READER, Format
-from millstream.io.lines import BOM, scan
+from millstream.io.lines import BOM, Lines, scan
 from millstream.io.prints import NOTHING, Print, fits, open_known
 from millstream.io.programmed import read_records
 from millstream.io.records import MAX_LINE, Dead, Parsed, Split
@@ -155,7 +155,7 @@ def parse_lines(fmt: Format, data: bytes, base: int, *, first_line_is_header: bo
 
     Without a header line, csv fields are the schema's columns in order.
     """
-    lines = scan(data, base, blanks=fmt.kind == "text")
+    lines = scan_lines(fmt, data, base)
     layout = tuple(fmt.schema.names)
     if fmt.kind == "csv" and first_line_is_header and len(lines):
         layout = csv_header(lines.line(0), fmt, "first line")
@@ -163,6 +163,11 @@ def parse_lines(fmt: Format, data: bytes, base: int, *, first_line_is_header: bo
         rest[0] = False
         lines = lines.take(rest)
     return parse_scanned(fmt, lines, layout)
+
+
+def scan_lines(fmt: Format, data: bytes, base: int) -> Lines:
+    """The lines of a block, as its format has them."""
+    return scan(data, base, blanks=fmt.kind == "text", comment=fmt.comment, encoding=fmt.encoding)
 
 
 def read_split(fmt: Format, split: Split, max_rows: int = 262_144) -> Iterator[Parsed]:
@@ -179,8 +184,7 @@ def read_split(fmt: Format, split: Split, max_rows: int = 262_144) -> Iterator[P
         for base, data in unpacking.blocks(split) if packed else _blocks(fmt.kind, split):
             cut = max(0, min(skip_to - base, len(data)))
             for at, piece in _by_lines(data[cut:] if cut else data, base + cut, max_rows):
-                lines = scan(piece, at, blanks=fmt.kind == "text")
-                parsed = parse_scanned(fmt, lines, layout)
+                parsed = parse_scanned(fmt, scan_lines(fmt, piece, at), layout)
                 if parsed.offered:
                     yield parsed
     except (OSError, EOFError, zlib.error) as error:
@@ -210,13 +214,16 @@ def _header(fmt: Format, stream: BinaryIO, path: str) -> tuple[tuple[str, ...], 
         if blank < len(data):
             stream.seek(line)
             text = stream.readline(MAX_LINE)
-            return csv_header(text.rstrip(b"\r\n"), fmt, path), line + len(text)
+            if fmt.comment is None or not text.startswith(fmt.comment.encode()):
+                return csv_header(text.rstrip(b"\r\n"), fmt, path), line + len(text)
+            at = line = line + len(text)
+            continue
         if not data:
             return tuple(fmt.schema.names), at  # nothing but blank lines
         at += len(data)
     raise RunError(
-        f"{path}: the first {MAX_LINE} bytes are blank lines, expected a csv header; correct the "
-        "file, or give header=False if it has none"
+        f"{path}: the first {MAX_LINE} bytes are blank lines or comments, expected a csv header; "
+        "correct the file, or give header=False if it has none"
     )
 
 

@@ -7,6 +7,7 @@ Only `formats.infer_format` calls this. Types are tried with the very conversion
 from __future__ import annotations
 
 import gzip
+import logging
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millstream.errors import ConfigError
-from millstream.io.columns import convert, empty_to_null
+from millstream.io import csvguess
+from millstream.io.columns import convert, empty_to_null, words_to_null
 from millstream.io.csvlines import csv_header, split_csv
 from millstream.io.formats import Format
 from millstream.io.lines import scan
@@ -24,6 +26,8 @@ from millstream.io.parquet import repeated
 from millstream.io.records import raw_text
 from millstream.io.schemas import TIMESTAMP, normal_type
 from millstream.io.timestamps import is_naive_text
+
+_log = logging.getLogger("millstream.sources")
 
 SAMPLE_BYTES = 1024 * 1024
 _MAX_FILES = 20  # looked at before giving up on finding a record
@@ -47,32 +51,85 @@ def parquet_schema(paths: Sequence[str], required: bool) -> pa.Schema | None:
     return None
 
 
-def infer_schema(
-    kind: str,
-    paths: Sequence[str],
-    zone: str | None,
-    time: str | None,
-    header: bool,
-    delimiter: str,
-) -> pa.Schema:
+def infer_schema(fmt: Format, paths: Sequence[str]) -> pa.Schema:
     """Columns and types from the first file that holds a record."""
-    for lines in _samples(paths):
-        if kind == "csv":
-            columns = _csv_columns(lines, header, delimiter)
-            fields = [pa.field(n, _type_of_texts(v, zone, n == time)) for n, v in columns.items()]
+    for path, lines in _samples(fmt, paths):
+        _check_encoding(path, lines, fmt)
+        if fmt.kind == "csv":
+            fields = _csv_fields(path, fmt, csvguess.columns(path, lines, fmt))
         else:
-            fields = _json_fields(lines, zone, time)
+            _check_json(path, lines)
+            fields = _json_fields(lines, fmt.zone, fmt.time)
         if fields:
             return pa.schema(fields)
     problem = "no file holds a record" if paths else "there is no file yet"
-    raise ConfigError(_no_sample(kind, problem))
+    raise ConfigError(_no_sample(fmt.kind, problem))
+
+
+def find_delimiter(fmt: Format, paths: Sequence[str]) -> str:
+    """What parts the fields of the first file that holds a line."""
+    for path, lines in _samples(fmt, paths):
+        found = csvguess.delimiter(lines)
+        if found != ",":
+            _log.info("%s: fields are parted by %r; give delimiter= if not", path, found)
+        return found
+    return "\t" if any(".tsv" in path for path in paths) else ","
+
+
+def _check_encoding(path: str, lines: list[bytes], fmt: Format) -> None:
+    """Refuse a file in another encoding; a broken line among good ones is a dead letter."""
+    if lines[0].startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ConfigError(
+            f"{path} is UTF-16; convert it to UTF-8, for example with "
+            f"iconv -f UTF-16 -t UTF-8 {path}"
+        )
+    special = [line for line in lines if not line.isascii()]
+    if special and not any(_is_utf8(line) for line in special):
+        name = fmt.encoding or "UTF-8"
+        raise ConfigError(
+            f"{path} is not {name}: see {raw_text(special[0])[:100]!r}; say which encoding it "
+            "has, for example encoding='cp1252' for files of Windows"
+        )
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _check_json(path: str, lines: list[bytes]) -> None:
+    """Refuse json that is not one object per line by what it is."""
+    first = lines[0].lstrip()
+    if first.startswith(b"[") and not isinstance(_value(first), list):
+        what = "one array over several lines"
+    elif isinstance(_value(first), list):
+        what = "an array"
+    elif first.startswith(b"{") and not any(isinstance(_value(x), dict) for x in lines[:1000]):
+        what = "an object over several lines"
+    else:
+        return
+    raise ConfigError(
+        f"{path} holds {what}, expected one object per line; convert it, for example with "
+        f"jq -c '.[]' for an array and jq -c . for objects, or give reader= with a function "
+        "that reads it"
+    )
+
+
+def _value(line: bytes) -> Any:
+    try:
+        return msgspec.json.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def naive_example(fmt: Format, paths: Sequence[str]) -> str | None:
     """A time text without offset, when the sample has such texts and none with an offset."""
     if fmt.time is None or not _is_text_time(fmt.schema.field(fmt.time).type):
         return None
-    for lines in _samples(paths):
+    for _, lines in _samples(fmt, paths):
         texts = [t for t in _time_texts(fmt, fmt.time, lines) if t]
         if texts:
             naive = [t for t in texts[:1000] if is_naive_text(t)]
@@ -100,7 +157,7 @@ def _time_texts(fmt: Format, time: str, lines: list[bytes]) -> list[str]:
     return [raw_text(line) for line in lines]
 
 
-def _samples(paths: Sequence[str]) -> Iterator[list[bytes]]:
+def _samples(fmt: Format, paths: Sequence[str]) -> Iterator[tuple[str, list[bytes]]]:
     for path in paths[:_MAX_FILES]:
         try:
             with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream:
@@ -108,31 +165,46 @@ def _samples(paths: Sequence[str]) -> Iterator[list[bytes]]:
         except (OSError, EOFError, zlib.error) as error:
             raise ConfigError(f"cannot read {path} to look at its columns: {error}") from error
         # The last line may be half written, or cut by the sample: use it only if it is all we have.
-        whole = scan(data[: data.rfind(b"\n") + 1], 0).all_lines()
-        lines = whole if len(whole) > 1 else scan(data, 0).all_lines()
+        whole = _lines(fmt, data[: data.rfind(b"\n") + 1])
+        lines = whole if len(whole) > 1 else _lines(fmt, data)
         if lines:
-            yield lines
+            yield path, lines
 
 
-def _csv_columns(lines: list[bytes], header: bool, delimiter: str) -> dict[str, list[str]]:
-    rows = [split_csv(line.decode("utf-8", "replace"), delimiter) for line in lines]
-    first = rows[0]
-    if first is None:
-        raise ConfigError(f"the first csv line has an unclosed quote: {raw_text(lines[0])!r}")
-    names = [n.strip() for n in first] if header else [f"_c{i}" for i in range(len(first))]
-    if len(set(names)) < len(names) or not all(names):
-        raise ConfigError(
-            f"the csv header has empty or repeated names: {raw_text(lines[0])!r}; correct it, or "
-            f"give header=False if it is no header"
+def _lines(fmt: Format, data: bytes) -> list[bytes]:
+    return scan(data, 0, comment=fmt.comment, encoding=fmt.encoding).all_lines()
+
+
+def _csv_fields(path: str, fmt: Format, columns: dict[str, list[str]]) -> list[pa.Field]:
+    """The type of every column, and a word on what was taken for null."""
+    words = (*fmt.nulls, *fmt.absent)
+    fields, taken = [], []
+    for name, texts in columns.items():
+        kind = _type_of_texts(texts, fmt.zone, name == fmt.time, words=words)
+        fields.append(pa.field(name, kind))
+        if kind != pa.string() and not {t.strip() for t in texts}.isdisjoint(fmt.absent):
+            taken.append(name)
+    if taken:
+        found = {t.strip() for name in taken for t in columns[name]}
+        said = [word for word in fmt.absent if word in found]
+        _log.warning(
+            "%s: %s read as null in %s; nulls=%s says so, and nulls=[] that it is a text",
+            path,
+            " and ".join(map(repr, said)),
+            ", ".join(taken),
+            said,
         )
-    body = [row for row in rows[header:] if row is not None and len(row) == len(names)]
-    return {name: [row[i] for row in body] for i, name in enumerate(names)} if body else {}
+    return fields
 
 
 def _type_of_texts(
-    texts: list[str], zone: str | None, is_time: bool, numbers: bool = True
+    texts: list[str],
+    zone: str | None,
+    is_time: bool,
+    numbers: bool = True,
+    words: Sequence[str] = (),
 ) -> pa.DataType:
-    array = empty_to_null(pa.array(texts, pa.string())).drop_null()
+    array = words_to_null(empty_to_null(pa.array(texts, pa.string())), words, trim=True).drop_null()
     if not len(array):
         return pa.string()
     kinds = [pa.int64(), pa.float64(), pa.bool_()] if numbers else []

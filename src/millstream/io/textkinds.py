@@ -26,7 +26,7 @@ def parse_scanned(
 
     `careful` skips the fast parsers; the result is the same, and a test holds us to that.
     """
-    refused = screen(lines)
+    refused = screen(lines, fmt.encoding)
     if fmt.kind == "json":
         refused |= too_deep(lines, refused)
     usable = np.ones(len(lines), bool)

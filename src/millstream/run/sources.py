@@ -78,6 +78,9 @@ def _files_format(spec: Files) -> Format:
         header=spec.header,
         delimiter=spec.delimiter,
         reader=spec.reader,
+        nulls=spec.nulls,
+        comment=spec.comment,
+        encoding=spec.encoding,
     )
 
 

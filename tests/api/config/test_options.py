@@ -35,6 +35,9 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "header": ("false", False),
     "reader": ('"topics:mentions"', "mentions"),
     "delimiter": ('";"', ";"),
+    "files.nulls": ('["NA", ""]', ("NA", "")),
+    "comment": ('"#"', "#"),
+    "encoding": ('"cp1252"', "cp1252"),
     "host": ('"localhost"', "localhost"),
     "port": ("9999", 9999),
     "reconnect": ("true", True),
@@ -78,11 +81,15 @@ def named(value: Any) -> Any:
     return type(value).__name__ if in_app else value
 
 
-def written(names: list[str]) -> str:
+def value_of(kind: str, name: str) -> tuple[str, Any]:
+    """An option as it is written and as it arrives; kinds may mean different things by a name."""
+    assert name in SAMPLES, f"{name} is new: give it a value in SAMPLES"
+    return SAMPLES.get(f"{kind}.{name}", SAMPLES[name])
+
+
+def written(names: list[str], kind: str = "") -> str:
     """These options as lines of a table."""
-    for name in names:
-        assert name in SAMPLES, f"{name} is new: give it a value in SAMPLES"
-    return "\n".join(f"{name} = {SAMPLES[name][0]}" for name in names) + "\n"
+    return "\n".join(f"{name} = {value_of(kind, name)[0]}" for name in names) + "\n"
 
 
 def sample(option: str) -> Any:
@@ -126,14 +133,14 @@ def test_every_option_of_sources_and_sinks(load: Any, kind: str, option: str) ->
         names["participant"] = None
     if kind == "redis":
         names["key"] = None
-    text = f'functions = ["topics.py"]\n[{{}}.x]\nkind = "{kind}"\n{written(list(names))}'
+    text = f'functions = ["topics.py"]\n[{{}}.x]\nkind = "{kind}"\n{written(list(names), kind)}'
     if kind in options.SOURCES:
         node = load(text.format("source")).flow.nodes[0]
     else:
         rate = '[source.r]\nkind = "rate"\n'
         node = load(text.format("sink") + 'from = "r"\n' + rate).flow.nodes[-1]
     assert type(node.spec) is cls
-    assert named(getattr(node.spec, option)) == SAMPLES[option][1]
+    assert named(getattr(node.spec, option)) == value_of(kind, option)[1]
 
 
 UPDATING = set(inspect.signature(KeyedStreams.update).parameters) - {"self", "fn", "name"}
