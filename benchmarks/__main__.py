@@ -31,6 +31,7 @@ NAMES = (
     "http",
     "mapreduce",
     "scale",
+    "large",
 )
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"

@@ -306,7 +306,7 @@ def _fields(what: str, before: dict[str, Any], after: dict[str, Any]) -> Iterato
     for field in sorted(before.keys() | after.keys()):
         was: Any = before.get(field)
         now: Any = after.get(field)
-        if field == "family":
+        if field == "family" and isinstance(was, str) and isinstance(now, str):
             same = all(before.get(n) == after.get(n) for n in ("keys", "kind"))
             if was != now and same:  # else that is said
                 yield f"{what}: {_moved(_input(was, before), _input(now, after))}"

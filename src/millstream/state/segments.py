@@ -94,7 +94,7 @@ def time_of(segments: list[Segment], since: int, rows: int) -> int | None:
     """
     low = np.array([max(one.low, since) for one in segments], np.float64)
     high = np.array([one.high + 1 for one in segments], np.float64)
-    width = high - np.array([one.low for one in segments], np.float64)
+    width = np.maximum(high - np.array([one.low for one in segments], np.float64), 1.0)
     counts = np.array([one.rows for one in segments], np.float64)
 
     def before(at: float) -> float:
