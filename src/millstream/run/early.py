@@ -43,7 +43,7 @@ class Looked:
 
     plan: Plan
     step: str
-    windows: Windows
+    windows: Sampled
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -144,10 +144,13 @@ class Looker:
         answers = self._take_in()
         progress = answers.blocks.progress
         sure = Confidence(self.looks.confidence, self.looks.interval, engine.manifest.batch + 1)
-        found = answers.estimates(sure) if self._complete else {}
+        due, bound = self._due(progress), self.looks.until.error is not None
+        found = answers.estimates(sure) if self._complete and (due or bound) else {}
         self.ended_by = self._bound(found)
-        if self.ended_by is None and not self._due(progress):
+        if self.ended_by is None and not due:
             return None
+        if self._complete and not found:  # time is up
+            found = answers.estimates(sure)
         self._shown, self._at = progress, time.monotonic()
         return self._snapshot(answers, found, progress)
 
@@ -169,6 +172,10 @@ class Looker:
                 self._complete = False
             elif (given := self._log.read(self._batch, "blocks")) is not None:
                 self._answers.add(given)
+            for kind, name in self.looked.windows.values.items():
+                values = self._log.read(self._batch, kind) if self._complete else None
+                if values is not None:
+                    self._answers.add_values(name, values)
             self._batch += 1
         return self._answers
 

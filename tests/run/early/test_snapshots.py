@@ -223,6 +223,36 @@ def test_steps_before_the_aggregate_count(tmp_path: Path) -> None:
     assert last.table.to_pylist()[0]["n"] == true
 
 
+def test_quantiles_and_different_values_have_estimates_too(tmp_path: Path) -> None:
+    records = write(tmp_path / "in", rows=60_000)
+    flow = ms.Flow("values")
+    flow.source(ms.Files(tmp_path / "in", format="csv"), name="views").key_by("lang").agg(
+        half=ms.quantile("views", 0.5),
+        several=ms.quantile("views", [0.1, 0.9]),
+        different=ms.distinct("views"),
+        n=ms.count(),
+    ).sink(ms.Memory())
+    *found, last = snapshots_in_process(flow, tmp_path / "ck", MARKS, parallelism=2)
+    for lang in LANGS:
+        views = [r["views"] for r in records if r["lang"] == lang]
+        exact = {"half": float(np.median(views)), "different": len(set(views))}
+        for one in found:
+            row = by_lang(one).get(lang, {})
+            for name, true in exact.items():
+                low, high = row.get(f"{name}_lower"), row.get(f"{name}_upper")
+                assert low is None or low <= true, (one.progress, lang, name)
+                assert high is None or high >= true, (one.progress, lang, name)
+            assert row.get("several") is None
+        assert {name: by_lang(last)[lang][name] for name in exact} == exact
+    english = by_lang(found[-1])["en"]
+    assert english["half"] == pytest.approx(200, abs=15)
+    assert english["half_upper"] - english["half_lower"] < 60
+    assert english["different_lower"] == 399
+    assert found[0].notes == (
+        "several: quantile(views, q=[0.1, 0.9]) has no estimate before all was read",
+    )
+
+
 @pytest.mark.parametrize("kind", ["parquet", "gz", "json"])
 def test_other_files_have_blocks_too(tmp_path: Path, kind: str) -> None:
     import gzip

@@ -19,6 +19,7 @@ from millstream.operators.protocol import Done, Host, Known
 from millstream.operators.windows.family import Panes, Windows
 from millstream.ops.chunks import Chunk, concat, encode_block
 from millstream.ops.estimating.answers import reported_columns
+from millstream.ops.estimating.values import counts_values, quantile_of, reported_values
 from millstream.ops.jobs import Family
 from millstream.state.manifests import Manifest
 from millstream.state.storage import open_storage
@@ -31,9 +32,18 @@ class Sampled(Windows):
     blocks: bool = True
     results: bool = True
 
+    @property
+    def values(self) -> dict[str, str]:
+        """Aggregates for which single values are reported, by the name they are kept under."""
+        measures = self.family.jobs[0].measures
+        wanted = [m.name for m in measures if counts_values(m) or quantile_of(m) is not None]
+        return {f"values{number}": name for number, name in enumerate(wanted)}
+
     def inlet(self, host: Host) -> Panes:
         """Records are reduced to panes, and each block is reported."""
-        return BlockPanes(self.family, host) if self.blocks else Panes(self.family, host)
+        if not self.blocks:
+            return Panes(self.family, host)
+        return BlockPanes(self.family, host, self.values)
 
     def give(self, host: Host, step: str, chunk: Chunk) -> None:
         """Results go on, and are reported."""
@@ -46,35 +56,40 @@ class Sampled(Windows):
         """Keep what was reported under the number of the batch, which is not committed yet."""
         super().settle(known, done, manifest)
         log = Log(open_storage(done.batch.checkpoint), self.name)
-        for kind, wanted in (("blocks", self.blocks), ("exact", self.results and done.ended)):
-            if wanted:
-                reports = done.reports(f"{self.name}/{kind}")
-                log.write(done.batch.number, kind, [one for report in reports for one in report])
+        kinds = ["blocks", *self.values] if self.blocks else []
+        for kind in [*kinds, "exact"] if self.results and done.ended else kinds:
+            reports = done.reports(f"{self.name}/{kind}")
+            log.write(done.batch.number, kind, [one for report in reports for one in report])
 
 
 class BlockPanes(Panes):
     """Records on their way into a window, with what each block gave."""
 
-    def __init__(self, family: Family, host: Host) -> None:
+    def __init__(self, family: Family, host: Host, values: dict[str, str]) -> None:
         super().__init__(family, host)
         self._at = 0  # a position in the block
-        self._given: list[pa.Table] = []
+        self._values = values
+        self._given: dict[str, list[pa.Table]] = {}
 
     def take(self, step: Node, before: Node, chunk: Chunk) -> None:
         """Remember which block the records are of: all of a chunk are of one."""
         self._at = int(chunk.pos.min()) if len(chunk) else 0
+        found = reported_values(self.family.jobs[0], chunk)
+        for kind, name in self._values.items():
+            if name in found:
+                self._given.setdefault(kind, []).append(found[name])
         super().take(step, before, chunk)
 
     def _hold(self, table: pa.Table) -> None:
         if len(table):
             given = table.select(reported_columns(self.family, table.column_names))
             at = pa.array(np.full(len(given), self._at, np.int64))
-            self._given.append(given.append_column("block", at))
+            self._given.setdefault("blocks", []).append(given.append_column("block", at))
         super()._hold(table)
 
     def rows(self) -> Iterator[tuple[str, pa.Table]]:
         """Panes go to the shards, what blocks gave to the driver."""
-        if self._given:
-            report = [encode_block(concat(self._given))]
-            self.host.control.reports[f"{self.family.name}/blocks"] = report
+        for kind, tables in self._given.items():
+            report = [encode_block(concat(tables))]
+            self.host.control.reports[f"{self.family.name}/{kind}"] = report
         yield from super().rows()

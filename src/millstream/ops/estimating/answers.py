@@ -14,7 +14,10 @@ import pyarrow as pa
 
 from millstream.ops.chunks import Int64, concat, flat
 from millstream.ops.estimating.estimates import Confidence, Estimates, mean, total, variance
+from millstream.ops.estimating.incidence import Incidence
 from millstream.ops.estimating.moments import COUNT, SIZE, SQUARES, TOTAL, Blocks, Moments
+from millstream.ops.estimating.ranks import Ranks
+from millstream.ops.estimating.values import counts_values, quantile_of
 from millstream.ops.jobs import Family, Measure
 from millstream.ops.kernels import Count, Sum, Variance
 from millstream.ops.keys import factorize, key_arrays
@@ -22,14 +25,19 @@ from millstream.ops.keys import factorize, key_arrays
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
+def summed(measure: Measure) -> bool:
+    """Whether the totals of blocks are all that an estimate needs."""
+    return isinstance(measure.kernel, Count | Sum | Variance)
+
+
 def estimated(measure: Measure) -> bool:
     """Whether there is an estimator for an aggregate."""
-    return isinstance(measure.kernel, Count | Sum | Variance)
+    return summed(measure) or quantile_of(measure) is not None or counts_values(measure)
 
 
 def reported_columns(family: Family, columns: Iterable[str]) -> list[str]:
     """The columns of states per key that the driver is told."""
-    wanted = tuple(f"state.{m.state}." for m in family.measures if estimated(m))
+    wanted = tuple(f"state.{m.state}." for m in family.measures if summed(m))
     return [name for name in columns if name.startswith(("key.", *wanted))]
 
 
@@ -45,7 +53,9 @@ class Answers:
     ) -> None:
         """The positions where blocks begin, ascending, and how large each is."""
         self.keys = keys
-        self.measures = {m.name: m for m in measures if estimated(m)}
+        self.measures = {m.name: m for m in measures if summed(m)}
+        self._ranks = {m.name: Ranks(q) for m in measures if (q := quantile_of(m)) is not None}
+        self._incidence = {m.name: Incidence() for m in measures if counts_values(m)}
         self.blocks = Blocks(len(starts), float(sizes.sum()))
         self._starts, self._sizes = starts, sizes
         self._known: pa.Table | None = None  # the keys of groups, in the order of their numbers
@@ -63,9 +73,7 @@ class Answers:
 
     def add(self, given: pa.Table) -> None:
         """What blocks gave: rows with a key, states, and a position in the block."""
-        groups = self._number(given)
-        place = np.asarray(flat(given.column("block")))
-        block = np.searchsorted(self._starts, place, side="right") - 1
+        groups, block = self._number(given), self._block(given)
         count = self.groups
         cells, cell = np.unique(block * count + groups, return_inverse=True)
         size = self._sizes[cells // count]
@@ -75,6 +83,27 @@ class Answers:
                 for factor, column in self._values(name, measure, given).items()
             }
             self._kept[name].add(cells % count, {**values, SIZE: size}, count)
+
+    def add_values(self, name: str, given: pa.Table) -> None:
+        """Single values of blocks, for an aggregate that needs them."""
+        groups, block = self._number(given), self._block(given)
+        value = np.asarray(flat(given.column("value")))
+        if name in self._ranks:
+            weights = np.asarray(flat(given.column("weight")))
+            self._ranks[name].add(groups, block, value, weights)
+        elif name in self._incidence:
+            order = np.lexsort((value, groups, block))  # pieces of a block may repeat a value
+            groups, block, value = groups[order], block[order], value[order]
+            new = np.ones(len(value), np.bool_)
+            for one in (groups, block, value):
+                new[1:] &= one[1:] == one[:-1]
+            new[1:] = ~new[1:]
+            self._incidence[name].add(groups[new], block[new], value[new])
+
+    def _block(self, given: pa.Table) -> Int64:
+        """The block of every row, by its place."""
+        place = np.asarray(flat(given.column("block")))
+        return np.searchsorted(self._starts, place, side="right") - 1
 
     def _number(self, given: pa.Table) -> Int64:
         """The number of the group of every row."""
@@ -129,10 +158,15 @@ class Answers:
 
     def estimates(self, sure: Confidence) -> dict[str, Estimates]:
         """A value with bounds for every aggregate that has an estimator, and every group."""
-        return {name: self._estimate(name, sure) for name in self.measures}
+        found = {name: self._estimate(name, sure) for name in self.measures}
+        for kept in (self._ranks, self._incidence):
+            for name, one in kept.items():
+                found[name] = one.estimates(self.groups, self.blocks, sure)
+        return found
 
     def _estimate(self, name: str, sure: Confidence) -> Estimates:
         kernel, kept = self.measures[name].kernel, self._kept[name]
+        kept.grow(self.groups)
         if isinstance(kernel, Count):
             return total(kept, COUNT, self.blocks, sure)
         if isinstance(kernel, Variance):

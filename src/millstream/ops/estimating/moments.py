@@ -75,7 +75,7 @@ class Moments:
 
     def add(self, groups: Int64, values: Mapping[str, Floats], count: int) -> None:
         """One row for every block and group in it; there are `count` groups so far."""
-        self._grow(count)
+        self.grow(count)
         for index, product in enumerate(self.products):
             row = np.prod([values[factor] for factor in product], axis=0)
             self._sums[index] += np.bincount(groups, weights=row, minlength=count)
@@ -84,7 +84,8 @@ class Moments:
             np.maximum.at(self._most[index], groups, values[factor])
             np.minimum.at(self._least[index], groups, values[factor])
 
-    def _grow(self, count: int) -> None:
+    def grow(self, count: int) -> None:
+        """There are so many groups by now."""
         more = count - len(self._present)
         if more > 0:
             self._sums = np.pad(self._sums, ((0, 0), (0, more)))
