@@ -122,6 +122,10 @@ def test_the_rows_after_every_batch(how: str, seed: int, tmp_path: Any) -> None:
             driver.step()
             if rng.random() < 0.2:
                 driver.restart()
+            if how == "semi" and not any(changing):  # right records wait for the watermark
+                if any(given.values()):
+                    continue
+                driver.end()
             found = integrated(driver.output("out"), columns, key)
             expected = by_duckdb(SQL[how], tables["left"].now(), tables["right"].now())
             assert found == expected

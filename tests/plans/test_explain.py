@@ -144,6 +144,9 @@ def joins(flow: ms.Flow) -> None:
     on_road = fast.join(roads.changes(key="id"), on=[("car", "id")]).named("on road")
     on_road.join(cars, on=["car", "lane"], how="left").sink(ms.Memory(), name="known")
     fast.join(roads, on=[("car", "id")], how="anti").sink(ms.Memory(), name="elsewhere")
+    cars.join(roads, on="lane", within="5m", how="full").sink(ms.Memory(), name="near")
+    cars.join(roads, on="lane", between=("-5m", "10m")).sink(ms.Memory(), name="between")
+    cars.join(roads, on="lane", how="asof", within="1h").sink(ms.Memory(), name="then")
     cars.select("car").intersect(roads.select("id AS car")).sink(ms.Memory(), name="both")
     cars.select("car").difference(roads.select("id AS car"), all=True).sink(ms.Memory(), name="one")
 

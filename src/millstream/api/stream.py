@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millstream.api import aggregates
-from millstream.api.columns import Columns, join_keys
+from millstream.api.columns import Columns, join_bounds, join_keys
 from millstream.api.job import check_close
 from millstream.api.job import job as as_job
 from millstream.api.mapreduce import MapReduce
@@ -163,15 +163,23 @@ class Stream:
         on: Columns,
         how: str = "inner",
         suffix: str = "_right",
+        within: Duration | None = None,
+        between: Iterable[str] | None = None,
     ) -> Stream:
         """Rows of this stream and of another one that have the same key; null equals nothing.
 
         on: a column of both, several, or pairs of a column here and one there; none: every pair.
         how: "inner"; "left", "right" or "full" also give rows that match nothing, with null in the
             columns of the other side, until a match comes; "semi" gives the rows of this stream
-            that match something, "anti" those that match nothing.
+            that match something, "anti" those that match nothing; "asof" gives every record of this
+            stream with the latest of the other one that is not after it.
         suffix: is put behind the name of a column of the other stream that this one has, too. Keys
             of one name are one column.
+        within: only records whose times differ by no more; what is past that is forgotten, and a
+            record that matches nothing leaves when it can match nothing any more. With "asof": how
+            old the other record may be.
+        between: the same with two bounds: how far the other record lies after this one, like
+            ("-5m", "10m").
         The time of a joined row is the later one of its two rows.
         """
         self._check_stream("join", other)
@@ -180,6 +188,7 @@ class Stream:
             raise ConfigError(f"join(how={how!r}): use {', '.join(HOW)}")
         if not isinstance(suffix, str):
             raise ConfigError(f"join(suffix={suffix!r}): expected a text")
+        bounds = join_bounds(how, within, between)
         node = self.flow.add(
             Join,
             "join",
@@ -188,6 +197,7 @@ class Stream:
             right_keys=tuple(right for _, right in keys),
             how=how,
             suffix=suffix,
+            between=bounds,
         )
         return Stream(self.flow, node)
 

@@ -10,6 +10,7 @@ from millstream.operators.batch import Batch, Control
 from millstream.operators.stores import LARGE, Store
 from millstream.ops.chunks import concat
 from millstream.ops.joins import distinct, keys_of, numbers, settled
+from millstream.ops.progress import BEGIN, END
 from millstream.state.segments import Segment
 from millstream.state.traces import Trace, in_order
 
@@ -38,6 +39,22 @@ class Traced(Store):
         if found is None:
             return None
         return settled(found) if self.settles else found
+
+    def rows_near(self, wanted: pa.Table | None, before: int, after: int) -> pa.Table | None:
+        """Stored rows, in the order of time, of the keys that occur in a table.
+
+        Of each key those from so long before the first row that is wanted of it to so long after
+        the last.
+        """
+        if wanted is None or not len(wanted) or not self.stored:
+            return None
+        hashes, ts = numbers(wanted, "hash"), numbers(wanted, "ts")
+        keys, some, codes = np.unique(hashes, return_index=True, return_inverse=True)
+        first, last = np.full(len(keys), END), np.full(len(keys), BEGIN)
+        np.minimum.at(first, codes, ts)
+        np.maximum.at(last, codes, ts)
+        shard = numbers(wanted, "shard")[some].astype(np.int64)
+        return self.rows.rows_of(shard, keys, (first + before, last + after))
 
     def known(self, new: pa.Table) -> pa.Table:
         """New rows without those that take back what is not here, as to a step that came later."""

@@ -52,9 +52,15 @@ class Waiting:
         closed: int = share.host.batch.orders[self.name]
         return closed, max(closed, share.clocks.watermarks[self.name])
 
-    def tell(self, share: Share, watermark: int, next_time: int = END) -> None:
-        """Report how far this task came; at the end of the input that is past its last record."""
+    def reached(self, share: Share, watermark: int) -> int:
+        """How far a task comes; at the end of the input that is past the last record."""
+        if watermark < END:
+            return watermark
         closed: int = share.host.batch.orders[self.name]
         latest = max(share.clocks.latest, share.clocks.furthest[self.name]) + 1
-        reached = min(watermark, max(closed, latest)) if watermark >= END else watermark
+        return min(watermark, max(closed, latest))
+
+    def tell(self, share: Share, watermark: int, next_time: int = END) -> None:
+        """Report how far this task came."""
+        reached = self.reached(share, watermark)
         share.host.control.reports[self.name] = Passed(reached, next_time)

@@ -6,12 +6,13 @@ and those that take it back have in common.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from millstream.ops.chunks import Int64, Mask, flat
+from millstream.ops.chunks import Int64, flat
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 Keys = tuple[UInt64, UInt64]  # two hashes
@@ -82,7 +83,30 @@ def repeated(weight: Int64) -> Int64 | None:
     return None if bool((times == 1).all()) else np.repeat(np.arange(len(weight)), times)
 
 
-def within(low: Int64, high: Int64, at: Int64) -> Mask:
-    """Whether times lie in their interval, ends included."""
-    inside: Mask = (at >= low) & (at <= high)
-    return inside
+def first_in(
+    names: Int64, low: Int64, high: Int64, wanted: Int64, before: Callable[[Any, Any], Any]
+) -> Int64:
+    """Per range [low, high) of ascending names the first that does not come before one wanted."""
+    low, high = low.copy(), high.copy()
+    while bool((left := low < high).any()):
+        middle = (low + high) // 2
+        lower = before(names[np.minimum(middle, len(names) - 1)], wanted)
+        low = np.where(left & lower, middle + 1, low)
+        high = np.where(left & ~lower, middle, high)
+    return low
+
+
+def near(left: Keys, right: Keys, between: tuple[Int64, Int64], at: Int64) -> tuple[Int64, Int64]:
+    """Pairs of rows with the same key, the right one at a time in the interval of the left one.
+
+    Only such pairs are looked at, however many rows a key has.
+    """
+    order = np.lexsort((at, right[0]))
+    stored, times = right[0][order], at[order]
+    low, high = (np.searchsorted(stored, left[0], side) for side in ("left", "right"))
+    low = first_in(times, low, high, between[0], np.less)
+    high = first_in(times, low, high, between[1], np.less_equal)
+    place, i = ranges(low, high)
+    j = order[place]
+    same = left[1][i] == right[1][j]
+    return (i, j) if same.all() else (i[same], j[same])

@@ -9,13 +9,11 @@ the rows of the keys it asks for, not those that are stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pyarrow as pa
 
 from millstream.ops.chunks import Int64, concat
-from millstream.ops.joins import UInt64, numbers, ranges
+from millstream.ops.joins import UInt64, first_in, numbers, ranges
 from millstream.state.segments import Segment, SegmentFile, read_segments
 from millstream.state.storage import Storage
 from millstream.state.tables import worth_merging
@@ -30,15 +28,25 @@ class Trace:
         self.root, self.stored, self.files = root, stored, files
         self._opened: dict[tuple[str, int], pa.Table] = {}
 
-    def rows_of(self, shard: Int64, hashes: UInt64) -> pa.Table | None:
-        """All rows with one of some hashes, each given once, as they were written."""
+    def rows_of(
+        self, shard: Int64, hashes: UInt64, among: tuple[Int64, Int64] | None = None
+    ) -> pa.Table | None:
+        """All rows with one of some hashes, each given once, as they were written.
+
+        among: per hash the first and the last identity of the rows that are wanted.
+        """
         found: list[pa.Table] = []
         for number in np.unique(shard).tolist():
-            wanted = hashes[shard == number]
+            mine = shard == number
+            wanted = hashes[mine]
             for segment in self.stored.get(str(number), []):
                 rows = self._rows(segment)
                 stored = numbers(rows, "hash")
                 low, high = (np.searchsorted(stored, wanted, side) for side in ("left", "right"))
+                if among is not None:
+                    names = numbers(rows, "same")
+                    low = first_in(names, low, high, among[0][mine], np.less)
+                    high = first_in(names, low, high, among[1][mine], np.less_equal)
                 at, _ = ranges(low, high)
                 if len(at):
                     found.append(rows.take(pa.array(at)))
@@ -55,8 +63,8 @@ class Trace:
                 low, high = (
                     np.searchsorted(stored, hashes[mine], side) for side in ("left", "right")
                 )
-                begin = _first(names, low, high, same[mine], np.less)
-                end = _first(names, begin, high, same[mine], np.less_equal)
+                begin = first_in(names, low, high, same[mine], np.less)
+                end = first_in(names, begin, high, same[mine], np.less_equal)
                 at, owner = ranges(begin, end)
                 if len(at):
                     weight = numbers(rows.select(["weight"]).take(pa.array(at)), "weight")
@@ -75,7 +83,7 @@ class Trace:
         """The rows of one segment; opened once, however many keys are looked up."""
         known = (segment.file, segment.index)
         if known not in self._opened:
-            (self._opened[known],) = read_segments(self.root, [segment], self.files)
+            (self._opened[known],) = read_segments(self.root, [segment], self.files, "expires")
         return self._opened[known]
 
 
@@ -83,16 +91,3 @@ def in_order(rows: pa.Table) -> pa.Table:
     """Rows as a segment has them."""
     order = np.lexsort((numbers(rows, "same"), numbers(rows, "hash")))
     return rows.take(pa.array(order))
-
-
-def _first(
-    names: Int64, low: Int64, high: Int64, wanted: Int64, before: Callable[[Int64, Int64], Int64]
-) -> Int64:
-    """Per range of sorted names the first that does not come before the one wanted."""
-    low, high = low.copy(), high.copy()
-    while bool((open_ := low < high).any()):
-        middle = (low + high) // 2
-        lower = before(names[np.minimum(middle, len(names) - 1)], wanted).astype(np.bool_)
-        low = np.where(open_ & lower, middle + 1, low)
-        high = np.where(open_ & ~lower, middle, high)
-    return low

@@ -111,12 +111,34 @@ def test_stateless_steps(load: Any, topics: Any) -> None:
         how = "left"
         suffix = "_there"
 
+        [step.near]
+        from = "once"
+        join = "named"
+        on = "name"
+        between = ["-5m", "10m"]
+
+        [step.then]
+        from = "once"
+        join = "named"
+        on = ["name"]
+        how = "asof"
+        within = "1h"
+
+        [step.common]
+        from = "near"
+        intersect = "then"
+        all = true
+
+        [step.different]
+        from = "near"
+        difference = "common"
+
         [sink.single]
         from = ["once"]
         kind = "console"
 
         [sink.rows]
-        from = ["known"]
+        from = ["known", "different"]
         kind = "console"
 
         [sink.files]
@@ -156,8 +178,12 @@ def test_stateless_steps(load: Any, topics: Any) -> None:
     once = named.distinct("name").named("once")
     table = named.changes(key="name").named("table")
     known = once.join(table, on="name", how="left", suffix="_there").named("known")
+    near = once.join(named, on="name", between=("-5m", "10m")).named("near")
+    then = once.join(named, on="name", how="asof", within="1h").named("then")
+    common = near.intersect(then, all=True).named("common")
+    different = near.difference(common).named("different")
     once.sink(ms.Console(), name="single")
-    known.sink(ms.Console(), name="rows")
+    known.union(different).named("rows.union").sink(ms.Console(), name="rows")
     same.sink(ms.Jsonl("out"), name="files")
     long.union(loud).named("all.union").sink(ms.Call(topics.hand_over), name="all")
     assert_same(found, flow)

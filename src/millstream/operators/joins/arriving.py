@@ -26,6 +26,8 @@ class Side:
     changes: bool = False  # rows may be taken back
     holds: bool = True  # their columns are needed; else only that they are there
     unmatched: bool = False  # rows without a key are given, with null on the other side
+    timed: bool = False  # rows of a key are found by their time
+    placed: bool = False  # which of two rows of the same time is the later one counts
 
 
 @dataclass
@@ -35,11 +37,14 @@ class Arriving:
     layout: Layout
     sides: tuple[Side, Side]
     host: Host
+    waits: bool = False  # what the watermark has passed is too late
     tables: tuple[list[pa.Table], list[pa.Table]] = field(default_factory=lambda: ([], []))
 
     def take(self, step: Node, before: Node, chunk: Chunk) -> None:
         """Set late records aside; the others go to their side, or both if one stream is both."""
         late = chunk.late() if chunk.weight is None else np.zeros(len(chunk), np.bool_)
+        if self.waits:
+            late |= chunk.ts < self.host.batch.orders[step.name]
         counts = self.host.ledger(step.name)
         counts["offered"] += len(chunk)
         counts["late"] += int(late.sum())
@@ -75,13 +80,15 @@ class Arriving:
             "expires": pa.array(np.full(len(chunk), NEVER)),
             "hash": pa.array(hashes),
             "check": pa.array(checks),
-            "same": pa.array(_same(chunk, who, revision) if side.changes else who),
+            "same": pa.array(_same(side, chunk, who, revision)),
             "weight": pa.array(chunk.weights()),
             "ts": pa.array(chunk.ts),
             "who": pa.array(who),
             "revision": pa.array(revision),
             "null": pa.array(null),
         }
+        if side.placed:
+            marks |= {"src": pa.array(src), "pos": pa.array(chunk.pos)}
         rows = {}
         if side.holds:
             rows = {f"{ROW}{name}": chunk.column(name) for name in chunk.table.column_names}
@@ -98,8 +105,13 @@ class Arriving:
                 yield name, concat(tables)
 
 
-def _same(chunk: Chunk, who: Int64, revision: Int64) -> Int64:
-    """What only a row and those that take it back have in common: its place and its content."""
+def _same(side: Side, chunk: Chunk, who: Int64, revision: Int64) -> Int64:
+    """What only a row and those that take it back have in common: its place and its content.
+
+    Where nothing is taken back it is the order in which rows of a key are stored.
+    """
+    if not side.changes:
+        return chunk.ts if side.timed else who
     return blended(who, revision, content_hash(chunk.table))
 
 

@@ -12,23 +12,20 @@ comes or the last one goes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from millstream.operators.joins.arriving import SIDES, Arriving, Side
 from millstream.operators.joins.counting import Counted
+from millstream.operators.joins.giving import Giving
 from millstream.operators.joins.layout import Layout
-from millstream.operators.protocol import Done, Host, Known, Share
-from millstream.operators.stores import Table
+from millstream.operators.protocol import Host, Share
+from millstream.operators.stores import Queue, Table
 from millstream.operators.traces import Traced
-from millstream.ops.chunks import Chunk, Int64, concat, decode_block
-from millstream.ops.joins import keys_of, numbers, pairs, repeated, settled
-from millstream.ops.keys import blended
-from millstream.state.manifests import Manifest
-
-_PIECE = 200_000  # joined rows that are made at once
+from millstream.operators.waiting import Waiting
+from millstream.ops.chunks import concat, decode_block
+from millstream.ops.joins import keys_of, numbers, pairs, settled
 
 # Per way to join: whether pairs are given, and which sides give rows by themselves.
 PAIRS = ("inner", "left", "right", "full")
@@ -36,8 +33,12 @@ ALONE = {"left": (0,), "right": (1,), "full": (0, 1), "semi": (0,), "anti": (0,)
 
 
 @dataclass(frozen=True)
-class Matching:
-    """A join of two streams, of records or of changes."""
+class Matching(Waiting):
+    """A join of two streams, of records or of changes.
+
+    Right records of a semi-join wait for the watermark: the first of them gives left rows their
+    time, and which one that is must not depend on batches.
+    """
 
     name: str
     how: str
@@ -54,36 +55,46 @@ class Matching:
 
     def inlet(self, host: Host) -> Arriving:
         """Rows of both sides by the hash of their key."""
-        return Arriving(self.layout, self.sides, host)
+        return Arriving(self.layout, self.sides, host, self.waits)
+
+    @property
+    def waits(self) -> bool:
+        """Whether right rows wait for the watermark."""
+        return self.how == "semi" and not self.changes
 
     def run(self, share: Share) -> None:
         """Let new rows meet stored ones; then store them."""
-        new = [self._new(share, number) for number in (0, 1)]
-        if new == [None, None]:
-            return
-        work = Work(self, share.host, new)
-        work.run()
+        new = [rows_for(share, name) for name in SIDES]
+        for number, side in enumerate(self.sides):
+            rows = new[number]
+            if rows is not None and side.changes:
+                new[number] = settled(rows)
+        if self.waits:
+            new[1] = self._due(share, new[1])
+        if any(rows is not None for rows in new):
+            Work(self, share.host, new).run()
 
-    def _new(self, share: Share, number: int) -> pa.Table | None:
-        blocks = [decode_block(block) for block in share.rows.get(SIDES[number], [])]
-        rows = concat(blocks) if blocks else None
-        if rows is not None and self.sides[number].changes:
-            rows = settled(rows)
-        return rows
+    def _due(self, share: Share, new: pa.Table | None) -> pa.Table | None:
+        """The right rows that the watermark has passed."""
+        closed, watermark = self.times(share)
+        host = share.host
+        queue = Queue(self.name, "waiting", timed(new, 0), host.batch, host.control)
+        due = queue.due(closed, watermark)
+        self.tell(share, watermark, queue.store(watermark))
+        return None if due is None else due.drop_columns(["time"])
 
-    def order(self, known: Known) -> None:
-        """All it needs is stored."""
 
-    def holds(self, known: Known) -> dict[str, int]:
-        """It takes all that came."""
-        return {}
+def rows_for(share: Share, table: str) -> pa.Table | None:
+    """The rows of a table that came for the shards of a task."""
+    blocks = [decode_block(block) for block in share.rows.get(table, [])]
+    return concat(blocks) if blocks else None
 
-    def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
-        """Time alone changes nothing."""
-        return False
 
-    def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
-        """Nothing to remember beside what is stored."""
+def timed(rows: pa.Table | None, after: int) -> pa.Table | None:
+    """Rows that wait until so long after their time."""
+    if rows is None:
+        return None
+    return rows.append_column("time", pa.array(numbers(rows, "ts") + after))
 
 
 class Work:
@@ -96,6 +107,7 @@ class Work:
             Traced(join.name, name, batch, control, settles=side.changes)
             for name, side in zip(SIDES, join.sides, strict=True)
         ]
+        self.giving = Giving(host, join.name, join.number, join.layout, join.changes)
         self.apart: list[pa.Table | None] = [None, None]  # rows without a key
         self.new: list[pa.Table | None] = [None, None]
         for number, rows in enumerate(new):
@@ -146,21 +158,7 @@ class Work:
     def _pairs(self, left: pa.Table | None, right: pa.Table | None) -> None:
         if left is None or right is None or not len(left) or not len(right):
             return
-        i, j = pairs(keys_of(left), keys_of(right))
-        for start in range(0, len(i), _PIECE):
-            some = slice(start, start + _PIECE)
-            self._give(left.take(pa.array(i[some])), right.take(pa.array(j[some])))
-
-    def _give(self, left: pa.Table, right: pa.Table) -> None:
-        weight, other = numbers(left, "weight"), numbers(right, "weight")
-        weight = np.where((weight < 0) | (other < 0), -1, 1) * np.abs(weight * other)
-        again = repeated(weight)
-        if again is not None:
-            left, right, weight = left.take(again), right.take(again), weight[again]
-        ts = np.maximum(numbers(left, "ts"), numbers(right, "ts"))
-        who = blended(numbers(left, "who"), numbers(right, "who"))
-        revision = blended(numbers(left, "revision"), numbers(right, "revision"))
-        self._push(self.join.layout.joined(left, right), ts, who, weight, revision)
+        self.giving.pairs(left, right, *pairs(keys_of(left), keys_of(right)))
 
     # -- rows by themselves -----------------------------------------------------------------------
 
@@ -169,7 +167,7 @@ class Work:
         join, batch = self.join, self.host.batch
         for number in ALONE[join.how]:
             if join.how != "semi":
-                self._by_themselves(number, self.apart[number], 1, None, None)
+                self.giving.alone(number, self.apart[number])
         counts = Table(join.name, "keys", batch, self.host.control)
         keys = Counted.of(self.new, counts)
         if keys is None:
@@ -197,9 +195,8 @@ class Work:
                     some = np.flatnonzero(chosen[of])
                     mine, of = rows.take(pa.array(some)), of[some]
                     known = keys.before(number) if sign < 0 else since
-                    self._by_themselves(
-                        number, mine, sign, known[of], None if first is None else first[of]
-                    )
+                    let = None if first is None else first[of]
+                    self.giving.alone(number, mine, sign, known[of], let)
         counts.put_hashed(keys.stored())
         counts.store()
 
@@ -210,43 +207,3 @@ class Work:
             return None
         whole = concat(tables)
         return settled(whole) if self.join.sides[number].changes else whole
-
-    def _by_themselves(
-        self,
-        number: int,
-        rows: pa.Table | None,
-        sign: int,
-        since: Int64 | None,
-        first: Int64 | None,
-    ) -> None:
-        """Give rows of one side, or take them back.
-
-        `since`: the batch in which those of their key began to be given: they may come and go more
-        than once, and each time is one of its own. `first`: the time of what let them through.
-        """
-        if rows is None or not len(rows):
-            return
-        weight = numbers(rows, "weight") * sign
-        since = np.zeros(len(rows), np.int64) if since is None else since
-        again = repeated(weight)
-        if again is not None:
-            rows, weight, since = rows.take(again), weight[again], since[again]
-            first = None if first is None else first[again]
-        ts = numbers(rows, "ts")
-        ts = ts if first is None else np.maximum(ts, first)
-        who = blended(numbers(rows, "who"), np.full(len(rows), number + 1, np.int64))
-        revision = blended(numbers(rows, "revision"), since)
-        both = (rows, None) if number == 0 else (None, rows)
-        self._push(self.join.layout.joined(*both), ts, who, weight, revision)
-
-    def _push(self, table: pa.Table, ts: Int64, who: Int64, weight: Int64, revision: Int64) -> None:
-        host, join = self.host, self.join
-        marks: dict[str, Any] = {}
-        if join.changes:
-            change = np.full(len(table), host.batch.number, np.int64)
-            marks = {"weight": weight, "revision": revision, "change": change}
-        chunk = Chunk(table, ts, who, join.number, **marks)
-        added = int((weight > 0).sum())
-        host.ledger(join.name)["results"] += added
-        host.control.results += added
-        host.push(join.name, chunk)

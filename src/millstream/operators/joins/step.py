@@ -7,13 +7,18 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from millstream.durations import text
+from millstream.errors import ConfigError
 from millstream.graph.changing import gives_changes
 from millstream.operators.joins.arriving import Side
+from millstream.operators.joins.asof import AsOf
 from millstream.operators.joins.layout import lay_out
 from millstream.operators.joins.matching import ALONE, Matching
+from millstream.operators.joins.near import Near
 from millstream.operators.protocol import Input, KeyedStep, Operator, Row
+from millstream.ops.progress import BEGIN, END
 
-HOW = ("inner", "left", "right", "full", "semi", "anti")
+HOW = ("inner", "left", "right", "full", "semi", "anti", "asof")
 _ONE_SIDE = ("semi", "anti")
 
 
@@ -26,6 +31,7 @@ class Join(KeyedStep):
     right_keys: tuple[str, ...]
     how: str = "inner"
     suffix: str = "_right"
+    between: tuple[int, int] | None = None  # how far right rows lie after left ones, microseconds
 
     def keys_of(self, number: int) -> tuple[str, ...]:
         """Each side has its own."""
@@ -39,18 +45,32 @@ class Join(KeyedStep):
     @property
     def gives_changes(self) -> bool:
         """Whether a match that comes later takes back a row."""
-        return self.how in ("left", "right", "full", "anti")
+        return self.between is None and self.how in ("left", "right", "full", "anti")
+
+    def output_watermark(self, at: int) -> int | None:
+        """Rows that match nothing in an interval leave when it is over, with their own time."""
+        alone = ALONE.get(self.how, ())
+        if self.between is None or not alone or not BEGIN < at < END:
+            return None
+        ends = (self.between[1], -self.between[0])
+        return at - max(0, *(ends[number] for number in alone))
 
     def operator_over(self, number: int, inputs: tuple[Input, ...]) -> Operator:
         """Lets rows of both sides meet."""
         layout = lay_out(self.name, self.how, self.pairs, self.suffix, inputs)
-        alone = () if self.how == "semi" else ALONE.get(self.how, ())
-        sides = tuple(
-            Side(one.changes, at == 0 or self.how not in _ONE_SIDE, at in alone)
+        alone = {"semi": (), "asof": (0,)}.get(self.how, ALONE.get(self.how, ()))
+        timed, placed = self.between is not None, self.how == "asof"
+        left, right = (
+            Side(one.changes, at == 0 or self.how not in _ONE_SIDE, at in alone, timed, placed)
             for at, one in enumerate(inputs)
         )
+        if self.how == "asof":
+            within = None if self.between is None else -self.between[0]
+            return AsOf(self.name, number, layout, (left, right), within)
+        if self.between is not None:
+            return Near(self.name, self.how, number, layout, (left, right), *self.between)
         changes = self.gives_changes or any(one.changes for one in inputs)
-        return Matching(self.name, self.how, number, layout, (sides[0], sides[1]), changes)
+        return Matching(self.name, self.how, number, layout, (left, right), changes)
 
     def resolve(
         self, inputs: tuple[Input, ...]
@@ -59,6 +79,13 @@ class Join(KeyedStep):
 
         A right column of a name that the left side has gets the suffix.
         """
+        for one in inputs:
+            if one.changes and (self.between is not None or self.how == "asof"):
+                what = 'how="asof"' if self.how == "asof" else "within= or between="
+                raise ConfigError(
+                    f"{self.name}: {what} is for records, and {one.name!r} is changes, which have "
+                    "no time of their own; leave it out"
+                )
         layout = lay_out(self.name, self.how, self.pairs, self.suffix, inputs)
         left, right = layout.known
         if left is None or (right is None and not layout.one_side):
@@ -86,8 +113,15 @@ class Join(KeyedStep):
     def words(self) -> str:
         """For the plan."""
         ways = [one if one == other else f"{one} = {other}" for one, other in self.pairs]
-        kind = "join" if self.how == "inner" else f"{self.how} join"
-        return f"{kind} on {', '.join(ways) or 'nothing: every pair'}"
+        kind = {"inner": "join", "asof": "as-of join"}.get(self.how, f"{self.how} join")
+        told = f"{kind} on {', '.join(ways) or 'nothing: every pair'}"
+        if self.how == "asof":
+            old = "" if self.between is None else f", at most {text(-self.between[0])} before it"
+            return f"{told}, the latest not after each{old}"
+        if self.between is None:
+            return told
+        low, high = ("-" * (at < 0) + text(abs(at)) for at in self.between)
+        return f"{told}, from {low} to {high} after it"
 
     def answers_over(self, inputs: list[list[tuple[int, Row]]]) -> list[tuple[int, Row]]:
         """Every pair is looked at."""
@@ -95,11 +129,20 @@ class Join(KeyedStep):
         out: list[tuple[int, Row]] = []
         met: set[int] = set()
         for ts, row in left:
-            matches = [at for at, (_, other) in enumerate(right) if self._match(row, other)]
+            matches = [
+                at
+                for at, (when, other) in enumerate(right)
+                if self._match(row, other) and self._near(when - ts)
+            ]
+            if self.how == "asof":
+                other = right[matches[-1]][1] if matches else None
+                out.append((ts, self._both(row, other, _names(right))))
+                continue
             met.update(matches)
             if self.how in _ONE_SIDE:
                 if bool(matches) == (self.how == "semi"):
                     first = min((right[at][0] for at in matches), default=ts)
+                    first = first if self.between is None else ts
                     out.append((max(ts, first), row))
                 continue
             out += [(max(ts, right[at][0]), self._both(row, right[at][1])) for at in matches]
@@ -109,6 +152,12 @@ class Join(KeyedStep):
             alone = [one for at, one in enumerate(right) if at not in met]
             out += [(ts, self._both(None, row, _names(left))) for ts, row in alone]
         return out
+
+    def _near(self, after: int) -> bool:
+        """Whether a right row may lie so long after a left one."""
+        if self.between is None:
+            return self.how != "asof" or after <= 0
+        return self.between[0] <= after <= self.between[1]
 
     def _match(self, left: Row, right: Row) -> bool:
         return all(
@@ -135,6 +184,7 @@ class Join(KeyedStep):
             "right_keys": list(self.right_keys),
             "how": self.how,
             "inputs": inputs,
+            **({} if self.between is None else {"between": list(self.between)}),
         }
 
 

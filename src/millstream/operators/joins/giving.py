@@ -1,0 +1,84 @@
+"""What a join gives: pairs of rows, and rows by themselves, as one chunk of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.operators.joins.layout import Layout
+from millstream.operators.protocol import Host
+from millstream.ops.chunks import Chunk, Int64
+from millstream.ops.joins import numbers, repeated
+from millstream.ops.keys import blended
+
+_PIECE = 200_000  # joined rows that are made at once
+
+
+@dataclass(frozen=True)
+class Giving:
+    """Makes joined rows and pushes them to the steps after the join."""
+
+    host: Host
+    step: str
+    number: int
+    layout: Layout
+    changes: bool  # what is given may be taken back
+
+    def pairs(self, left: pa.Table, right: pa.Table, i: Int64, j: Int64) -> None:
+        """Rows that meet, by their places; a pair goes if one of its rows does."""
+        for start in range(0, len(i), _PIECE):
+            some = slice(start, start + _PIECE)
+            self._pairs(left.take(pa.array(i[some])), right.take(pa.array(j[some])))
+
+    def _pairs(self, left: pa.Table, right: pa.Table) -> None:
+        weight, other = numbers(left, "weight"), numbers(right, "weight")
+        weight = np.where((weight < 0) | (other < 0), -1, 1) * np.abs(weight * other)
+        again = repeated(weight)
+        if again is not None:
+            left, right, weight = left.take(again), right.take(again), weight[again]
+        ts = np.maximum(numbers(left, "ts"), numbers(right, "ts"))
+        who = blended(numbers(left, "who"), numbers(right, "who"))
+        revision = blended(numbers(left, "revision"), numbers(right, "revision"))
+        self.push(self.layout.joined(left, right), ts, who, weight, revision)
+
+    def alone(
+        self,
+        number: int,
+        rows: pa.Table | None,
+        sign: int = 1,
+        since: Int64 | None = None,
+        first: Int64 | None = None,
+    ) -> None:
+        """Give rows of one side by themselves, or take them back.
+
+        `since`: the batch in which those of their key began to be given: they may come and go more
+        than once, and each time is one of its own. `first`: the time of what let them through.
+        """
+        if rows is None or not len(rows):
+            return
+        weight = numbers(rows, "weight") * sign
+        since = np.zeros(len(rows), np.int64) if since is None else since
+        again = repeated(weight)
+        if again is not None:
+            rows, weight, since = rows.take(again), weight[again], since[again]
+            first = None if first is None else first[again]
+        ts = numbers(rows, "ts")
+        ts = ts if first is None else np.maximum(ts, first)
+        who = blended(numbers(rows, "who"), np.full(len(rows), number + 1, np.int64))
+        revision = blended(numbers(rows, "revision"), since)
+        both = (rows, None) if number == 0 else (None, rows)
+        self.push(self.layout.joined(*both), ts, who, weight, revision)
+
+    def push(self, table: pa.Table, ts: Int64, who: Int64, weight: Int64, revision: Int64) -> None:
+        """Give rows to the steps after the join, and count them."""
+        marks: dict[str, Any] = {}
+        if self.changes:
+            change = np.full(len(table), self.host.batch.number, np.int64)
+            marks = {"weight": weight, "revision": revision, "change": change}
+        added = int((weight > 0).sum())
+        self.host.ledger(self.step)["results"] += added
+        self.host.control.results += added
+        self.host.push(self.step, Chunk(table, ts, who, self.number, **marks))
