@@ -32,6 +32,7 @@ NAMES = (
     "mapreduce",
     "scale",
     "large",
+    "changes",
 )
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
