@@ -16,6 +16,7 @@ from millstream.api.sources import Files
 from millstream.errors import RunError
 from millstream.io import prints
 from millstream.run.files import FilesTracker
+from millstream.run.listing import by_age
 from millstream.run.recognising import Recogniser
 from millstream.run.sources import resolve_format
 from millstream.state.manifests import SourceState
@@ -455,3 +456,10 @@ def test_renamed_while_it_is_compared(
     monkeypatch.undo()
     assert moved
     assert drain(kept) == list(range(10))
+
+
+def test_files_of_one_log_are_in_the_order_of_their_age() -> None:
+    oldest_first = ["a.log.10.gz", "a.log.2", "a.log.1", "a.log"]
+    by_date = ["b.log-20260101", "b.log-20260102", "b.log"]
+    mixed = sorted([*oldest_first, *by_date])
+    assert sorted(mixed, key=by_age) == [*oldest_first, *by_date]

@@ -25,7 +25,7 @@ from millstream.io.readers import Split, available_end, is_gzip, last_line_end, 
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.progress import BEGIN, END, Horizon
 from millstream.run.lengths import Lengths
-from millstream.run.listing import Inode, Seen, list_files, look
+from millstream.run.listing import Inode, Seen, by_age, list_files, look
 from millstream.run.merging import share
 from millstream.run.quiet import Quiet, Stamp, how_far
 from millstream.run.recognising import Recogniser
@@ -199,14 +199,22 @@ class FilesTracker:
             self._known.see(file, seen, end)
         if end >= file.offset:
             file.end, file.size, file.stamp = end, seen.size, seen.stamp
+        elif file.sealed:
+            raise RunError(
+                f"{file.path} has {end} {self._unit}s, and {file.offset} of them were read: it was "
+                "replaced, or the checkpoint was. Put it back, or start with a new checkpoint"
+            )
         if file.number is None and self._sightings is not None:
             self._sightings.note(file)
+
+    @property
+    def _unit(self) -> str:
+        return "row" if self.fmt.kind == "parquet" else "byte"
 
     def _give_up(self, file: Known) -> None:
         """A file is nowhere to be found."""
         if file.offset < file.end or not self.spec.follow:
-            unit = "row" if self.fmt.kind == "parquet" else "byte"
-            known = f"read to {unit} {file.offset}, had more"
+            known = f"read to {self._unit} {file.offset}, had more"
             if file.number is None:
                 known = "seen, nothing of it was read yet"
             raise RunError(
@@ -244,10 +252,11 @@ class FilesTracker:
             file.end = seen.size
         return file
 
-    def _turn(self, file: Known) -> tuple[int, str]:
+    def _turn(self, file: Known) -> tuple[int, tuple[Any, ...]]:
+        name = by_age(file.path) if self.spec.follow else (file.path,)
         if self._timed:
-            return (END if file.first is None else file.first), file.path
-        return (file.stamp or (0, 0))[1], file.path  # followed: as they were written
+            return (END if file.first is None else file.first), name
+        return (file.stamp or (0, 0))[1], name  # followed: as they were written
 
     # -- reading --------------------------------------------------------------------------------
 

@@ -42,6 +42,16 @@ class Seen(NamedTuple):
         return self.size, self.changed
 
 
+def by_age(path: str) -> tuple[str, bool, int, str]:
+    """The order of the files of one log, as it is rotated: app.log.2, app.log.1, app.log."""
+    match = _ROTATED.search(path)
+    rotated = match[0] if match else ""
+    numbers = re.findall(r"\d+", rotated)
+    counted = len(numbers) == 1 and len(numbers[0]) < 4  # else it is a date
+    age = -int(numbers[0]) if counted else 0
+    return path.removesuffix(rotated), not numbers, age, path
+
+
 def list_files(spec: Files) -> list[str]:
     """The files of a source by name; a bounded source must have some."""
     where = str(spec.path)

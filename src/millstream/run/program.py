@@ -336,7 +336,7 @@ def _moved(was: str, now: str) -> str:
 
 def _input(family: str, operator: dict[str, Any]) -> str:
     """The step an operator reads: panes are named after it and the key."""
-    keys = " ".join(operator["keys"])
+    keys = " ".join(map(str, operator["keys"]))
     return family.partition(f" by {keys}" if keys else " for ")[0]
 
 
