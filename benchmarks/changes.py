@@ -44,7 +44,8 @@ def run(quick: bool = False) -> dict[str, Any]:
     steady = {name: sides[name]["steady"] for name in ("few", "many")}
     peers = {name: sides[name]["again"] for name in ("spark", "duckdb")}
     print(f"answers agree: {agree}")
-    print(f"1,000 changes: {steady['few']:.3f} s over {few:,}, {steady['many']:.3f} s over {many:,}")
+    for name, orders in (("few", few), ("many", many)):
+        print(f"1,000 changes over {orders:,}: {steady[name]:.3f} s")
     print(f"anew over {many:,}: Spark SQL {peers['spark']:.2f} s, DuckDB {peers['duckdb']:.2f} s")
     growth = round(steady["many"] / steady["few"], 2)
     faster = round(peers["spark"] / steady["many"], 1)
