@@ -10,97 +10,30 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.api.early import ESTIMATE, Looks, Snapshot, Unseen
-from millstream.api.sources import Files
-from millstream.errors import ConfigError, RunError
-from millstream.graph import nodes
+from millstream.errors import RunError
 from millstream.operators.early.logs import Log
-from millstream.operators.early.sampling import Sampled
-from millstream.operators.windows.family import Windows
 from millstream.ops.estimating.answers import Answers, estimated
 from millstream.ops.estimating.estimates import Confidence, Estimates
 from millstream.ops.estimating.intervals import PROMISES
+from millstream.ops.estimating.places import places
 from millstream.ops.estimating.unseen import unseen
-from millstream.plan.stages import Plan
+from millstream.ops.keys import factorize, key_arrays
 from millstream.run.blocks import BlocksTracker
 from millstream.run.engine import Engine
+from millstream.run.looked import Looked, Top
 from millstream.run.sources import make_tracker
 from millstream.serve.answers import publish_snapshot
 from millstream.state.manifests import SourceState
 from millstream.state.storage import open_storage
-
-
-@dataclass(frozen=True)
-class Looked:
-    """The window that is looked at, and the plan that has its blocks reported."""
-
-    plan: Plan
-    step: str
-    windows: Sampled
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Its key columns."""
-        return self.windows.family.keys
-
-
-def looked_at(plan: Plan, step: str | None) -> Looked:
-    """Find the window that is to be looked at; refuses flows whose input has an order."""
-    _check_source(plan)
-    first = [one for one in plan.operators.values() if plan.level_of(one) == 1]
-    for one in first:
-        if not isinstance(one, Windows) or not one.family.span.whole:
-            raise ConfigError(
-                f"snapshots(): {one.steps[0]!r} works on its input in the order of time, and "
-                "blocks are read in random order; only aggregates over the whole input, like "
-                ".key_by(...).agg(...), have early answers"
-            )
-    steps = [name for one in first for name in one.steps]
-    if not steps:
-        raise ConfigError(
-            "snapshots(): this flow aggregates nothing; add .key_by(...).agg(...), or use run()"
-        )
-    if step is None and len(steps) > 1:
-        raise ConfigError(
-            f"snapshots(): the flow has several aggregates ({', '.join(steps)}); say which with "
-            "step="
-        )
-    step = steps[0] if step is None else step
-    windows = plan.operator_of(step) if step in steps else None
-    if not isinstance(windows, Windows):
-        raise ConfigError(f"snapshots(step={step!r}): there are {', '.join(steps)}")
-    sampled = Sampled(windows.family, windows.numbers)
-    operators = {**plan.operators, windows.name: sampled}
-    return Looked(replace(plan, operators=operators), step, sampled)
-
-
-def _check_source(plan: Plan) -> None:
-    sources = plan.sources()
-    spec = sources[0].spec
-    if len(sources) > 1 or not isinstance(spec, Files) or spec.follow:
-        found = ", ".join(f"{node.name} ({type(node.spec).__name__})" for node in sources)
-        raise ConfigError(
-            f"snapshots(): needs one source of stored files, ms.Files(...) without follow; the "
-            f"flow has {found}"
-        )
-    if spec.lateness_micros() is not None or spec.participant is not None:
-        raise ConfigError(
-            f"snapshots(): source {sources[0].name!r} has lateness= or participant=, which go by "
-            "the order of records, and blocks are read in random order; leave them out"
-        )
-    for node in plan.nodes:
-        if isinstance(node, nodes.Process | nodes.Published | nodes.Update):
-            raise ConfigError(
-                f"snapshots(): {node.name!r} publishes or updates in the order of time, and blocks "
-                "are read in random order; use run()"
-            )
 
 
 class Looker:
@@ -117,6 +50,7 @@ class Looker:
         self.ended_by: str | None = None
         self._place = None if looks.publish is None else open_storage(looks.publish)
         self._log = Log(engine.checkpoint.store, looked.windows.name)
+        self._results = Log(engine.checkpoint.store, looked.answers.name)
         self._answers: Answers | None = None
         self._read = self._batch = 0  # blocks and batches taken in so far
         self._started = time.monotonic()
@@ -220,12 +154,15 @@ class Looker:
             one = found.get(measure.name)
             for end, values in zip(ESTIMATE, _columns(one, answers.groups), strict=True):
                 columns[measure.name + end] = values
+        table = pa.table(columns)
+        if self.looked.top is not None and found:
+            table = self._top(self.looked.top, answers, table)
         population, read = self._tracker.population, self._read
         left = population.sizes[read:] / population.sizes.sum()
         held = unseen(len(population.blocks), read, left, 1 - self.looks.confidence)
         return Snapshot(
             progress,
-            pa.table(columns),
+            table,
             exact=False,
             confidence=self.looks.confidence,
             promise=PROMISES[self.looks.interval],
@@ -235,36 +172,76 @@ class Looker:
             notes=tuple(notes),
         )
 
+    def _top(self, top: Top, answers: Answers, table: pa.Table) -> pa.Table:
+        """The ranking as far as it is known, with the places that can no longer change."""
+        looks, groups = self.looks, max(1, answers.groups)
+        sure = Confidence(1 - (1 - looks.confidence) / (groups + 1), looks.interval, self._batch)
+        bounds = answers.estimates_of(top.by, sure)
+        beyond = answers.unseen_total(top.by, sure)
+        owner, _ = factorize(key_arrays(table, top.keys)) if top.keys else (None, None)
+        owner = np.zeros(len(table), np.int64) if owner is None else owner
+        ties = np.argsort(np.asarray(pc.rank(table.column(top.column), tiebreaker="first")))
+        value, lower, upper = (one[ties] for one in (bounds.value, bounds.lower, bounds.upper))
+        found = places(owner[ties], value, lower, upper, beyond, top.k)
+        table = table.take(pa.array(ties[found.rows]))
+        kept = [*top.keys, top.column, *(top.by + end for end in ESTIMATE)]
+        return (
+            table.select(kept)
+            .add_column(len(top.keys), "place", pa.array(found.place))
+            .append_column("settled", pa.array(found.settled))
+        )
+
     def _exact(self) -> Snapshot:
         """The answer of the whole input, as it left the window."""
         batch = self.engine.manifest.batch
-        while batch >= 0 and not self._log.has(batch, "exact"):
+        while batch >= 0 and not self._results.has(batch, "exact"):
             batch -= 1
         if batch < 0:
             raise RunError(
                 "snapshots(): this checkpoint is complete, and its last batches ran without "
                 "snapshots; its answer is in the sinks of the flow"
             )
-        table = self._log.read(batch, "exact")
-        job = self.looked.windows.family.jobs[0]
+        table = self._results.read(batch, "exact")
+        job, top = self.looked.answers.family.jobs[0], self.looked.top
         measures = [m.name for m in job.measures]
         if table is None:
-            table = pa.table({name: pa.nulls(0) for name in (*self.looked.keys, *measures)})
-        columns: dict[str, Any] = {name: table.column(name) for name in self.looked.keys}
-        if not measures:
-            columns = {name: table.column(name) for name in table.column_names}
-        for name in measures:
-            columns |= {name + end: table.column(name) for end in ESTIMATE}
+            table = pa.table({name: pa.nulls(0) for name in (*job.keys, *measures)})
         self.ended_by = "all was read"
         return Snapshot(
             1.0,
-            pa.table(columns),
+            _with_bounds(table, measures) if top is None else _as_places(top, table),
             exact=True,
             confidence=1.0,
             promise="exact",
             ended_by=self.ended_by,
             elapsed=time.monotonic() - self._started,
         )
+
+
+def _with_bounds(table: pa.Table, measures: list[str]) -> pa.Table:
+    """Exact values are their own bounds."""
+    columns: dict[str, Any] = {}
+    for name in table.column_names:
+        columns |= {
+            name + end: table.column(name) for end in ESTIMATE if name in measures or not end
+        }
+    return pa.table(columns)
+
+
+def _as_places(top: Top, table: pa.Table) -> pa.Table:
+    """An exact ranking, one row for each place."""
+    rows = [
+        {
+            **{name: row[name] for name in top.keys},
+            "place": place,
+            top.column: one["value"],
+            **{top.by + end: one["total"] for end in ESTIMATE},
+            "settled": True,
+        }
+        for row in table.to_pylist()
+        for place, one in enumerate(row[top.name], 1)
+    ]
+    return pa.Table.from_pylist(rows)
 
 
 def _errors(found: Estimates) -> Any:

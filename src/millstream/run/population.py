@@ -27,7 +27,7 @@ from millstream.state.storage import Storage
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 BLOCKS = 1_000  # about so many; fewer say less, more cost more
-_LEAST_BYTES = 16 * 1024
+_LEAST_BYTES = 8 * 1024
 _MOST_BYTES = 8 * 1024 * 1024
 _LEAST_ROWS = 200
 

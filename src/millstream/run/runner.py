@@ -20,8 +20,9 @@ from millstream.io.mirrors import require_redis
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
 from millstream.run.cores import wait_for_cores
-from millstream.run.early import Looker, looked_at, trackers_of
+from millstream.run.early import Looker, trackers_of
 from millstream.run.engine import Engine
+from millstream.run.looked import looked_at
 from millstream.run.program import check_owners, check_program, known_panes
 from millstream.run.replacing import Replacement, replace_program
 from millstream.run.session import (

@@ -10,9 +10,10 @@ from typing import Any
 from millstream.api.early import Bounds, Snapshot, looks
 from millstream.api.flow import Flow
 from millstream.durations import Duration
-from millstream.run.early import Looker, looked_at, trackers_of
+from millstream.run.early import Looker, trackers_of
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
+from millstream.run.looked import looked_at
 from millstream.run.runner import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint

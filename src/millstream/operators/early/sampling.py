@@ -18,7 +18,7 @@ from millstream.operators.early.logs import Log
 from millstream.operators.protocol import Done, Host, Known
 from millstream.operators.windows.family import Panes, Windows
 from millstream.ops.chunks import Chunk, concat, encode_block
-from millstream.ops.estimating.answers import reported_columns
+from millstream.ops.estimating.answers import estimated, reported_columns
 from millstream.ops.estimating.values import counts_values, quantile_of, reported_values
 from millstream.ops.jobs import Family
 from millstream.state.manifests import Manifest
@@ -41,7 +41,7 @@ class Sampled(Windows):
 
     def inlet(self, host: Host) -> Panes:
         """Records are reduced to panes, and each block is reported."""
-        if not self.blocks:
+        if not self.blocks or not any(map(estimated, self.family.jobs[0].measures)):
             return Panes(self.family, host)
         return BlockPanes(self.family, host, self.values)
 

@@ -17,6 +17,7 @@ from millstream.ops.estimating.estimates import Confidence, Estimates, mean, tot
 from millstream.ops.estimating.incidence import Incidence
 from millstream.ops.estimating.moments import COUNT, SIZE, SQUARES, TOTAL, Blocks, Moments
 from millstream.ops.estimating.ranks import Ranks
+from millstream.ops.estimating.sparse import unseen_total
 from millstream.ops.estimating.values import counts_values, quantile_of
 from millstream.ops.jobs import Family, Measure
 from millstream.ops.kernels import Count, Sum, Variance
@@ -158,11 +159,24 @@ class Answers:
 
     def estimates(self, sure: Confidence) -> dict[str, Estimates]:
         """A value with bounds for every aggregate that has an estimator, and every group."""
-        found = {name: self._estimate(name, sure) for name in self.measures}
+        names = [*self.measures, *self._ranks, *self._incidence]
+        return {name: self.estimates_of(name, sure) for name in names}
+
+    def estimates_of(self, name: str, sure: Confidence) -> Estimates:
+        """The same for one aggregate."""
         for kept in (self._ranks, self._incidence):
-            for name, one in kept.items():
-                found[name] = one.estimates(self.groups, self.blocks, sure)
-        return found
+            if name in kept:
+                return kept[name].estimates(self.groups, self.blocks, sure)
+        return self._estimate(name, sure)
+
+    def unseen_total(self, name: str, sure: Confidence) -> float:
+        """What a group that was in no block can have at most, where that is known."""
+        kernel = self.measures[name].kernel if name in self.measures else None
+        if isinstance(kernel, Count):
+            return unseen_total(self._kept[name], COUNT, self.blocks, sure.spent)
+        if isinstance(kernel, Sum) and not kernel.mean:
+            return unseen_total(self._kept[name], TOTAL, self.blocks, sure.spent)
+        return np.inf
 
     def _estimate(self, name: str, sure: Confidence) -> Estimates:
         kernel, kept = self.measures[name].kernel, self._kept[name]

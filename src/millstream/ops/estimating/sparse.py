@@ -43,6 +43,17 @@ def sparse_total(
     return np.where(unknown, -np.inf, lower), np.where(unknown, np.inf, upper)
 
 
+def unseen_total(moments: Moments, factor: str, blocks: Blocks, risk: float) -> float:
+    """The most that a group which was in no block can have: one block of it, and a rare event."""
+    if blocks.read >= blocks.count:
+        return -np.inf
+    heaviest = 2 * clustering(moments, factor, blocks)
+    known = heaviest[np.isfinite(heaviest)]
+    share = blocks.sums[1] / blocks.size
+    most = gamma(1 - risk, np.ones(1))[0] * np.sqrt(1 / (1 - share)) * (1 - share) / share
+    return float(known.max() * most) if len(known) else np.inf
+
+
 def clustering(moments: Moments, factor: str, blocks: Blocks) -> Floats:
     """How much one block may have of a group, by the group whose records lie together most.
 
