@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -298,6 +300,12 @@ def sleeps(row):
             pass
     return row
 
+def forks(row):  # as a pool of processes does; the child lives on
+    import os
+    if row["v"] == 1 and os.fork():
+        print("forked", flush=True)
+    return sleeps(row)
+
 def matches(row):  # does not let any other thread run
     return re.match("(a+)+$", "a" * (60 * row["v"]) + "b")
 
@@ -320,6 +328,21 @@ def test_a_worker_in_a_function_that_hangs_ends_with_a_note(tmp_path: Path, atte
     ended = subprocess.run([sys.executable, "-c", HANGS, tmp_path, "sleeps", str(attempt)])
     assert ended.returncode == 70
     assert Notes(str(tmp_path)).calls("hung") == [Call("step", 'record {"v":1}')]
+
+
+def test_a_worker_that_ends_hangs_up_though_a_child_of_it_lives(tmp_path: Path) -> None:
+    spark, worker = socket.socketpair()
+    command = [sys.executable, "-c", HANGS, tmp_path, "forks", "0"]
+    with subprocess.Popen(
+        command, pass_fds=[worker.fileno()], stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        worker.close()
+        assert process.stdout is not None and process.stdout.readline() == b"forked\n"
+        spark.settimeout(30)
+        assert spark.recv(1) == b""
+        assert process.wait(30) == 70
+        os.killpg(process.pid, signal.SIGKILL)  # the child
+    spark.close()
 
 
 def test_a_function_that_lets_no_thread_run_is_ended_and_named_when_tried_again(
