@@ -44,6 +44,19 @@ def mute() -> None:
     raise Mute
 
 
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise Mute
+
+
+def speechless() -> None:
+    raise Speechless
+
+
+def terminal() -> None:
+    raise ValueError("\x1b]0;title\x07 \x9b2J\r")
+
+
 def surrogate() -> None:
     raise ValueError("\ud800\nsecond line")
 
@@ -53,6 +66,8 @@ CAUSES: dict[Callable[[], None], str] = {
     interrupt: "KeyboardInterrupt; a function must not end the process or interrupt it",
     odd: "Odd: odd; a function must not end the process or interrupt it",
     mute: "Mute (its text cannot be shown: RuntimeError: no words)",
+    speechless: "Speechless (its text cannot be shown: Mute)",
+    terminal: r"ValueError: \x1b]0;title\x07 \x9b2J\r",
     surrogate: r"ValueError: \ud800\nsecond line",
 }
 

@@ -22,6 +22,7 @@ from millstream.errors import RunError
 from millstream.run.calls import Call, calling, described
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
+from millstream.run.handing import Hands
 from millstream.run.runner import plan_flow
 from millstream.run.watching import Attempt, Notes, Same, hung, leave_note, watched
 from millstream.settings import Settings
@@ -417,6 +418,19 @@ def test_a_call_that_returns_the_second_time_is_no_error(tmp_path: Path) -> None
     never.set()
     assert got == [0, 1, 1, 2]
     assert len(threads) == 2
+
+
+def test_a_function_that_is_told_of_progress_hangs_or_fails_by_name() -> None:
+    hang, hands = threading.Event(), Hands(100_000)
+    with pytest.raises(RunError, match=r"^on_progress hangs: .* after 100ms; what was committed"):
+        hands.tell("on_progress", lambda _: hang.wait(60), 1)
+    hang.set()
+    with pytest.raises(RunError, match=r"^on_progress: SystemExit: 3; a function must not end"):
+        hands.tell("on_progress", sys.exit, 3)
+    got: list[int] = []
+    hands.tell("on_progress", got.append, 1)
+    hands.close()
+    assert got == [1]
 
 
 def test_all_calls_are_made_on_one_thread(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from millstream.ops.chunks import Chunk
 from millstream.ops.codec import python_rows
 from millstream.ops.mixed import REFUSED, column_of, exactly
 from millstream.ops.usage import columns_read
+from millstream.showing import visible
 
 Row = dict[str, Any]
 _RAW_LIMIT = 65_536
@@ -54,20 +55,27 @@ def shown(value: Any) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line, whatever it says."""
-    name = type(error).__name__
+    """An exception in one line, whatever it says: as text, which no terminal obeys."""
+    name = visible(type(error).__name__)
     try:
-        text = str(error)
+        text = visible(str(error))
     except BaseException as another:
-        reason = (
-            f"{type(another).__name__}: {another}" if type(another) is not type(error) else name
-        )
-        return f"{name} (its text cannot be shown: {reason})"
-    text = text.replace("\r", "\\r").replace("\n", "\\n")
+        return f"{name} (its text cannot be shown: {_reason(another, type(error))})"
     line = f"{name}: {text}" if text else name
     if not isinstance(error, Exception):
         line += "; a function must not end the process or interrupt it"
-    return line[:_RAW_LIMIT].encode("utf-8", "backslashreplace").decode()
+    return line[:_RAW_LIMIT]
+
+
+def _reason(error: BaseException, before: type[BaseException]) -> str:
+    """Why an exception has no words, unless that has none either."""
+    name = visible(type(error).__name__)
+    if type(error) is before:
+        return name
+    try:
+        return f"{name}: {visible(str(error))}"
+    except BaseException:
+        return name
 
 
 def dead_row(operator: str, chunk: Chunk, index: int, error: str) -> DeadLetter:

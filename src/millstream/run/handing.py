@@ -24,13 +24,13 @@ from typing import Any
 from millstream.durations import text
 from millstream.errors import RunError
 from millstream.ops.records import describe, shown
-from millstream.showing import visible
 
 _TRIES = 2
 _LOOKS = 8  # at a call, within the timeout
 _LONGEST_LOOK = 5.0  # seconds
 _HELD = 30.0  # seconds beyond the timeout that code may keep all other threads from running
 _AGAIN = "the batch is committed, and its rows are handed over again at the next start"
+_STAYS = "what was committed stays valid"
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Hands:
             self._begin(work)
             if self._wait(work):
                 if work.error is not None:
-                    told = f"{visible(describe(work.error))} on {shown(rows[work.at])}"
+                    told = f"{describe(work.error)} on {shown(rows[work.at])}"
                     raise RunError(f"sink {sink!r}: {told}; {_AGAIN}") from work.error
                 return
             at = work.at
@@ -80,6 +80,21 @@ class Hands:
             f"on {shown(rows[at])}, {_TRIES} times; {_AGAIN}: look for a call without a timeout, a "
             "lock or an endless loop there, or give it longer with function_timeout="
         )
+
+    def tell(self, what: str, fn: Callable[[Any], Any], value: Any) -> None:
+        """Call a function that is only told something; raises what went wrong."""
+        work = _Work(fn, [value])
+        self._begin(work)
+        if not self._wait(work):
+            raise RunError(
+                f"{what} hangs: its function had not returned after {text(self.timeout or 0)}; "
+                f"{_STAYS}: look for a call without a timeout, a lock or an endless loop there, or "
+                "give it longer with function_timeout="
+            )
+        if work.error is not None:
+            raise RunError(
+                f"{what}: {describe(work.error)}; {_STAYS}: correct the function and start again"
+            ) from work.error
 
     def close(self) -> None:
         """Let the thread end."""

@@ -362,7 +362,7 @@ class Handle:
         if self._server is not None:
             self._live = self._look()
         if self._settings.on_progress is not None:
-            self._settings.on_progress(self.progress)
+            engine.hands.tell("on_progress", self._settings.on_progress, self.progress)
 
     def _look(self) -> Live:
         """What the server tells beyond what is committed."""
