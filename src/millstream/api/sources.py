@@ -90,6 +90,8 @@ class Files(Timing):
         it, if columns are inferred, NA, NULL and the like are null in all columns but texts.
     comment: lines of csv that begin with it are skipped, like "#".
     encoding: of csv and text that is not UTF-8, like "cp1252"; positions stay those of the file.
+    multiline: quoted fields of csv may run over line ends; every file is then read whole, by one
+        task, and is taken to be finished when it is seen.
     links: whoever may put files into a directory could link any file of this machine there, so
         links in it are refused (and with `follow=True` left out, with a warning) unless True.
     reader: a function of your own for other formats: it gets the open file (bytes, decompressed,
@@ -106,6 +108,7 @@ class Files(Timing):
     nulls: Sequence[str] | None = None
     comment: str | None = None
     encoding: str | None = None
+    multiline: bool = False
     reader: Callable[[Any], Iterable[tuple[int, Any]]] | None = None
     links: bool = False
 

@@ -12,6 +12,7 @@ from collections import Counter
 from millstream.errors import ConfigError
 from millstream.io.csvlines import header_names, split_csv
 from millstream.io.formats import DELIMITERS, NULLS, Format
+from millstream.io.multiline import Records
 from millstream.io.records import raw_text
 
 _LOOKED_AT = 1_000  # lines
@@ -46,6 +47,11 @@ def columns(path: str, lines: list[bytes], fmt: Format) -> dict[str, list[str]]:
     if first is None:
         raise ConfigError(f"{path}: the first csv line has an unclosed quote: {shown!r}")
     names = header_names(first) if fmt.header else [f"_c{i}" for i in range(len(first))]
+    if not fmt.multiline and None in rows and _goes_on(lines, fmt, len(names)):
+        raise ConfigError(
+            f"{path}: quoted fields run over line ends, see "
+            f"{raw_text(lines[rows.index(None)])[:_SHOWN]!r}; give multiline=True"
+        )
     body = [row for row in rows[fmt.header :] if row is not None]
     fitting = [row for row in body if len(row) == len(names)]
     if fmt.header:
@@ -53,6 +59,18 @@ def columns(path: str, lines: list[bytes], fmt: Format) -> dict[str, list[str]]:
     if body and not fitting:
         raise ConfigError(_unlike(path, shown, len(names), body, fmt))
     return {name: [row[i] for row in fitting] for i, name in enumerate(names)} if fitting else {}
+
+
+def _goes_on(lines: list[bytes], fmt: Format, width: int) -> bool:
+    """Whether lines with a quote that is not closed make records together with the next ones."""
+    data = b"\n".join(lines) + b"\n"
+    records = Records(fmt.delimiter, fmt.comment)
+    start = records.open_at(data)
+    starts, ends = records.edges(data if start < 0 else data[:start])
+    found = [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+    longer = [one for one in found if b"\n" in one]
+    rows = [split_csv(one.decode("utf-8", "replace"), fmt.delimiter) for one in longer]
+    return bool(rows) and all(row is not None and len(row) == width for row in rows)
 
 
 def _check_header(path: str, shown: str, names: list[str], fields: list[str]) -> None:

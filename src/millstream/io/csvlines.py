@@ -97,7 +97,9 @@ def csv_fields(fmt: Format, lines: Lines, layout: tuple[str, ...], careful: bool
     for i in np.flatnonzero(~fast).tolist():
         fields = split_csv(lines.line(i).decode("utf-8"), fmt.delimiter)
         if fields is None:
-            refused[i] = "a quoted field is not closed on its line"
+            refused[i] = "a quoted field is not closed" + (
+                "" if fmt.multiline else " on its line; if it goes on, give multiline=True"
+            )
         elif len(fields) != len(layout):
             refused[i] = f"expected {len(layout)} fields, found {len(fields)}" + _advice(fields[0])
         else:

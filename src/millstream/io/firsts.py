@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from millstream.errors import RunError
 from millstream.io import parquet
 from millstream.io.formats import READER, Format
+from millstream.io.multiline import Records
 from millstream.io.programmed import read_records
 from millstream.io.readers import opened, parse_lines
 from millstream.io.records import Split
@@ -63,6 +64,9 @@ def _of_lines(peek: Peek, path: str) -> int | None:
     rest = None if len(data) <= _PEEK else BEGIN
     if rest is not None or (peek.grows and not path.endswith(".gz")):
         data = data[: data.rfind(b"\n") + 1]
+    if fmt.multiline:
+        start = Records(fmt.delimiter, fmt.comment).open_at(data)
+        data = data if start < 0 else data[:start]
     if not data:
         return rest
     parsed = parse_lines(fmt, data, 0, first_line_is_header=fmt.header)

@@ -53,6 +53,12 @@ class Format:
     absent: tuple[str, ...] = ()  # csv: those that are null in every column but texts
     comment: str | None = None  # csv: lines that begin with it are none
     encoding: str | None = None  # None: UTF-8
+    multiline: bool = False  # csv: a quoted field may run over line ends
+
+    @property
+    def cut(self) -> str:
+        """How its files are cut: as those of its kind, or not at all."""
+        return READER if self.multiline else self.kind
 
     @property
     def delivered(self) -> pa.Schema:
@@ -80,6 +86,7 @@ def infer_format(
     nulls: Sequence[str] | None = None,
     comment: str | None = None,
     encoding: str | None = None,
+    multiline: bool = False,
 ) -> Format:
     """Check and complete a source's settings, looking at a sample of its files where needed."""
     from millstream.io import programmed, sampling  # they read, and so need this module
@@ -98,6 +105,7 @@ def infer_format(
         absent=NULLS if nulls is None and schema is None else (),
         comment=comment,
         encoding=_codec(encoding),
+        multiline=multiline and kind == "csv",
     )
     if kind == "csv" and delimiter is None:
         fmt = replace(fmt, delimiter=sampling.find_delimiter(fmt, paths))

@@ -7,8 +7,9 @@ names every line that counts by its byte position in the file, which is the reco
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from millstream.io.records import MAX_LINE
 from millstream.io.timestamps import Bools, Ints
 
 BOM = b"\xef\xbb\xbf"
+Edges: TypeAlias = Callable[[bytes], tuple[Ints, Ints]]
 MAX_DEPTH = 256  # nesting of a json line; a fixed limit, so that no stack size decides
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 
@@ -76,22 +78,25 @@ def scan(
     blanks: bool = False,
     comment: str | None = None,
     encoding: str | None = None,
+    edges: Edges | None = None,
 ) -> Lines:
     """Find the lines of a block that begins at byte `base` of its file.
 
     Blank ones count with `blanks`: in a text they are lines like any other, in csv and json not.
-    What is in another encoding becomes UTF-8; positions stay those of the file.
+    What is in another encoding becomes UTF-8; positions stay those of the file. `edges` finds
+    records that are more than lines.
     """
+    edges = edges or line_edges
     marked = base == 0 and data.startswith(BOM)
     data = data[len(BOM) :] if marked else data
-    starts, ends = _edges(data)
+    starts, ends = edges(data)
     positions = starts + (base + (len(BOM) if marked else 0))
     if marked and len(positions):
         positions[0] = base
     if encoding is not None and not data.isascii():
         # Bytes that mean nothing stay as they are, and are no UTF-8: `screen` finds them.
         data = data.decode(encoding, "surrogateescape").encode("utf-8", "surrogateescape")
-        starts, ends = _edges(data)
+        starts, ends = edges(data)
     array = np.frombuffer(data, np.uint8)
     filled = ends > starts
     carriage = np.zeros(len(ends), bool)
@@ -111,7 +116,7 @@ def scan(
     return Lines(data, starts[keep], ends[keep], positions[keep], bool(keep.all()))
 
 
-def _edges(data: bytes) -> tuple[Ints, Ints]:
+def line_edges(data: bytes) -> tuple[Ints, Ints]:
     """Where lines start, and where their newlines are."""
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
     if len(data) and (not len(ends) or ends[-1] != len(data) - 1):

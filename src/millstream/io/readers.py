@@ -13,6 +13,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import BinaryIO, Self, TypeVar, cast
 
@@ -23,6 +24,7 @@ from millstream.io import parquet, unpacking
 from millstream.io.csvlines import csv_header
 from millstream.io.formats import READER, Format
 from millstream.io.lines import BOM, Lines, scan
+from millstream.io.multiline import Records, whole_records
 from millstream.io.prints import NOTHING, Print, fits, open_known
 from millstream.io.programmed import read_records
 from millstream.io.records import MAX_LINE, Dead, Parsed, Split
@@ -158,16 +160,16 @@ def parse_lines(fmt: Format, data: bytes, base: int, *, first_line_is_header: bo
     lines = scan_lines(fmt, data, base)
     layout = tuple(fmt.schema.names)
     if fmt.kind == "csv" and first_line_is_header and len(lines):
-        layout = csv_header(lines.line(0), fmt, "first line")
-        rest = np.ones(len(lines), bool)
-        rest[0] = False
-        lines = lines.take(rest)
+        layout = csv_header(lines.line(0), replace(fmt, encoding=None), "first line")
+        lines = lines.take(np.arange(len(lines)) > 0)
     return parse_scanned(fmt, lines, layout)
 
 
 def scan_lines(fmt: Format, data: bytes, base: int) -> Lines:
     """The lines of a block, as its format has them."""
-    return scan(data, base, blanks=fmt.kind == "text", comment=fmt.comment, encoding=fmt.encoding)
+    edges = Records(fmt.delimiter, fmt.comment).edges if fmt.multiline else None
+    blanks = fmt.kind == "text"
+    return scan(data, base, blanks=blanks, comment=fmt.comment, encoding=fmt.encoding, edges=edges)
 
 
 def read_split(fmt: Format, split: Split, max_rows: int = 262_144) -> Iterator[Parsed]:
@@ -179,6 +181,9 @@ def read_split(fmt: Format, split: Split, max_rows: int = 262_144) -> Iterator[P
         if fmt.kind == READER:
             yield from read_records(fmt, split.path, max_rows)
             return
+        if fmt.multiline:
+            yield from _read_multiline(fmt, split, max_rows)
+            return
         layout, skip_to = _layout(fmt, split)
         packed = is_gzip(fmt.kind, split.path)
         for base, data in unpacking.blocks(split) if packed else _blocks(fmt.kind, split):
@@ -189,6 +194,22 @@ def read_split(fmt: Format, split: Split, max_rows: int = 262_144) -> Iterator[P
                     yield parsed
     except (OSError, EOFError, zlib.error) as error:
         raise RunError(f"cannot read {split.path}: {error}") from error
+
+
+def _read_multiline(fmt: Format, split: Split, max_rows: int) -> Iterator[Parsed]:
+    """All records of a file, which may run over line ends; the first one names the columns."""
+    layout = None if fmt.header else tuple(fmt.schema.names)
+    records = Records(fmt.delimiter, fmt.comment)
+    for base, data in whole_records(_blocks(fmt.kind, split), records):
+        lines = scan_lines(fmt, data, base)
+        if layout is None and len(lines):
+            # What was scanned is UTF-8 by now.
+            layout = csv_header(lines.line(0), replace(fmt, encoding=None), split.path)
+            lines = lines.take(np.arange(len(lines)) > 0)
+        numbers = np.arange(len(lines)) // max_rows
+        for part in range(-(-len(lines) // max_rows)):
+            assert layout is not None
+            yield parse_scanned(fmt, lines.take(numbers == part), layout)
 
 
 def _layout(fmt: Format, split: Split) -> tuple[tuple[str, ...], int]:

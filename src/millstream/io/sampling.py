@@ -10,6 +10,7 @@ import gzip
 import logging
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -21,8 +22,9 @@ from millstream.io import csvguess
 from millstream.io.columns import convert, empty_to_null, words_to_null
 from millstream.io.csvlines import csv_header, split_csv
 from millstream.io.formats import Format
-from millstream.io.lines import scan
+from millstream.io.multiline import Records
 from millstream.io.parquet import repeated
+from millstream.io.readers import scan_lines
 from millstream.io.records import raw_text
 from millstream.io.schemas import TIMESTAMP, normal_type
 from millstream.io.timestamps import is_naive_text
@@ -146,7 +148,7 @@ def _time_texts(fmt: Format, time: str, lines: list[bytes]) -> list[str]:
     if fmt.kind == "csv":
         names = tuple(fmt.schema.names)
         if fmt.header:
-            names = csv_header(lines[0], fmt, "the first file")
+            names = csv_header(lines[0], replace(fmt, encoding=None), "the first file")
             lines = lines[1:]
         at = names.index(time)
         rows = [split_csv(raw_text(line), fmt.delimiter) for line in lines]
@@ -172,7 +174,11 @@ def _samples(fmt: Format, paths: Sequence[str]) -> Iterator[tuple[str, list[byte
 
 
 def _lines(fmt: Format, data: bytes) -> list[bytes]:
-    return scan(data, 0, comment=fmt.comment, encoding=fmt.encoding).all_lines()
+    """The lines of a sample; with `multiline` its records, without a last one that goes on."""
+    if fmt.multiline:
+        start = Records(fmt.delimiter, fmt.comment).open_at(data)
+        data = data if start < 0 else data[:start]
+    return scan_lines(fmt, data, 0).all_lines()
 
 
 def _csv_fields(path: str, fmt: Format, columns: dict[str, list[str]]) -> list[pa.Field]:

@@ -82,12 +82,12 @@ class BlocksTracker(WithoutFiles):
         """Bytes (for parquet rows, times the bytes of a row) not yet taken."""
         if self._population is None:
             return 0
-        scale = self.row_bytes if self.fmt.kind == "parquet" else 1
+        scale = self.row_bytes if self.fmt.cut == "parquet" else 1
         return int(self.population.sizes[self.taken :].sum() * scale)
 
     def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
         """The next blocks, up to the next share of the input at which somebody looks."""
-        parquet = self.fmt.kind == "parquet"
+        parquet = self.fmt.cut == "parquet"
         budget = rows if parquet else min(size, rows * self.row_bytes)
         sizes = self.population.sizes
         read = np.concatenate([[0.0], np.cumsum(sizes)])
@@ -112,11 +112,11 @@ class BlocksTracker(WithoutFiles):
         """About how many rows a block has."""
         if isinstance(split, Split) and split.end < 0:
             return self.population.files[split.file].size / self.row_bytes
-        return rows_of(split) / (1.0 if self.fmt.kind == "parquet" else self.row_bytes)
+        return rows_of(split) / (1.0 if self.fmt.cut == "parquet" else self.row_bytes)
 
     def learn(self, rows: int) -> None:
         """How many bytes a row has, from what the last batch read."""
-        if rows and self._much and self.fmt.kind != "parquet":
+        if rows and self._much and self.fmt.cut != "parquet":
             self.row_bytes = max(1.0, self._much / rows)
 
     def name_of(self, file: int) -> str:

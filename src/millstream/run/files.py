@@ -65,7 +65,7 @@ class FilesTracker:
         self.ended = False
         self.row_bytes = _ROW_BYTES
         self.unread: list[Known] = []  # in the order in which they will be begun
-        self._registry = Registry(sources, f"{stem}.jsonl", state, fmt.kind)
+        self._registry = Registry(sources, f"{stem}.jsonl", state, fmt.cut)
         self.files, self.open = self._registry.files, self._registry.open
         self._lengths = Lengths()
         known = self.files
@@ -74,7 +74,7 @@ class FilesTracker:
             self._sightings = Sightings(sources, f"{stem}.seen", state)
             self.unread = self._sightings.waiting(self.files)
             known = sorted([*self.files, *self.unread], key=_when_seen)
-        self._known = Recogniser(fmt.kind, spec.follow, known, self._registry.moved, self._lengths)
+        self._known = Recogniser(fmt.cut, spec.follow, known, self._registry.moved, self._lengths)
         self._timed = spec.time is not None and spec.lateness_micros() is not None
         self._merged = self._timed and spec.participant is None
         timeout = spec.idle_timeout
@@ -139,7 +139,7 @@ class FilesTracker:
 
     def _is_wanted(self, seen: Seen) -> bool:
         """Whether a listed file is compressed, and its length will be asked for."""
-        if not seen.size or not seen.path.endswith(".gz") or self.fmt.kind == "parquet":
+        if not seen.size or not seen.path.endswith(".gz") or self.fmt.cut == "parquet":
             return False
         file = self._known.by_inode.get(seen.inode)
         if file is None:
@@ -160,16 +160,16 @@ class FilesTracker:
 
     def _readable(self, seen: Seen) -> int:
         """How far a file can be read: to its end, or to its last whole line."""
-        if is_gzip(self.fmt.kind, seen.path):
+        if is_gzip(self.fmt.cut, seen.path):
             return self._unpacked(seen)
-        if self.fmt.kind == READER and self.spec.follow and seen.path.endswith(".gz"):
+        if self.fmt.cut == READER and self.spec.follow and seen.path.endswith(".gz"):
             return seen.size if self._unpacked(seen) else 0
-        if not self.spec.follow and self.fmt.kind != "parquet":
+        if not self.spec.follow and self.fmt.cut != "parquet":
             return seen.size
         try:
-            if is_sealed(self.fmt.kind, seen.path):
-                complete = self.fmt.kind == READER or not self.spec.follow
-                return available_end(seen.path, self.fmt.kind, complete)
+            if is_sealed(self.fmt.cut, seen.path):
+                complete = self.fmt.cut == READER or not self.spec.follow
+                return available_end(seen.path, self.fmt.cut, complete)
             return last_line_end(seen.path, seen.size, seen.inode[1])
         except (RunError, OSError) as error:
             if self.spec.follow and _moved(error):
@@ -181,7 +181,7 @@ class FilesTracker:
         if file.stamp != seen.stamp and (self.spec.follow or not file.done):
             # A compressed file that was read to its end does not grow, and its offset may be one of
             # an earlier version, which counted compressed bytes.
-            read = file.done and file.sealed and is_gzip(self.fmt.kind, seen.path)
+            read = file.done and file.sealed and is_gzip(self.fmt.cut, seen.path)
             end = file.offset if read else self._readable(seen)
             try:
                 self._grow(file, seen, end)
@@ -209,7 +209,7 @@ class FilesTracker:
 
     @property
     def _unit(self) -> str:
-        return "row" if self.fmt.kind == "parquet" else "byte"
+        return "row" if self.fmt.cut == "parquet" else "byte"
 
     def _give_up(self, file: Known) -> None:
         """A file is nowhere to be found."""
@@ -242,11 +242,11 @@ class FilesTracker:
         self.unread = sorted([*self.unread, *new], key=self._turn)
 
     def _new(self, seen: Seen) -> Known:
-        file = Known(seen.path, seen.inode, is_sealed(self.fmt.kind, seen.path), seen.size)
+        file = Known(seen.path, seen.inode, is_sealed(self.fmt.cut, seen.path), seen.size)
         self._known.add(file)
         if self.spec.follow:
             self._measure(file, seen)
-        elif self.fmt.kind == "parquet":  # how many rows it has is found when it is begun
+        elif self.fmt.cut == "parquet":  # how many rows it has is found when it is begun
             file.end = max(1, int(seen.size / self._stored_row))
         else:
             file.end = seen.size
@@ -262,13 +262,13 @@ class FilesTracker:
 
     def pending(self) -> int:
         """Bytes (for parquet rows, times the bytes of a row) not yet taken."""
-        scale = self.row_bytes if self.fmt.kind == "parquet" else 1
+        scale = self.row_bytes if self.fmt.cut == "parquet" else 1
         begun = sum(file.end - file.offset for file in self.open.values())
         return int((begun + self._waiting) * scale)
 
     def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
         """Pieces of at most so many rows and bytes."""
-        parquet = self.fmt.kind == "parquet"
+        parquet = self.fmt.cut == "parquet"
         budget = rows if parquet else int(min(size, rows * self.row_bytes))
         least = int(_LEAST_ROWS * (1.0 if parquet else self.row_bytes))
         there = int(self.pending() / (self.row_bytes if parquet else 1))
@@ -320,7 +320,7 @@ class FilesTracker:
         return self.unread[: min(at, count)]
 
     def _is_packed(self, file: Known) -> bool:
-        return is_gzip(self.fmt.kind, file.path)
+        return is_gzip(self.fmt.cut, file.path)
 
     def _unpack(self, files: list[Known]) -> None:
         """Find the lengths of compressed files that are about to be begun."""
@@ -363,7 +363,7 @@ class FilesTracker:
     def _bytes_of_each(self, files: list[Known], budget: int) -> list[int]:
         if not self._merged:
             return self._in_turn(files, budget, budget)
-        if self._pace is None or self.fmt.kind == READER:
+        if self._pace is None or self.fmt.cut == READER:
             order = sorted(files, key=how_far)
             most = budget if len(files) == 1 else max(1, budget // _FIRST_SHARE)
             turns = dict(zip(order, self._in_turn(order, budget, most), strict=True))
@@ -380,7 +380,7 @@ class FilesTracker:
         found, ended = [], True
         for file in files:
             left = file.end - file.offset
-            much = left if self.fmt.kind == READER else min(left, budget, most)
+            much = left if self.fmt.cut == READER else min(left, budget, most)
             found.append(much if ended and budget > 0 else 0)
             ended = ended and found[-1] == left
             budget -= found[-1]
@@ -403,7 +403,7 @@ class FilesTracker:
         reached = cut[-1].end if cut and cut[-1].end >= 0 else file.end
         self._taken[file.number] = (reached - file.offset, file.reached)
         file.offset = reached
-        rotates = self.spec.follow and not is_sealed(self.fmt.kind, file.path)
+        rotates = self.spec.follow and not is_sealed(self.fmt.cut, file.path)
         seen = file.print if rotates else NOTHING
         return [replace(one, after=file.latest, seen=seen) for one in cut]
 
@@ -413,8 +413,8 @@ class FilesTracker:
             seen = self._as_listed(file)
             if self._is_packed(file) and self._unpacked(seen) != file.end:
                 raise RunError(f"{file.path} was changed before it was read")
-            if self.fmt.kind == "parquet":
-                file.end = available_end(file.path, self.fmt.kind, complete=True)
+            if self.fmt.cut == "parquet":
+                file.end = available_end(file.path, self.fmt.cut, complete=True)
                 self._stored_row = max(1.0, seen.size / max(1, file.end))
             try:
                 self._known.see(file, seen, file.end)
@@ -424,7 +424,7 @@ class FilesTracker:
         self._registry.begin(file)
 
     def _cut(self, file: Known, number: int, end: int, piece: int) -> list[Split]:
-        kind, path, start = self.fmt.kind, file.path, file.offset
+        kind, path, start = self.fmt.cut, file.path, file.offset
         inode = file.inode[1] if file.inode is not None else 0
         if kind == "parquet":
             return [
@@ -495,7 +495,7 @@ class FilesTracker:
         """About how many rows a piece has."""
         if isinstance(split, Split) and split.end < 0:  # a function of the user reads it whole
             return self.files[split.file].size / self.row_bytes
-        return rows_of(split) / (1.0 if self.fmt.kind == "parquet" else self.row_bytes)
+        return rows_of(split) / (1.0 if self.fmt.cut == "parquet" else self.row_bytes)
 
     def together(self, split: AnySplit) -> int:
         """Pieces of one file, unless participants are values of a column."""
@@ -503,7 +503,7 @@ class FilesTracker:
 
     def learn(self, rows: int) -> None:
         """How many bytes a row has, from what the last batch read."""
-        if rows and self._much and self.fmt.kind != "parquet":
+        if rows and self._much and self.fmt.cut != "parquet":
             self.row_bytes = max(1.0, self._much / rows)
 
     def name_of(self, file: int) -> str:
@@ -530,7 +530,7 @@ class FilesTracker:
     def _is_settled(self, file: Known) -> bool:
         if file.offset < file.end:
             return False
-        if not self.spec.follow or file.done or is_sealed(self.fmt.kind, file.path):
+        if not self.spec.follow or file.done or is_sealed(self.fmt.cut, file.path):
             return True
         if self._merged and self._quiet.idle is None:
             return False  # it holds the watermark for ever

@@ -146,15 +146,15 @@ def draw(spec: Files, fmt: Format, number: int, seed: int, probe: Probe) -> Popu
 
 def _ends(fmt: Format, files: list[Seen], probe: Probe) -> list[int]:
     """How far each file goes: bytes, those that compressed ones stand for, or rows."""
-    if fmt.kind == "parquet":
-        return [available_end(one.path, fmt.kind, complete=True) for one in files]
-    packed = [one for one in files if is_gzip(fmt.kind, one.path)]
+    if fmt.cut == "parquet":
+        return [available_end(one.path, fmt.cut, complete=True) for one in files]
+    packed = [one for one in files if is_gzip(fmt.cut, one.path)]
     lengths = Lengths()
     lengths.probe = probe
     lengths.find(packed)
     ends = []
     for one in files:
-        length = lengths.of(one) if is_gzip(fmt.kind, one.path) else one.size
+        length = lengths.of(one) if is_gzip(fmt.cut, one.path) else one.size
         if isinstance(length, str):
             raise RunError(f"cannot read {one.path}: {length}; replace it by an intact one")
         ends.append(length)
@@ -163,21 +163,21 @@ def _ends(fmt: Format, files: list[Seen], probe: Probe) -> list[int]:
 
 def _unit(fmt: Format, total: int, files: list[Seen]) -> int:
     """How large a block is."""
-    if fmt.kind == "parquet":
+    if fmt.cut == "parquet":
         return max(_LEAST_ROWS, total // BLOCKS)
     return min(_MOST_BYTES, max(_LEAST_BYTES, total // BLOCKS))
 
 
 def _cut(fmt: Format, source: int, at: int, file: File, end: int, unit: int) -> list[Block]:
     """The blocks of one file; one that has to be read from its beginning is one block."""
-    if fmt.kind == READER:
+    if fmt.cut == READER:
         return [Block(at, 0, -1, file.size)]
-    if is_gzip(fmt.kind, file.path):
+    if is_gzip(fmt.cut, file.path):
         return [Block(at, 0, end, end)] if end else []
-    if fmt.kind == "parquet":
+    if fmt.cut == "parquet":
         return [
             Block(at, low, min(end, low + unit), min(end, low + unit) - low)
             for low in range(0, end, unit)
         ]
-    splits = plan_splits(fmt.kind, source, at, file.path, 0, end, unit, file.inode)
+    splits = plan_splits(fmt.cut, source, at, file.path, 0, end, unit, file.inode)
     return [Block(at, one.start, one.end, one.end - one.start) for one in splits]

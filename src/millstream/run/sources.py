@@ -81,6 +81,7 @@ def _files_format(spec: Files) -> Format:
         nulls=spec.nulls,
         comment=spec.comment,
         encoding=spec.encoding,
+        multiline=spec.multiline,
     )
 
 

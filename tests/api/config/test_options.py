@@ -38,6 +38,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "files.nulls": ('["NA", ""]', ("NA", "")),
     "comment": ('"#"', "#"),
     "encoding": ('"cp1252"', "cp1252"),
+    "multiline": ("true", True),
     "host": ('"localhost"', "localhost"),
     "port": ("9999", 9999),
     "reconnect": ("true", True),
