@@ -84,6 +84,11 @@ def test_live_input(deployment: str, tmp_path: Path) -> None:
         run_live(make_case(seed, deployment, TEXT), tmp_path / str(seed))
 
 
+@pytest.mark.parametrize("seed", [1053, 1252])  # files of one moment; compressed, then killed
+def test_logs_whose_rotation_once_lost_records_or_their_order(seed: int, tmp_path: Path) -> None:
+    run_live(make_case(seed, "rotate", TEXT), tmp_path)
+
+
 def test_nothing_is_late_by_arrival(tmp_path: Path) -> None:
     for seed in QUICK:
         case, place = make_case(seed, "generated"), tmp_path / str(seed)

@@ -211,7 +211,7 @@ class Queue(Store):
             elif until < first:
                 (rows,) = self._read([one])
                 times = np.asarray(flat(rows.column("time")))
-                first = min(first, int(times[np.searchsorted(times, until)]))
+                first = min([first, *times[np.searchsorted(times, until) :][:1].tolist()])
         return first
 
 

@@ -195,7 +195,8 @@ class FilesTracker:
         return False
 
     def _grow(self, file: Known, seen: Seen, end: int) -> None:
-        if end > file.end or not file.print.span:
+        compressed = is_gzip(self.fmt.kind, seen.path) and not file.sealed  # since it was begun
+        if (end > file.end or not file.print.span) and not compressed:
             self._known.see(file, seen, end)
         if end >= file.offset:
             file.end, file.size, file.stamp = end, seen.size, seen.stamp

@@ -206,7 +206,13 @@ def check_program(
         }
         checkpoint.write_program(known)
         return known
-    found = difference(known, described)
+    try:
+        found = difference(known, described)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"what checkpoint {checkpoint.path} says of its program makes no sense "
+            f"({type(error).__name__}: {error}): it was not written by millstream; use another"
+        ) from error
     gone = [name for name in found.removed if name not in remove]
     if found.refused or gone:
         latest = checkpoint.latest()
