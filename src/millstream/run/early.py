@@ -58,6 +58,10 @@ class Looker:
         self._at = self._started
         self._complete = True  # all batches were reported
 
+    def at_start(self) -> bool:
+        """The same before the first step: a kill may have come between a commit and its look."""
+        return not self.engine.manifest.complete and self.after_step()
+
     def after_step(self) -> bool:
         """Look at what was committed; True if that is enough."""
         if self.ended_by is None and (snapshot := self._look()) is not None:
@@ -91,6 +95,7 @@ class Looker:
     def _take_in(self) -> Answers:
         """Add what batches reported since the last look."""
         tracker = self._tracker
+        tracker.poll()
         if self._answers is None:
             population = tracker.population
             sizes = population.sizes[population.by_place]

@@ -264,7 +264,8 @@ class Handle:
 
     def _loop(self) -> None:
         engine = self._engine
-        while not self._stopping.is_set():
+        enough = self._looker is not None and self._looker.at_start()
+        while not self._stopping.is_set() and not enough:
             begun = time.monotonic()
             self._answer_requests()
             assert self._executor is not None

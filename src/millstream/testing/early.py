@@ -41,13 +41,16 @@ def snapshots_in_process(
     looker = Looker(engine, looked, asked)
     try:
         engine.open(parallelism)
-        executor, enough = InProcess(looked.plan, parallelism), False
-        while not enough:
-            worked = engine.step(executor)
-            enough = looker.after_step()
+        executor = InProcess(looked.plan, parallelism)
+        enough = looker.at_start()
+        while True:
             while not looker.found.empty():
                 if (found := looker.found.get()) is not None:
                     yield found
+            if enough:
+                break
+            worked = engine.step(executor)
+            enough = looker.after_step()
             if not worked and not enough:
                 time.sleep(settings.poll)
     finally:

@@ -121,7 +121,8 @@ def test_after_a_kill_the_same_order_goes_on(tmp_path: Path) -> None:
     first = next(begun)
     begun.close()  # type: ignore[attr-defined]
     rest = list(snapshots_in_process(views(tmp_path / "in", sink), tmp_path / "ck", marks))
-    found = [first, *rest]
+    assert rest[0].progress == first.progress  # what was committed is looked at again
+    found = rest
     assert [one.progress for one in found] == [one.progress for one in whole]
     for left, right in zip(found, whole, strict=True):
         assert left.table.to_pylist() == right.table.to_pylist()
@@ -176,6 +177,7 @@ def test_a_run_ends_once_the_error_is_small_enough_and_says_so(tmp_path: Path) -
     assert row["n_lower"] <= 60_000 <= row["n_upper"]
     assert row["n_upper"] - row["n"] <= 0.05 * row["n"]
     rest = list(snapshots_in_process(flow, tmp_path / "ck", [0.9]))
+    assert len(rest) == 2
     assert rest[-1].table.to_pylist()[0]["n"] == 60_000
 
 

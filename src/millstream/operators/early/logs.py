@@ -20,7 +20,8 @@ class Log:
     """The reports of one operator."""
 
     def __init__(self, checkpoint: Storage, operator: str) -> None:
-        self._place = checkpoint.within("state").within("early").within(safe_name(operator))
+        # No operator can have a name like this one.
+        self._place = checkpoint.within("state").within("+early").within(safe_name(operator))
 
     def write(self, batch: int, kind: str, blocks: list[bytes]) -> None:
         """Keep what the tasks of a batch reported, also if that is nothing."""
