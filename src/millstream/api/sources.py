@@ -11,7 +11,7 @@ from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 
 _FORMATS = ("csv", "json", "parquet", "text")
-_UNITS = ("s", "ms", "us", "ns")
+_UNITS = ("s", "ms", "us", "ns", "seconds", "milliseconds", "microseconds", "nanoseconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +20,8 @@ class Timing:
 
     time: the column of event time; None takes the time of arrival.
     time_unit: for numbers in that column, what they count since the epoch.
+    time_format: for texts in that column that are not ISO-8601, how they are written, as for
+        `datetime.strptime`: "%m/%d/%Y %H:%M".
     zone: for times without an offset, the zone they are in, like "UTC" or "Europe/Berlin".
     lateness: how far records may be out of order. None on bounded input means: nothing is late,
         windows leave at the end of the input; on unbounded input it means "0s".
@@ -34,6 +36,7 @@ class Timing:
 
     time: str | None = None
     time_unit: str = "s"
+    time_format: str | None = None
     zone: str | None = None
     lateness: Duration | None = None
     idle_timeout: Duration | None = "10s"
@@ -62,6 +65,13 @@ class Timing:
             raise ConfigError(
                 f"{step}(participants=): say with participant= which column has these names"
             )
+        if self.time_format is not None:
+            if not isinstance(self.time_format, str):
+                raise ConfigError(
+                    f'{step}(time_format={self.time_format!r}): expected a text like "%m/%d/%Y"'
+                )
+            if self.time is None:
+                raise ConfigError(f"{step}(time_format=): say with time= which column has these")
         if self.time_unit not in _UNITS:
             raise ConfigError(
                 f"{step}(time_unit={self.time_unit!r}): use one of {', '.join(_UNITS)}"

@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 
 from millstream.io.formats import NULLS, Format
 from millstream.io.records import Dead, Parsed
+from millstream.io.schemas import TIMESTAMP
+from millstream.io.timeformats import time_format
 from millstream.io.timestamps import (
     DAY,
     MAX_MICROS,
@@ -62,7 +64,10 @@ def build(
     errors: dict[int, str] = {}
     arrays: list[pa.Array] = []
     for field, column in zip(schema, raw, strict=True):
-        array, bad = convert(column, field.type, fmt.zone)
+        if field.name == fmt.time and fmt.time_format is not None and field.type == TIMESTAMP:
+            array, bad = _formatted(column, fmt.time_format, fmt.zone)
+        else:
+            array, bad = convert(column, field.type, fmt.zone)
         arrays.append(array)
         for i in np.flatnonzero(bad):
             why = explain(field, column[int(i)], fmt.zone)
@@ -81,6 +86,12 @@ def build(
         ts = None if ts is None else ts[good]
     dead.sort(key=lambda letter: letter.position)
     return Parsed(table.combine_chunks(), ts, positions, dead, len(positions) + len(dead))
+
+
+def _formatted(array: pa.Array, text: str, zone: str | None) -> tuple[pa.Array, Bools]:
+    """Texts of the time column that are not ISO-8601."""
+    micros, bad = time_format(text).micros(empty_to_null(array), zone)
+    return pa.array(micros, pa.int64(), mask=nulls_of(array) | bad).cast(TIMESTAMP), bad
 
 
 def convert(array: pa.Array, target: pa.DataType, zone: str | None) -> tuple[pa.Array, Bools]:
@@ -231,14 +242,25 @@ def event_time(fmt: Format, column: pa.Array) -> tuple[Ints, dict[int, str]]:
     elif pa.types.is_floating(kind):
         floats = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
         micros, bad = float_micros(floats, fmt.time_unit)
+    elif fmt.time_format is not None and pa.types.is_string(kind):
+        micros, bad = time_format(fmt.time_format).micros(column, fmt.zone)
     else:  # text, date, wall clock
         array, bad = _timestamps(column, pa.timestamp("us", "UTC"), fmt.zone)
         micros = ints_of(array)
-    field = pa.field(str(fmt.time), pa.timestamp("us", "UTC"))
+    field = pa.field(str(fmt.time), TIMESTAMP)
     why = {int(i): f"time column {fmt.time!r} is null" for i in np.flatnonzero(nulls)}
     for i in np.flatnonzero(bad & ~nulls):
-        why[int(i)] = "time " + explain(field, column[int(i)], fmt.zone)
+        why[int(i)] = "time " + explain(field, column[int(i)], fmt.zone) + _unlike(fmt, kind)
     return micros, why
+
+
+def _unlike(fmt: Format, kind: pa.DataType) -> str:
+    """What may be meant by a time that is none."""
+    if fmt.time_format is not None:
+        return f" written as {fmt.time_format!r}"
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return f" in time_unit={fmt.time_unit!r}"
+    return ""
 
 
 def explain(field: pa.Field, value: Any, zone: str | None) -> str:

@@ -18,10 +18,21 @@ import pyarrow as pa
 
 from millstream.errors import ConfigError
 from millstream.io.schemas import TIMESTAMP, parse_schema
+from millstream.io.timeformats import time_format as time_format_of
 
 __all__ = ["KINDS", "READER", "Format", "SchemaLike", "infer_format", "parse_schema"]
 
 KINDS = ("csv", "json", "parquet", "text")
+UNITS = {
+    "s": "s",
+    "ms": "ms",
+    "us": "us",
+    "ns": "ns",
+    "seconds": "s",
+    "milliseconds": "ms",
+    "microseconds": "us",
+    "nanoseconds": "ns",
+}
 DELIMITERS = ",;\t|"  # those that are looked for
 # What stands for a missing value in files all over the world. Where columns are inferred, these
 # are null in every column that is no text.
@@ -53,6 +64,7 @@ class Format:
     absent: tuple[str, ...] = ()  # csv: those that are null in every column but texts
     comment: str | None = None  # csv: lines that begin with it are none
     encoding: str | None = None  # None: UTF-8
+    time_format: str | None = None  # of texts in the time column; None: ISO-8601
     multiline: bool = False  # csv: a quoted field may run over line ends
 
     @property
@@ -87,10 +99,12 @@ def infer_format(
     comment: str | None = None,
     encoding: str | None = None,
     multiline: bool = False,
+    time_format: str | None = None,
 ) -> Format:
     """Check and complete a source's settings, looking at a sample of its files where needed."""
     from millstream.io import programmed, sampling  # they read, and so need this module
 
+    time_unit = UNITS.get(time_unit, time_unit)
     _check_settings(kind, time_unit, zone, delimiter)
     fmt = Format(
         kind,
@@ -105,6 +119,7 @@ def infer_format(
         absent=NULLS if nulls is None and schema is None else (),
         comment=comment,
         encoding=_codec(encoding),
+        time_format=time_format,
         multiline=multiline and kind == "csv",
     )
     if kind == "csv" and delimiter is None:
@@ -129,16 +144,18 @@ def infer_format(
     _check_supported(fmt)
     if time is not None:
         _check_time(fmt, time)
-        if kind not in ("parquet", READER) and zone is None:
-            _check_naive_sample(sampling.naive_example(fmt, paths), time)
+        if kind not in ("parquet", READER):
+            sampling.check_times(fmt, paths)
     return fmt
 
 
 def _check_settings(kind: str, time_unit: str, zone: str | None, delimiter: str | None) -> None:
     if kind not in KINDS and kind != READER:
         raise ConfigError(f"unknown kind {kind!r}{_hint(kind, KINDS)}; known: {', '.join(KINDS)}")
-    if time_unit not in ("s", "ms", "us", "ns"):
-        raise ConfigError(f"time_unit= is {time_unit!r}; it must be 's', 'ms', 'us' or 'ns'")
+    if time_unit not in UNITS:
+        raise ConfigError(
+            f"time_unit= is {time_unit!r}; it must be one of {', '.join(map(repr, UNITS))}"
+        )
     if delimiter is not None and (
         len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0'
     ):
@@ -220,6 +237,8 @@ def _check_time(fmt: Format, time: str) -> None:
             f"time column {time!r} is not among the columns: {', '.join(names)}{_hint(time, names)}"
         )
     kind = fmt.schema.field(time).type
+    if fmt.time_format is not None:
+        _check_time_format(fmt, fmt.time_format, kind)
     temporal = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
     if not (
         temporal
@@ -232,7 +251,17 @@ def _check_time(fmt: Format, time: str) -> None:
             f"string (ISO-8601), or a number since the epoch (time_unit=)"
         )
     if temporal and not getattr(kind, "tz", None) and fmt.zone is None:
-        raise ConfigError(_naive_message(time, f"of type {kind}"))
+        raise ConfigError(naive_message(time, f"of type {kind}"))
+
+
+def _check_time_format(fmt: Format, text: str, kind: pa.DataType) -> None:
+    if not (pa.types.is_string(kind) or (kind == TIMESTAMP and fmt.kind in ("csv", "json"))):
+        raise ConfigError(
+            f"time_format= is {text!r}, but time column {fmt.time!r} is {kind}; a format is for "
+            "texts"
+        )
+    if fmt.zone is None and not time_format_of(text).zoned:
+        raise ConfigError(naive_message(str(fmt.time), f"its format is {text!r}"))
 
 
 def _check_naive_parquet(
@@ -245,15 +274,10 @@ def _check_naive_parquet(
         at = stored.get_field_index(field.name)
         if field.type == TIMESTAMP and at >= 0 and stored.field(at).type == pa.timestamp("us"):
             what = "time column" if field.name == time else "column"
-            raise ConfigError(_naive_message(field.name, "stored without a zone", what))
+            raise ConfigError(naive_message(field.name, "stored without a zone", what))
 
 
-def _check_naive_sample(example: str | None, time: str) -> None:
-    if example is not None:
-        raise ConfigError(_naive_message(time, f"like {example!r}"))
-
-
-def _naive_message(name: str, detail: str, what: str = "time column") -> str:
+def naive_message(name: str, detail: str, what: str = "time column") -> str:
     return (
         f"{what} {name!r} has times without a zone offset ({detail}): "
         f'add zone="UTC", or the zone the times are in'

@@ -21,12 +21,13 @@ from millstream.errors import ConfigError
 from millstream.io import csvguess
 from millstream.io.columns import convert, empty_to_null, words_to_null
 from millstream.io.csvlines import csv_header, split_csv
-from millstream.io.formats import Format
+from millstream.io.formats import Format, naive_message
 from millstream.io.multiline import Records
 from millstream.io.parquet import repeated
 from millstream.io.readers import scan_lines
 from millstream.io.records import raw_text
 from millstream.io.schemas import TIMESTAMP, normal_type
+from millstream.io.timeformats import formats_of, time_format
 from millstream.io.timestamps import is_naive_text
 
 _log = logging.getLogger("millstream.sources")
@@ -127,17 +128,43 @@ def _value(line: bytes) -> Any:
         return None
 
 
-def naive_example(fmt: Format, paths: Sequence[str]) -> str | None:
-    """A time text without offset, when the sample has such texts and none with an offset."""
-    if fmt.time is None or not _is_text_time(fmt.schema.field(fmt.time).type):
-        return None
+def check_times(fmt: Format, paths: Sequence[str]) -> None:
+    """Refuse a source if nothing in the sample of its time column can be read."""
+    assert fmt.time is not None
+    kind = fmt.schema.field(fmt.time).type
+    if not _is_text_time(kind):
+        return
     for _, lines in _samples(fmt, paths):
-        texts = [t for t in _time_texts(fmt, fmt.time, lines) if t]
+        words = {"", *fmt.nulls, *fmt.absent}
+        texts = [t for t in _time_texts(fmt, fmt.time, lines) if t.strip() not in words][:1000]
         if texts:
-            naive = [t for t in texts[:1000] if is_naive_text(t)]
-            read = ~convert(pa.array(texts[:1000]), TIMESTAMP, None)[1]
-            return naive[0] if naive and not read.any() else None
-    return None
+            _check_texts(fmt, pa.array(texts), texts)
+            return
+
+
+def _check_texts(fmt: Format, array: pa.Array, texts: list[str]) -> None:
+    if fmt.time_format is not None:
+        if time_format(fmt.time_format).micros(array, fmt.zone)[1].all():
+            raise ConfigError(
+                f"time column {fmt.time!r} has texts like {texts[0]!r}, which are not written as "
+                f"time_format={fmt.time_format!r} says{_meant(texts)}"
+            )
+        return
+    if not convert(array, TIMESTAMP, fmt.zone)[1].all():
+        return
+    naive = [text for text in texts if is_naive_text(text)]
+    if naive and fmt.zone is None:
+        raise ConfigError(naive_message(str(fmt.time), f"like {naive[0]!r}"))
+    if (meant := _meant(texts)) and not naive:
+        raise ConfigError(
+            f"time column {fmt.time!r} has texts like {texts[0]!r}, expected ISO-8601{meant}"
+        )
+
+
+def _meant(texts: list[str]) -> str:
+    """Which formats the texts may have."""
+    several = [f'time_format="{one}"' for one in formats_of(texts)]
+    return "; give " + " or ".join(several) if several else ""
 
 
 def _is_text_time(kind: pa.DataType) -> bool:
@@ -186,7 +213,9 @@ def _csv_fields(path: str, fmt: Format, columns: dict[str, list[str]]) -> list[p
     words = (*fmt.nulls, *fmt.absent)
     fields, taken = [], []
     for name, texts in columns.items():
-        kind = _type_of_texts(texts, fmt.zone, name == fmt.time, words=words)
+        kind = _type_of_texts(
+            texts, fmt.zone, name == fmt.time, True, words, fmt.time_format is not None
+        )
         fields.append(pa.field(name, kind))
         if kind != pa.string() and not {t.strip() for t in texts}.isdisjoint(fmt.absent):
             taken.append(name)
@@ -209,7 +238,10 @@ def _type_of_texts(
     is_time: bool,
     numbers: bool = True,
     words: Sequence[str] = (),
+    formatted: bool = False,
 ) -> pa.DataType:
+    if is_time and formatted:
+        return TIMESTAMP
     array = words_to_null(empty_to_null(pa.array(texts, pa.string())), words, trim=True).drop_null()
     if not len(array):
         return pa.string()

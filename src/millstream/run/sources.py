@@ -11,7 +11,7 @@ from millstream.api.sources import Files, Generator, Lines, Rate, SourceSpec
 from millstream.durations import micros
 from millstream.errors import ConfigError
 from millstream.graph import nodes
-from millstream.io.formats import READER, Format, check_zone, infer_format, parse_schema
+from millstream.io.formats import READER, UNITS, Format, check_zone, infer_format, parse_schema
 from millstream.ops.progress import BEGIN, Horizon, SourceProgress
 from millstream.run.blocks import BlocksTracker
 from millstream.run.files import FilesTracker
@@ -49,6 +49,7 @@ def _format_of(spec: SourceSpec) -> Format:
             time=spec.time,
             time_unit=spec.time_unit,
             zone=spec.zone,
+            time_format=spec.time_format,
             header=False,
             delimiter=spec.delimiter,
         )
@@ -75,6 +76,7 @@ def _files_format(spec: Files) -> Format:
         time=spec.time,
         time_unit=spec.time_unit,
         zone=spec.zone,
+        time_format=spec.time_format,
         header=spec.header,
         delimiter=spec.delimiter,
         reader=spec.reader,
@@ -95,9 +97,12 @@ def _generator_format(spec: Generator) -> Format:
             time=spec.time,
             time_unit=spec.time_unit,
             zone=spec.zone,
+            time_format=spec.time_format,
         )
     check_zone(spec.zone)
-    return Format("json", pa.schema([]), spec.time, spec.time_unit, spec.zone)
+    unit = UNITS.get(spec.time_unit, spec.time_unit)
+    empty = pa.schema([])
+    return Format("json", empty, spec.time, unit, spec.zone, time_format=spec.time_format)
 
 
 class RateTracker(WithoutFiles):
