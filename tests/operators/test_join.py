@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import duckdb
@@ -277,3 +278,23 @@ def test_time_goes_on_with_the_slower_side() -> None:
         found = [(row["window_start"].second, row["n"]) for row in driver.output("out")]
         assert found == [(0, 1), (10, 1)]
         assert not any(account["late"] for account in driver.ledger.values())
+
+
+@pytest.mark.parametrize("kind", ["int", "long", "double", "decimal(12, 4)", "decimal(38, 20)"])
+@pytest.mark.parametrize("declared", [True, False])
+def test_decimals_equal_numbers_of_other_types(kind: str, declared: bool) -> None:
+    flow = ms.Flow("prices")
+    left = flow.source(ms.Generator(tuple, schema="id long, m decimal(8, 2)"), name="left")
+    right = flow.source(ms.Generator(tuple, schema=f"n {kind}"), name="right")
+    if not declared:
+        right = right.map(lambda row: row)
+    left.join(right, on=[("m", "n")], how="semi").select("id").sink(ms.Memory(), name="out")
+    make = Decimal if kind.startswith("decimal") else float if kind == "double" else int
+    texts = ["2", "2.5", "7"] if make is not int else ["2", "7"]
+    rows = [{"id": 1, "m": "2.00"}, {"id": 2, "m": "2.50"}, {"id": 3, "m": "-0.01"}]
+    with Driver(flow, parallelism=2) as driver:
+        driver.push("left", [row | {"m": Decimal(row["m"])} for row in rows])
+        driver.push("right", [{"n": make(text)} for text in texts]).step()
+        driver.end()
+        found = sorted(row["id"] for row in driver.output("out"))
+    assert found == ([1] if make is int else [1, 2])

@@ -115,6 +115,11 @@ def test_membership_has_the_plan_that_python_makes() -> None:
         ("SELECT c.id FROM cars c LEFT SEMI JOIN roads r ON c.id = r.car AND r.name = 'A-1'",
          [(3,)]),
         ("SELECT c.id FROM cars c LEFT ANTI JOIN roads r ON c.id + 1 = r.car", [(1,), (3,), (4,)]),
+        ("SELECT c.id FROM cars c JOIN roads r ON c.id = r.car AND r.car = c.id AND r.id = 1",
+         [(1,)]),
+        ("SELECT speed FROM cars AS car, roads AS r WHERE r.car = car.id AND r.id = 1", [(60,)]),
+        ("SELECT speed FROM cars AS car WHERE EXISTS (SELECT 1 FROM roads WHERE car = car.id)",
+         [(60,), (70,)]),
     ],
 )  # fmt: skip
 def test_joins(sql: str, expected: list[tuple[Any, ...]]) -> None:

@@ -159,6 +159,8 @@ class Joins:
         found = set()
         for column in node.find_all(exp.Column):
             both = [side for side, one in enumerate((left, right)) if one.local(column) is not None]
+            named = [side for side in both if (left, right)[side].has_table(column)]
+            both = named or both  # `t.x` is a column of t before it is a field of a column t
             if len(both) == 2:
                 raise self.text.error(
                     f"{column.name!r} is ambiguous: both sides have it", self.text.of(column)
@@ -227,6 +229,7 @@ class Joins:
         self, left: Relation, right: Relation, pairs: list[Pair], how: str, merge: bool = False
     ) -> Relation:
         """Two relations joined where pairs are equal."""
+        pairs = _once(pairs)
         keys = [pair.left for pair in pairs], [pair.right for pair in pairs]
         mine, names = with_columns(left, keys[0])
         other, others = with_columns(right, keys[1], avoid=names)
@@ -278,6 +281,14 @@ class Joins:
         ]
         made = self.queries.project(replace(right, exact=False), items)
         return replace(right, stream=made.stream, columns=columns, exact=True), renamed
+
+
+def _once(pairs: list[Pair]) -> list[Pair]:
+    """Pairs without those that say the same again."""
+    kept: dict[tuple[str, str], Pair] = {}
+    for pair in pairs:
+        kept.setdefault((pair.left.expression.sql, pair.right.expression.sql), pair)
+    return list(kept.values())
 
 
 def _suffix(taken: set[str], right: Relation, merged: set[str]) -> str:

@@ -95,7 +95,20 @@ class Scope:
                 )
             return found, parts[2:]
         found = self._named(column, parts[0], None)
-        return None if found is None else (found, parts[1:])
+        if found is None or (len(parts) > 1 and self._is_table_above(parts[0])):
+            return None
+        return found, parts[1:]
+
+    def has_table(self, column: exp.Expr) -> bool:
+        """Whether a reference begins with a table of this query."""
+        parts = [part.name for part in column.parts]  # type: ignore[attr-defined]
+        return len(parts) > 1 and self._table(parts[0]) is not None
+
+    def _is_table_above(self, name: str) -> bool:
+        """Whether a query around this one has such a table: that goes before a column's field."""
+        return self.above is not None and (
+            self.above._table(name) is not None or self.above._is_table_above(name)
+        )
 
     def _table(self, name: str) -> str | None:
         if name in self.tables:

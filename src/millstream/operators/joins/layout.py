@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import ConfigError, RunError
 from millstream.operators.protocol import Input
-from millstream.ops.mixed import differ, wider
+from millstream.ops.mixed import differ, mixed, wider
 
 ROW = "row."  # before the names of a row's own columns
 Types = dict[str, pa.DataType]
+_DIGITS = 15  # that every double keeps
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class Layout:
 
     def comparable(self, number: int, column: pa.Array) -> pa.Array:
         """A key column in the type in which both sides are compared."""
+        if pa.types.is_decimal(column.type):
+            return mixed(map(_number, column.to_pylist()))
         kind = self.casts[number] if number < len(self.casts) else None
         return column if kind is None or column.type == kind else pc.cast(column, kind)
 
@@ -123,5 +127,23 @@ def _cast(step: str, left: Input, right: Input, mine: str, other: str) -> pa.Dat
             f"{kinds[1]}, so that no rows would match; make them one type first, for example with "
             f".select('*', 'CAST({mine} AS ...) AS {mine}')"
         )
-    numbers = all(pa.types.is_integer(one) or pa.types.is_floating(one) for one in kinds)
-    return None if numbers else wider(kinds[0], kinds[1])
+    return None if all(map(_is_number, kinds)) else wider(kinds[0], kinds[1])
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    whole = pa.types.is_integer(kind)
+    return whole or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+
+
+def _number(value: Decimal | None) -> int | float | str | None:
+    """A decimal as it is compared: with whole numbers as one, with a double as a double.
+
+    One with more digits than a double has is itself, without zeros at its end.
+    """
+    if value is None:
+        return None
+    if value == value.to_integral_value() and abs(value) < 2**63:
+        return int(value)
+    if len(value.as_tuple().digits) <= _DIGITS:
+        return float(value)
+    return str(value.normalize())
