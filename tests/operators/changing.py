@@ -15,8 +15,9 @@ Row = dict[str, Any]
 SCHEMA = "ts timestamp, id long, here boolean, g string, h long, v long, x double, s string"
 
 
-def source(flow: ms.Flow, schema: str = SCHEMA) -> ms.Stream:
-    return flow.source(ms.Generator(tuple, time="ts", lateness="1h", schema=schema), name="in")
+def source(flow: ms.Flow, schema: str = SCHEMA, lateness: str = "1h") -> ms.Stream:
+    made = ms.Generator(tuple, time="ts", lateness=lateness, schema=schema)
+    return flow.source(made, name="in")
 
 
 def objects(flow: ms.Flow) -> ms.Stream:

@@ -149,3 +149,15 @@ def test_over_changes_a_row_is_there_as_long_as_something_has_it(
                 else:
                     now[window] = row["n"]
             assert table == {n for n in now.values() if n > 1}
+
+
+def test_windows_of_everything_behind_it(tmp_path: Any) -> None:
+    """Their panes must not go by the name of the step."""
+    flow = ms.Flow("names")
+    source(flow).distinct("a").key_by().window(ms.tumbling("1d")).agg(n=ms.count()).sink(
+        ms.Memory(), name="out"
+    )
+    rows = [{"ts": START, "a": one, "b": "x", "c": 0} for one in (1, 2, 2)]
+    with Driver(flow, checkpoint=tmp_path) as driver:
+        driver.push("in", rows).end()
+        assert [row["n"] for row in driver.output("out")] == [2]

@@ -362,3 +362,22 @@ def test_columns_are_looked_for_before_the_start(aggs: Any, words: str) -> None:
     objects(flow).key_by("g").agg(**aggs).sink(ms.Memory(), name="out")
     with pytest.raises(ms.ConfigError, match=words):
         Driver(flow)
+
+
+def test_groups_of_changes_cannot_come_later(tmp_path: Any) -> None:
+    """What came before is not there to be counted, and would be taken away nevertheless."""
+
+    def program(counts: bool) -> ms.Flow:
+        flow = ms.Flow("later")
+        stream = objects(flow)
+        stream.sink(ms.Memory(), name="rows")
+        if counts:
+            stream.key_by("g").agg(n=ms.count()).sink(ms.Memory(), name="out")
+        return flow
+
+    with Driver(program(False), checkpoint=tmp_path) as driver:
+        driver.push("in", records(random.Random(1), 5)).step()
+        with pytest.raises(ms.MillstreamError, match="only see that it goes"):
+            driver.replace(program(True))
+    with pytest.raises(ms.CheckpointError, match="only see that it goes"):
+        Driver(program(True), checkpoint=tmp_path)

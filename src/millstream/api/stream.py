@@ -25,7 +25,9 @@ from millstream.operators.comparing import Compare
 from millstream.operators.distinct import Distinct
 from millstream.operators.grouped.node import Grouped
 from millstream.operators.joins.step import HOW, Join
+from millstream.operators.last import Last
 from millstream.operators.tagger import Changes
+from millstream.operators.top import Top, parse_order
 from millstream.ops.expressions import parse_condition, parse_projection
 from millstream.ops.firing import FINAL, Emission
 from millstream.ops.updates import DICTS, UpdateJob
@@ -141,6 +143,14 @@ class Stream:
         if len(set(columns)) != len(columns):
             raise ConfigError(f"distinct(): a column is named twice in {columns}")
         return self._add(Distinct, "distinct", keys=columns)
+
+    def last(self, size: Duration) -> Stream:
+        """The rows of the last so long, as changes: a row leaves with `-` when it is that old.
+
+        The time is the one that all sources have passed by their lateness, and after the end of the
+        input that of the latest record. A row that comes too late for it is set aside (`late()`).
+        """
+        return self._add(Last, "last", keys=(), size=micros(size, "last(size)"))
 
     def changes(self, key: str | Iterable[str]) -> Stream:
         """Records of objects as changes: each is the row of its object until a later one comes.
@@ -444,6 +454,36 @@ class KeyedStream:
             (self.stream.node,),
             keys=self.keys,
             aggs=tuple(checked.items()),
+            null_keys=self.nulls,
+        )
+        return Stream(self.stream.flow, node)
+
+    def top(self, n: int, /, *, by: str | Iterable[str], rank: str | None = None) -> Stream:
+        """The first `n` rows of every group in an order, as changes.
+
+        by: a column, or several; the largest come first, or the smallest with `"price ASC"`. Nulls
+            come last, unless it says `NULLS FIRST`. Of rows that are equal in these the earlier
+            comes first.
+        rank: the name of a column with the number of a row in its group, from 1.
+        """
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise ConfigError(f"top({n!r}): expected a whole number from 1")
+        if rank is not None and (not isinstance(rank, str) or not rank):
+            raise ConfigError(f"top(rank={rank!r}): expected the name of a column")
+        several = tuple(by) if isinstance(by, Iterable) and not isinstance(by, str) else (by,)
+        order = tuple(map(parse_order, several))
+        if not order or len({one.column for one in order}) != len(order):
+            raise ConfigError(f"top(by={by!r}): expected a column, or several, each once")
+        if self.partition is not None:
+            raise ConfigError("top() after key_by(partition=): leave partition= out")
+        node = self.stream.flow.add(
+            Top,
+            "top",
+            (self.stream.node,),
+            keys=self.keys,
+            most=n,
+            order=order,
+            rank=rank,
             null_keys=self.nulls,
         )
         return Stream(self.stream.flow, node)

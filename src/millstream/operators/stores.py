@@ -321,8 +321,9 @@ class Bag(Table):
 
     def add(self, rows: pa.Table) -> None:
         """Rows (shard, hash, check, count, and their own columns) that come, or go if negative."""
-        expires = pa.array(np.full(len(rows), NEVER))
-        self.fresh = added_up(rows.append_column("expires", expires), self.order)
+        if "expires" not in rows.column_names:
+            rows = rows.append_column("expires", pa.array(np.full(len(rows), NEVER)))
+        self.fresh = added_up(rows, self.order)
 
     def first(self, keys: Keys, most: int | None = None, last: bool = False) -> Entries:
         """The first or last rows of some keys as they are now."""

@@ -304,6 +304,12 @@ def difference(known: dict[str, Any], now: dict[str, Any]) -> Difference:
         refused.extend(_additions(name, known, now))
         aggs = after.get("aggregates", {})
         removed.extend(f"{name}.{agg}" for agg in before.get("aggregates", {}) if agg not in aggs)
+    for name in now["operators"].keys() - known["operators"].keys():
+        if now["operators"][name].get("from the start"):
+            refused.append(
+                f"operator {name!r} is new and works on changes: of what came before, it would only "
+                "see that it goes"
+            )
     return Difference(sorted(refused), removed)
 
 

@@ -17,11 +17,13 @@ import pyarrow.compute as pc
 
 from millstream.ops.chunks import Int64, Mask, concat, flat
 from millstream.ops.keys import factorize
+from millstream.ops.mixed import in_order, is_mixed
 from millstream.state.segments import Segment, SegmentFile
 from millstream.state.storage import Storage
 from millstream.state.tables import KeyedTable, UInt64
 
 _MARKS = ("shard", "expires", "hash", "check", "gone", "count")
+_LAST = 2**62  # after all others
 _AHEAD = 4  # rows read of a key beyond those wanted, as some may have been taken away
 
 
@@ -244,14 +246,21 @@ def codes_of(rows: pa.Table, order: tuple[Order, ...]) -> list[Int64]:
         if one.column not in rows.column_names:
             continue
         column = flat(rows.column(one.column))
-        code, (values,) = factorize([column])
+        code = _ranked(column) if is_mixed(column.type) else factorize([column])[0]
         if one.descending:
-            code = len(values) - 1 - code
+            code = -code
         if column.null_count:
             null = np.asarray(pc.is_null(column))
-            code = np.where(null, -1 if one.nulls_first else len(values), code)
+            code = np.where(null, -_LAST if one.nulls_first else _LAST, code)
         codes.append(code)
     return codes
+
+
+def _ranked(column: pa.Array) -> Int64:
+    """Values of many types by number, in the order in which each type has its own."""
+    values = [in_order(value) for value in column.to_pylist()]
+    rank = {value: number for number, value in enumerate(sorted(set(values)))}
+    return np.array([rank[value] for value in values], np.int64)
 
 
 def _counts(rows: pa.Table) -> Int64:

@@ -104,6 +104,28 @@ def test_stateless_steps(load: Any, topics: Any) -> None:
         from = "named"
         changes = "name"
 
+        [step.recent]
+        from = "table"
+        last = "5m"
+
+        [step.counts]
+        from = "recent"
+        key_by = "name"
+        agg.n = "count()"
+
+        [step.totals]
+        from = "once"
+        key_by = []
+        emit = "delta"
+        agg.n = "count()"
+
+        [step.best]
+        from = "counts"
+        key_by = []
+        top = 3
+        by = ["n", "name ASC"]
+        rank = "nth"
+
         [step.known]
         from = "once"
         join = "table"
@@ -138,7 +160,7 @@ def test_stateless_steps(load: Any, topics: Any) -> None:
         kind = "console"
 
         [sink.rows]
-        from = ["known", "different"]
+        from = ["known", "different", "best", "totals"]
         kind = "console"
 
         [sink.files]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,13 @@ class StepReader(Reader):
                     spot, f"{verb}: expected a list of {what}, got {shown(value)}"
                 )
             return [several] if verb == "changes" else several
+        if verb == "top":
+            if not isinstance(value, int):
+                told = f"top: expected a whole number, got {shown(value)}"
+                raise self.document.mistake(spot, told)
+            return [value]
+        if verb == "last":
+            return [self.read(place, table, {"last": Option("last", timedelta)})["last"]]
         if not isinstance(value, str):
             what = "a SQL condition" if verb == "where" else 'a function like "module:name"'
             raise self.document.mistake(spot, f"{verb}: expected {what}, got {shown(value)}")
@@ -126,6 +134,9 @@ class StepReader(Reader):
             nulls = {"nulls": "keep"}
         with self.document.at(*place, "key_by"):
             by_key = stream.key_by(*columns, **nulls)
+        if verb == "top":
+            with self.document.at(*place, verb):
+                return by_key.top(*self._argument(place, table, verb), **options).named(name)
         if verb == "agg" and "window" not in table:
             return self._grouped(name, table, by_key)
         windowed = self._windowed(place, table, by_key)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from millstream.graph.nodes import Node
 from millstream.operators.grouped.moves import VALUE
 from millstream.operators.protocol import Host
-from millstream.ops.chunks import Chunk, concat
+from millstream.ops.chunks import Chunk, Int64, concat
 from millstream.ops.jobs import Measure
 from millstream.ops.kernels import Rows
 from millstream.ops.keys import canonical
@@ -31,6 +31,7 @@ class Arriving:
     keep_null_keys: bool
     host: Host
     columns: tuple[str, ...] | None = None  # of a row; None: all
+    named: bool = False  # also of which window a row is, by which readers know it
     tables: list[pa.Table] = field(default_factory=list)
 
     def take(self, step: Node, before: Node, chunk: Chunk) -> None:
@@ -90,6 +91,9 @@ class Arriving:
             **{f"key.{nth}": key for nth, key in enumerate(keys)},
             **{f"{VALUE}{name}": chunk.column(name) for name in names},
         }
+        if self.named:
+            none = np.zeros(len(chunk), np.int64)
+            rows["window"] = pa.array(none if chunk.window is None else chunk.window)
         exact = [f"{VALUE}{name}" for name in exact_columns(chunk.table) if name in names]
         self.tables.append(exactly(rows, exact))
 
@@ -101,3 +105,9 @@ class Arriving:
         """All of them."""
         if self.tables:
             yield "rows", concat(self.tables)
+
+
+def names_of(src: Int64, pos: Int64, window: Int64) -> Int64:
+    """A number for every row by which readers know it: where it is from, and of which window."""
+    name: Int64 = pos ^ ((src + 1) << np.int64(40)) ^ (window * 1_000_003)
+    return name & ((1 << 62) - 1)

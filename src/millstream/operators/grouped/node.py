@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millstream.graph.changing import changes_of
 from millstream.operators.grouped.choosing import keeper_of
 from millstream.operators.grouped.grouping import Grouping
 from millstream.operators.protocol import Input, KeyedStep
@@ -70,4 +71,6 @@ class Grouped(KeyedStep):
 
     def remembered(self) -> dict[str, Any]:
         """The key, and what is kept."""
-        return {"keys": list(self.keys), "groups": {name: str(agg) for name, agg in self.aggs}}
+        groups = {name: str(agg) for name, agg in self.aggs}
+        over = changes_of(self) is not None
+        return {"keys": list(self.keys), "groups": groups, "from the start": over}

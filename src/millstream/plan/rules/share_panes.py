@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from millstream.graph import nodes
+from millstream.operators.protocol import KeyedStep
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.running import PRESENCE, can_run
 from millstream.plan.stages import Plan
@@ -21,6 +22,7 @@ def share_panes(plan: Plan) -> Plan:
     for node in plan.windowed():
         if node.name in plan.homes:
             owners.setdefault(plan.homes[node.name], _shared_by(node))
+    others = {node.name for node in plan.nodes if isinstance(node, KeyedStep)}
     for node in plan.windowed():
         job, shared = plan.jobs[node.name], _shared_by(node)
         families = groups.setdefault(shared, [])
@@ -36,6 +38,7 @@ def share_panes(plan: Plan) -> Plan:
             while (
                 name in full  # its windows do not fit in there
                 or name in plan.groups  # updaters go by this name
+                or name in others
                 or owners.setdefault(name, shared) != shared
                 or not _fit([job], plan.units.get(name))  # stored panes it cannot count in
             ):

@@ -1,0 +1,209 @@
+"""`Stream.last("5m")`: rows while they are no older than that, as changes.
+
+A row is given when it comes, and taken back when it is too old, or when its input takes it back
+before. Rows wait in a queue by the time at which they leave; one that was taken back is there a
+second time, with a weight of -1, and the two vanish when the queue is written anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.durations import text
+from millstream.graph.nodes import Node
+from millstream.operators.grouped.arriving import names_of
+from millstream.operators.grouped.moves import VALUE
+from millstream.operators.protocol import Done, Host, KeyedStep, Known, Share
+from millstream.operators.stores import Queue
+from millstream.ops.chunks import Chunk, Int64, concat, decode_block, flat
+from millstream.ops.mixed import exact_columns, exactly
+from millstream.ops.progress import END
+from millstream.ops.spans import NOTHING_CLOSED
+from millstream.ops.updates import Publication
+from millstream.state.bags import added_up
+from millstream.state.manifests import Manifest
+from millstream.state.segments import Segment
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Last(KeyedStep):
+    """Rows that are no older than so long, as a stream of changes."""
+
+    keys: tuple[str, ...] = ()
+    size: int  # microseconds
+
+    @property
+    def gives_changes(self) -> bool:
+        """Always."""
+        return True
+
+    def operator(self, number: int, changes: bool) -> Lasting:
+        """Keeps rows until they are too old."""
+        return Lasting(self.name, self.size, number, changes)
+
+    def words(self) -> str:
+        """For the plan."""
+        return f"rows of the last {text(self.size)}, as changes"
+
+    def remembered(self) -> dict[str, Any]:
+        """How long rows stay."""
+        return {"keys": [], "size": self.size}
+
+
+@dataclass(frozen=True)
+class Lasting:
+    """The operator: rows that wait for the time at which they leave."""
+
+    name: str
+    size: int
+    number: int
+    changes: bool  # its input takes back what it gave
+    counted: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """One step."""
+        return (self.name,)
+
+    def inlet(self, host: Host) -> Rows:
+        """Rows by what readers know them by."""
+        return Rows(self, host)
+
+    def run(self, share: Share) -> None:
+        """Give what comes, take back what has become too old."""
+        host, batch, control = share.host, share.host.batch, share.host.control
+        closed: int = batch.orders[self.name]
+        now = share.clocks.watermarks[self.name]
+        if now >= END:  # the input has ended: its latest record says what time it is
+            now = share.clocks.furthest[self.name]
+        now = max(now, closed)
+        blocks = [decode_block(block) for block in share.rows.get("rows", [])]
+        new = concat(blocks) if blocks else None
+        if new is not None:  # what is too old by now comes and goes within this batch
+            new = new.filter(pa.array(np.asarray(flat(new.column("time"))) > now))
+        waiting = Waiting(self.name, "waiting", new, batch, control)
+        old = waiting.due(closed + 1, now + 1)
+        parts = [] if new is None or not len(new) else [new]
+        if old is not None:
+            gone = _counted(old, -1)
+            parts.append(gone.filter(pa.array(np.asarray(flat(gone.column("count"))) < 0)))
+        if parts:
+            self._push(host, concat(parts), batch.number)
+        following = waiting.store(now + 1)
+        control.reports[self.name] = _Report(now, following)
+
+    def _push(self, host: Host, rows: pa.Table, batch: int) -> None:
+        count = np.asarray(flat(rows.column("count")))
+        rows = rows.take(pa.array(np.repeat(np.arange(len(rows)), np.abs(count))))
+        names = [name for name in rows.column_names if name.startswith(VALUE)]
+        exact = set(exact_columns(rows))
+        table = exactly(
+            {name.removeprefix(VALUE): rows.column(name) for name in names},
+            [name.removeprefix(VALUE) for name in names if name in exact],
+        )
+        time, row, revision = (
+            np.asarray(flat(rows.column(name))) for name in ("time", "row", "revision")
+        )
+        weight = np.repeat(np.sign(count), np.abs(count))
+        change = np.full(len(rows), batch, np.int64)
+        chunk = Chunk(table, time - self.size, row, self.number, weight, revision, change)
+        given = int((weight > 0).sum())
+        host.ledger(self.name)["results"] += given
+        host.control.results += given
+        host.push(self.name, chunk)
+
+    def order(self, known: Known) -> int:
+        """What time it was."""
+        reached = known.reached(self.name)
+        return NOTHING_CLOSED if reached is None else reached
+
+    def holds(self, known: Known) -> dict[str, int]:
+        """It takes all that came."""
+        return {}
+
+    def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
+        """Whether the watermark alone has passed rows that wait."""
+        memo = known.manifest.memos.get(self.name, {})
+        at = watermarks[self.name]
+        return at < END and bool(memo.get("next", END) <= at)
+
+    def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
+        """What time it is, and when the next row leaves."""
+        reports: list[_Report] = done.reports(self.name)
+        reached = max(one.reached for one in reports)
+        if reached > NOTHING_CLOSED:
+            manifest.closed[self.name] = max(reached, self.order(known))
+        manifest.memos[self.name] = {"next": min(one.next for one in reports)}
+
+
+@dataclass(frozen=True)
+class _Report:
+    reached: int
+    next: int  # when the next row leaves
+
+
+class Waiting(Queue):
+    """Rows by the time at which they leave, with weights."""
+
+    def _write(self, rows: pa.Table | None, suffix: str = "") -> dict[int, Segment]:
+        return super()._write(None if rows is None else _counted(rows), suffix)
+
+
+def _counted(rows: pa.Table, sign: int = 1) -> pa.Table:
+    """Equal rows as one, without those that come to nothing."""
+    found = added_up(rows, ())
+    at = found.schema.get_field_index("count")
+    count: Int64 = np.asarray(flat(found.column("count"))) * sign
+    return found.set_column(at, "count", pa.array(count))
+
+
+@dataclass
+class Rows:
+    """Rows on their way to where they wait, in one task."""
+
+    operator: Lasting
+    host: Host
+    tables: list[pa.Table] = field(default_factory=list)
+
+    def take(self, step: Node, before: Node, chunk: Chunk) -> None:
+        """Set aside what is late, and has nothing to take back."""
+        name, batch, size = step.name, self.host.batch, self.operator.size
+        late = chunk.late() & (chunk.weights() > 0) & (chunk.ts + size <= batch.orders[name])
+        counts = self.host.ledger(name)
+        counts["offered"] += len(chunk)
+        counts["late"] += int(late.sum())
+        counts["aggregated"] += len(chunk) - int(late.sum())
+        self.host.push_late(name, chunk.take(late))
+        chunk = chunk.take(~late)
+        if not len(chunk):
+            return
+        none = np.zeros(len(chunk), np.int64)
+        src = np.full(len(chunk), chunk.src, np.int64)
+        row = names_of(src, chunk.pos, none if chunk.window is None else chunk.window)
+        marks = {
+            "shard": pa.array((row % batch.shards).astype(np.int32)),
+            "hash": pa.array(row.astype(np.uint64)),
+            "check": pa.array(none.astype(np.uint64)),
+            "time": pa.array(chunk.ts + size),
+            "row": pa.array(row),
+            "revision": pa.array(none if chunk.revision is None else chunk.revision),
+            "count": pa.array(chunk.weights()),
+        }
+        names = chunk.table.column_names
+        exact = [f"{VALUE}{name}" for name in exact_columns(chunk.table)]
+        rows = {f"{VALUE}{name}": chunk.column(name) for name in names}
+        self.tables.append(exactly(marks | rows, exact))
+
+    def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
+        """Published events come as records."""
+        return False
+
+    def rows(self) -> Iterator[tuple[str, pa.Table]]:
+        """All of them."""
+        if self.tables:
+            yield "rows", concat(self.tables)

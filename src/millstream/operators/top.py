@@ -1,0 +1,243 @@
+"""`key_by(...).top(n, by=...)`: the first rows of every group in an order, as changes.
+
+All rows of a group are kept in a bag in that order, of which the first are read. What was given of a
+group is kept beside it: what is no more among the first is taken back, what has become one of them is
+given. Of rows that are equal in the order the earlier comes first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import ConfigError
+from millstream.operators.grouped.arriving import Arriving, names_of
+from millstream.operators.grouped.moves import VALUE, Moves
+from millstream.operators.protocol import Done, Host, Input, KeyedStep, Known, Share
+from millstream.operators.stores import Bag
+from millstream.ops.chunks import Chunk, Int64, concat, decode_block, flat
+from millstream.ops.mixed import exact_columns, exactly
+from millstream.state.bags import Entries, Order, codes_of
+from millstream.state.manifests import Manifest
+
+_RANK = "rank"
+_PLACE = ("ts", "src", "pos", "window")  # which of two rows comes first that are equal else
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Top(KeyedStep):
+    """The first rows of every group, as a stream of changes."""
+
+    keys: tuple[str, ...]
+    most: int
+    order: tuple[Order, ...]
+    rank: str | None = None  # a column with the number of a row in its group
+    null_keys: str = "dead"
+
+    @property
+    def gives_changes(self) -> bool:
+        """Always."""
+        return True
+
+    def operator(self, number: int, changes: bool) -> Topping:
+        """Keeps rows of groups in order."""
+        by = (Order(f"{VALUE}{o.column}", o.descending, o.nulls_first) for o in self.order)
+        order = (*by, *map(Order, _PLACE))
+        keep = self.null_keys == "keep"
+        return Topping(self.name, self.keys, self.most, order, self.rank, keep, number)
+
+    def columns(self, have: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Those of the rows, and their number."""
+        return have if have is None or self.rank is None else (*have, self.rank)
+
+    def resolve(
+        self, inputs: tuple[Input, ...]
+    ) -> tuple[tuple[str, ...] | None, dict[str, pa.DataType]]:
+        """The same, with types."""
+        names, types = super().resolve(inputs)
+        return names, types if self.rank is None else {**types, self.rank: pa.int64()}
+
+    def needs(self, number: int) -> Iterable[tuple[str, str, bool]]:
+        """The key, and what rows are ordered by."""
+        yield from super().needs(number)
+        for one in self.order:
+            yield "by", one.column, False
+
+    def words(self) -> str:
+        """For the plan."""
+        by = ", ".join(map(told, self.order))
+        per = f" per {', '.join(self.keys)}" if self.keys else ""
+        return f"the first {self.most} rows{per} by {by}, as changes"
+
+    def details(self, inputs: tuple[Input, ...]) -> list[str]:
+        """For the plan."""
+        return ["rows by group and in order, of which the first are read"]
+
+    def remembered(self) -> dict[str, Any]:
+        """What rows are kept by."""
+        by = [told(one) for one in self.order]
+        return {"keys": list(self.keys), "most": self.most, "by": by, "rank": self.rank}
+
+
+_ORDER = re.compile(r"(.+?)(?:\s+(ASC|DESC))?(?:\s+NULLS\s+(FIRST|LAST))?", re.IGNORECASE)
+
+
+def parse_order(text: Any) -> Order:
+    """A column of an order: "price", "price ASC", "price DESC NULLS FIRST"."""
+    found = _ORDER.fullmatch(text.strip()) if isinstance(text, str) else None
+    if found is None:
+        raise ConfigError(f'top(by={text!r}): expected a column like "price" or "price ASC"')
+    column, way, nulls = found.groups()
+    return Order(column, (way or "").upper() != "ASC", (nulls or "").upper() == "FIRST")
+
+
+def told(order: Order) -> str:
+    """A column of an order in words."""
+    way = "DESC" if order.descending else "ASC"
+    return f"{order.column} {way}{' NULLS FIRST' if order.nulls_first else ''}"
+
+
+@dataclass(frozen=True)
+class Topping:
+    """The operator: rows of groups in order, and those that were given."""
+
+    name: str
+    keys: tuple[str, ...]
+    most: int
+    by: tuple[Order, ...]
+    rank: str | None
+    keep_null_keys: bool
+    number: int
+    counted: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """One step."""
+        return (self.name,)
+
+    def inlet(self, host: Host) -> Arriving:
+        """Rows by the hash of their group."""
+        return Arriving(self.name, self.keys, (), self.keep_null_keys, host, named=True)
+
+    def run(self, share: Share) -> None:
+        """Bring groups up to date; give what has become one of the first, take back what was."""
+        host, batch, control = share.host, share.host.batch, share.host.control
+        rows = Bag(self.name, "rows", batch, control, self.by)
+        given = Bag(self.name, "given", batch, control)
+        blocks = [decode_block(block) for block in share.rows.get("rows", [])]
+        if blocks:
+            moves = Moves.of(concat(blocks))
+            marks = ("weight", *(f"key.{nth}" for nth in range(len(self.keys))))
+            kept = [name for name in moves.table.column_names if name not in marks]
+            rows.add(moves.table.select(kept).append_column("count", pa.array(moves.weight)))
+            before, now = given.first(moves.keys), rows.first(moves.keys, self.most)
+            changed = _changed(self._listed(before), self._numbered(now), moves, batch.number)
+            if changed is not None:
+                given.add(changed)
+                chunk = self._chunk(changed, batch.number)
+                added = int((chunk.weights() > 0).sum())
+                host.ledger(self.name)["results"] += added
+                control.results += added
+                host.push(self.name, chunk)
+        rows.store()
+        given.store()
+
+    def _listed(self, found: Entries) -> pa.Table | None:
+        """What was given of some groups, row by row."""
+        group, rows = found.repeated()
+        return None if rows is None else rows.append_column("group", pa.array(group))
+
+    def _numbered(self, found: Entries) -> pa.Table | None:
+        """What is to be given, row by row, with its number."""
+        rows = self._listed(found)
+        if rows is None or self.rank is None:
+            return rows
+        group = np.asarray(flat(rows.column("group")))
+        nth = np.arange(len(group)) - np.searchsorted(group, group)
+        return rows.append_column(_RANK, pa.array(nth + 1))
+
+    def _chunk(self, changed: pa.Table, batch: int) -> Chunk:
+        names = [name for name in changed.column_names if name.startswith(VALUE)]
+        exact = set(exact_columns(changed))
+        columns = {name.removeprefix(VALUE): changed.column(name) for name in names}
+        ts, src, pos, window, since, weight = (
+            np.asarray(flat(changed.column(name))) for name in (*_PLACE, "since", "count")
+        )
+        row = names_of(src, pos, window)
+        if self.rank is not None:
+            nth = np.asarray(flat(changed.column(_RANK)))
+            columns[self.rank] = changed.column(_RANK)
+            hashes = np.asarray(flat(changed.column("hash")))
+            row = ((hashes >> np.uint64(2)).astype(np.int64) + nth * 1_000_003) & ((1 << 62) - 1)
+        table = exactly(columns, [n.removeprefix(VALUE) for n in names if n in exact])
+        change = np.full(len(changed), batch, np.int64)
+        return Chunk(table, ts, row, self.number, weight, since, change)
+
+    def order(self, known: Known) -> None:
+        """All it needs is in its bags."""
+
+    def holds(self, known: Known) -> dict[str, int]:
+        """It takes all that came."""
+        return {}
+
+    def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
+        """Time alone changes nothing."""
+        return False
+
+    def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
+        """Nothing to remember beside the bags."""
+
+
+def _changed(
+    before: pa.Table | None, now: pa.Table | None, moves: Moves, batch: int
+) -> pa.Table | None:
+    """Rows that are given (count 1) or taken back (-1), each with the batch that gave it."""
+    sides = [(before, -1), (now, 1)]
+    parts = [
+        rows.append_column("side", pa.array(np.full(len(rows), sign)))
+        for rows, sign in sides
+        if rows is not None and len(rows)
+    ]
+    if not parts:
+        return None
+    both = concat([_stamped(part, batch) for part in parts])
+    side, since = (np.asarray(flat(both.column(name))) for name in ("side", "since"))
+    plain = both.drop_columns(["side", "since", "shard", "group"])
+    group = np.asarray(flat(both.column("group")))
+    codes = codes_of(plain, ())
+    order = np.lexsort((since, side, *codes, group))
+    begins = np.zeros(len(order), np.bool_)
+    for column in (group, *codes):
+        begins[1:] |= column[order][1:] != column[order][:-1]
+    same = np.empty(len(order), np.int64)
+    same[order] = np.cumsum(begins)
+    sizes = [np.bincount(same[side == sign], minlength=int(same.max()) + 1) for sign in (-1, 1)]
+    stays = np.minimum(*sizes)[same]
+    differs = _nth(same * 2 + (side > 0)) >= stays
+    if not differs.any():
+        return None
+    at = pa.array(np.flatnonzero(differs))
+    found = both.take(at).drop_columns(["group", "side"])
+    place = found.schema.get_field_index("count")
+    return found.set_column(place, "count", pa.array(side[differs]))
+
+
+def _stamped(rows: pa.Table, batch: int) -> pa.Table:
+    """Rows with the batch that gave them: this one, if they were not given before."""
+    if "since" in rows.column_names:
+        return rows
+    return rows.append_column("since", pa.array(np.full(len(rows), batch, np.int64)))
+
+
+def _nth(codes: Int64) -> Int64:
+    """The number of every row among those with the same code, in their order."""
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    nth = np.empty(len(codes), np.int64)
+    nth[order] = np.arange(len(codes)) - np.searchsorted(ordered, ordered)
+    return nth

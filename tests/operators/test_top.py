@@ -1,0 +1,120 @@
+"""The first rows of groups that rows come to and go from; the oracle sorts what is there."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.testing import Driver
+from tests.operators.changing import START, Row, Table, objects, present, records, source
+from tests.operators.test_grouped import drive
+
+
+def first(rows: list[Row], most: int, key: Any) -> list[Row]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["g"], []).append(row)
+    return [row for mine in groups.values() for row in sorted(mine, key=key)[:most]]
+
+
+def by_v(row: Row) -> Any:
+    """The largest first, nulls last; times differ."""
+    return (row["v"] is None, -(row["v"] or 0), row["ts"])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_first_of_every_group_after_every_batch(seed: int, tmp_path: Any) -> None:
+    rng = random.Random(seed)
+    flow = ms.Flow("top")
+    objects(flow).key_by("g").top(2, by="v").sink(ms.Memory(), name="out")
+    table = Table("id")
+    for driver, taken in drive(flow, records(rng, 80), rng, 1 + seed % 3, tmp_path):
+        found = sorted(table.read(driver.output("out")), key=lambda row: row["id"])
+        expected = first(present(taken), 2, by_v)
+        assert found == sorted(expected, key=lambda row: row["id"])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_with_their_number(seed: int, tmp_path: Any) -> None:
+    rng = random.Random(seed)
+    flow = ms.Flow("rank")
+    keyed = objects(flow).key_by()
+    ranked = keyed.top(3, by="s NULLS FIRST", rank="nth").select("nth", "id")
+    ranked.sink(ms.Memory(), name="out")
+    table = Table("nth")
+    for driver, taken in drive(flow, records(rng, 60), rng, 2, tmp_path):
+        order = sorted(present(taken), key=lambda row: row["ts"])
+        order = sorted(order, key=lambda row: row["s"] or "z", reverse=True)  # stable
+        expected = {nth: row["id"] for nth, row in enumerate(order[:3], 1)}
+        assert {row["nth"]: row["id"] for row in table.read(driver.output("out"))} == expected
+
+
+def test_of_records_that_nothing_takes_back(tmp_path: Any) -> None:
+    rng = random.Random(5)
+    flow = ms.Flow("records")
+    source(flow).key_by("g").top(3, by=["v ASC", "ts ASC"]).sink(ms.Memory(), name="out")
+    table = Table("ts")
+
+    def smallest(row: Row) -> Any:
+        return (row["v"] is None, row["v"], row["ts"])
+
+    for driver, taken in drive(flow, records(rng, 60), rng, 3, tmp_path):
+        found = sorted(table.read(driver.output("out")), key=lambda row: row["ts"])
+        assert found == sorted(first(taken, 3, smallest), key=lambda row: row["ts"])
+
+
+def test_windows_over_the_first_rows(tmp_path: Any) -> None:
+    """A row that leaves and comes back counts, as often as that happens."""
+    flow = ms.Flow("again")
+    stream = source(flow, "ts timestamp, id long, v long").changes(key="id")
+    best = stream.key_by().top(1, by="v")
+    best.key_by().window(ms.tumbling("1d"), emit="delta").agg(v=ms.sum("v")).sink(
+        ms.Memory(), name="out"
+    )
+    with Driver(flow, checkpoint=tmp_path) as driver:
+        for nth, (number, value) in enumerate([(1, 5), (2, 7), (2, 3), (3, 9), (3, 1)]):
+            row = {"ts": START.replace(second=nth), "id": number, "v": value}
+            driver.push("in", [row]).step()
+        driver.end()
+        assert driver.output("out")[-1]["v"] == 5
+
+
+def test_equal_rows_count_as_often_as_they_are_there() -> None:
+    flow = ms.Flow("equal")
+    rows = source(flow, "ts timestamp, v long").select("v")
+    rows.key_by().top(2, by="v").sink(ms.Memory(), name="out")
+    with Driver(flow) as driver:
+        for value in (1, 2, 2, 2):
+            driver.push("in", [{"ts": START, "v": value}]).step()
+        assert [(row["op"], row["v"]) for row in driver.output("out")] == [
+            ("+", 1),
+            ("+", 2),
+            ("-", 1),
+            ("+", 2),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"n": 0, "by": "v"}, "whole number"),
+        ({"n": 1, "by": []}, "a column, or several"),
+        ({"n": 1, "by": ["v", "v ASC"]}, "each once"),
+        ({"n": 1, "by": 3}, "expected"),
+        ({"n": 1, "by": "v", "rank": ""}, "name of a column"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: dict[str, Any], words: str) -> None:
+    number = arguments.pop("n")
+    with pytest.raises(ms.ConfigError, match=words):
+        objects(ms.Flow("wrong")).key_by("g").top(number, **arguments)
+
+
+def test_a_column_that_is_not_there() -> None:
+    flow = ms.Flow("columns")
+    objects(flow).key_by("g").top(1, by="w").sink(ms.Memory(), name="out")
+    with pytest.raises(ms.ConfigError, match="by: there is no column 'w'"):
+        Driver(flow)
