@@ -377,7 +377,7 @@ def test_groups_of_changes_cannot_come_later(tmp_path: Any) -> None:
 
     with Driver(program(False), checkpoint=tmp_path) as driver:
         driver.push("in", records(random.Random(1), 5)).step()
-        with pytest.raises(ms.MillstreamError, match="only see that it goes"):
+        with pytest.raises(ms.MillstreamError, match="only see that they go"):
             driver.replace(program(True))
-    with pytest.raises(ms.CheckpointError, match="only see that it goes"):
+    with pytest.raises(ms.CheckpointError, match="only see that they go"):
         Driver(program(True), checkpoint=tmp_path)

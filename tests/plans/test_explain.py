@@ -151,6 +151,26 @@ def joins(flow: ms.Flow) -> None:
     cars.select("car").difference(roads.select("id AS car"), all=True).sink(ms.Memory(), name="one")
 
 
+def groups(flow: ms.Flow) -> None:
+    cars = flow.source(ms.Files("cars/", time="ts", lateness="5s"), name="cars")
+    fast = cars.changes(key="car").where("speed > 50").named("fast")
+    makes = fast.key_by("make").agg(
+        n=ms.count(),
+        mean=ms.mean("speed"),
+        fastest=ms.max("speed"),
+        latest=ms.last("car"),
+        colours=ms.distinct("colour"),
+        median=ms.quantile("speed", 0.5),
+        product=Product("speed"),
+    )
+    makes.named("makes").where("n > 2").sink(ms.Memory(), name="having")
+    fast.key_by("make").top(3, by=["speed", "car ASC"]).sink(ms.Memory(), name="best")
+    recent = cars.last("5m").key_by()
+    recent.agg(n=ms.count(), slowest=ms.min("speed")).sink(ms.Memory(), name="recent")
+    kept = cars.key_by("make").agg(emit="delta", fastest=ms.max("speed"), all=ms.collect("car"))
+    kept.sink(ms.Memory(), name="ever")
+
+
 FLOWS: list[Callable[[ms.Flow], None]] = [
     sliding_averages,
     stateless,
@@ -162,6 +182,7 @@ FLOWS: list[Callable[[ms.Flow], None]] = [
     other_windows,
     jobs_that_slide,
     joins,
+    groups,
 ]
 
 

@@ -1,8 +1,8 @@
 """`key_by(...).top(n, by=...)`: the first rows of every group in an order, as changes.
 
-All rows of a group are kept in a bag in that order, of which the first are read. What was given of a
-group is kept beside it: what is no more among the first is taken back, what has become one of them is
-given. Of rows that are equal in the order the earlier comes first.
+All rows of a group are kept in a bag in that order, of which the first are read. What was given of
+a group is kept beside it: what is no more among the first is taken back, what has become one of
+them is given. Of rows that are equal in the order the earlier comes first.
 """
 
 from __future__ import annotations

@@ -307,8 +307,8 @@ def difference(known: dict[str, Any], now: dict[str, Any]) -> Difference:
     for name in now["operators"].keys() - known["operators"].keys():
         if now["operators"][name].get("from the start"):
             refused.append(
-                f"operator {name!r} is new and works on changes: of what came before, it would only "
-                "see that it goes"
+                f"operator {name!r} is new and works on changes: of rows that came before, it "
+                "would only see that they go"
             )
     return Difference(sorted(refused), removed)
 
