@@ -152,6 +152,14 @@ def run(
             metavar="30s", help="End after so long, with the estimates so far.", show_default=False
         ),
     ] = None,
+    step: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The aggregate that is looked at, if the flow has several.",
+            show_default=False,
+        ),
+    ] = None,
     publish: Annotated[
         Path | None,
         typer.Option(
@@ -185,7 +193,7 @@ def run(
     from millstream.cli.early import looks_of
     from millstream.cli.running import run_flow
 
-    looks = looks_of(snapshots, until, within, publish)
+    looks = looks_of(snapshots, until, within, publish, step)
     found = load_application(file, flow)
     if not trust_config:
         found.check_trust()

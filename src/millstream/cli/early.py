@@ -19,10 +19,16 @@ _KEY = 4  # characters of a key that are shown at least
 
 
 def looks_of(
-    snapshots: str | None, until: str | None, within: str | None, publish: Path | None
+    snapshots: str | None,
+    until: str | None,
+    within: str | None,
+    publish: Path | None,
+    step: str | None = None,
 ) -> Looks | None:
     """What `--snapshots`, `--until`, `--within` and `--publish` ask for; None: a plain run."""
     if snapshots is None and until is None and within is None and publish is None:
+        if step is not None:
+            raise ConfigError(f"--step {step}: goes with --snapshots, --until or --within")
         return None
     at = None if snapshots is None else [_share("--snapshots", s) for s in snapshots.split(",")]
     bounds = Bounds()
@@ -30,7 +36,7 @@ def looks_of(
         bounds |= rel_error(_share("--until", until))
     if within is not None:
         bounds |= time_limit(within)
-    return looks(at, None, bounds, publish=publish)
+    return looks(at, None, bounds, publish=publish, step=step)
 
 
 def _share(option: str, text: str) -> float:
