@@ -131,8 +131,8 @@ def _cast(step: str, left: Input, right: Input, mine: str, other: str) -> pa.Dat
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    whole = pa.types.is_integer(kind)
-    return whole or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    real = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    return bool(real or pa.types.is_integer(kind))
 
 
 def _number(value: Decimal | None) -> int | float | str | None:
