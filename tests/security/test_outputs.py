@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import millstream as ms
+from millstream.run import engine as engines
 from millstream.run.runner import plan_flow
 from millstream.testing import run_in_process
 from tests.security.hostile import OPTIONS, ROWS, flow_to, rows_in
@@ -31,6 +32,59 @@ def test_two_sinks_on_one_directory_are_refused(tmp_path: Path, how: str) -> Non
     with pytest.raises(ms.ConfigError, match="both write to"):
         plan_flow(two_sinks(tmp_path, out, second))
     plan_flow(two_sinks(tmp_path, out, tmp_path / "out2"))
+
+
+@pytest.mark.parametrize("read", ["in", "in/*.jsonl", "**/*.jsonl", "./in/../in", "linked"])
+def test_results_are_not_read_as_input(tmp_path: Path, read: str) -> None:
+    """A second start, or one that follows, would go on with its own results for ever."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"ts": 1, "n": 1}\n')
+    if read == "linked":
+        (tmp_path / "linked").symlink_to(tmp_path / "in")
+
+    def flow(out: str) -> ms.Flow:
+        made = ms.Flow("loop")
+        source = ms.Files(f"{tmp_path}/{read}", schema="ts bigint, n bigint", time="ts")
+        made.source(source, name="in").select("n").sink(ms.Jsonl(tmp_path / out), name="sink")
+        return made
+
+    with pytest.raises(ms.ConfigError, match="would read its results as input"):
+        plan_flow(flow("in"))
+    if read != "**/*.jsonl":
+        plan_flow(flow("in/out"))
+    plan_flow(flow("in/.out"))
+
+
+@pytest.mark.parametrize("part", ["", "staged", "spark", "out"])
+def test_a_sink_in_the_checkpoint_is_refused(tmp_path: Path, part: str) -> None:
+    """What lies there and is not known is removed: of 60 rows in `staged` none was left."""
+    (tmp_path / "linked").symlink_to(tmp_path / "ck")
+    for place in ("ck", "linked"):
+        with pytest.raises(ms.ConfigError, match="which is in the checkpoint"):
+            run_in_process(flow_to(tmp_path, tmp_path / place / part), tmp_path / "ck", **OPTIONS)
+
+
+def test_what_another_flow_has_not_published_yet_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after its first commit, its only rows are staged ones."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+
+    def crash(at: str, batch: int) -> None:
+        if at == "after-manifest":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engines, "crash_point", crash)
+        with pytest.raises(KeyboardInterrupt):
+            run_in_process(flow_to(first, tmp_path / "out"), first / "ck", **OPTIONS)
+    assert rows_in(tmp_path / "out") == []
+    with pytest.raises(ms.ConfigError, match="holds results of another checkpoint"):
+        run_in_process(flow_to(second, tmp_path / "out"), second / "ck", **OPTIONS)
+    run_in_process(flow_to(first, tmp_path / "out"), first / "ck", **OPTIONS)
+    assert rows_in(tmp_path / "out") == list(range(ROWS))
 
 
 def test_two_flows_that_start_together(tmp_path: Path) -> None:

@@ -67,7 +67,9 @@ def check_owner(directory: Storage, who: str | None) -> None:
     """Refuse a directory with the results of another checkpoint; changes nothing."""
     other = read_owner(directory)
     parts = part_files(directory)
-    if other is not None and other.who != who and parts:
+    # What its run committed and did not publish yet, because it was killed, is staged only.
+    staged = any(name[0].isdigit() for name in directory.within(STAGING).names())
+    if other is not None and other.who != who and (parts or staged):
         raise ConfigError(
             f"{directory.where()} holds results of another checkpoint (flow {other.who}); choose "
             "another directory, remove it, or go on with the checkpoint they belong to"

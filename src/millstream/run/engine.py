@@ -24,6 +24,7 @@ from millstream.operators.protocol import Known
 from millstream.ops.chunks import concat, decode_block, in_place
 from millstream.ops.lateness import Extent, out_of_order
 from millstream.ops.records import DeadLetter
+from millstream.plan.outputs import check_apart
 from millstream.plan.stages import Plan
 from millstream.run import fitting
 from millstream.run.adopting import adopt, without_dropped
@@ -107,6 +108,7 @@ class Engine:
     def open(self, cores: int, least_shards: int = LEAST_SHARDS) -> None:
         """Take the checkpoint over: check the program, finish the last batch, drop leftovers."""
         settings = self.settings
+        check_apart(self.plan, self.checkpoint.path)
         program = check_program(
             self.plan, self.checkpoint, settings.shards, cores, settings.remove, least_shards
         )
@@ -163,7 +165,7 @@ class Engine:
         so a crash finds the old one or the new one.
         """
         known = self._known_program()
-        check_owners(plan, known)
+        check_owners(plan, self.checkpoint.path, known)
         program, notes = adopt(plan, known, self.manifest)
         mirrors = self._make_mirrors(plan, program)
         owned = self._owned

@@ -22,6 +22,7 @@ from millstream.operators.protocol import KeyedStep
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.preparing import held_columns
 from millstream.ops.updates import DICTS
+from millstream.plan.outputs import check_apart
 from millstream.plan.stages import Plan
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.storage import open_storage
@@ -260,8 +261,9 @@ def _quoted(name: str) -> str:
     return f'"{name}"' if " " in name else name
 
 
-def check_owners(plan: Plan, program: dict[str, Any] | None) -> None:
-    """Refuse output directories with the results of another checkpoint; changes nothing."""
+def check_owners(plan: Plan, checkpoint: Path, program: dict[str, Any] | None) -> None:
+    """Refuse output directories in, or with the results of another, checkpoint; changes nothing."""
+    check_apart(plan, checkpoint)
     for sink in plan.sinks():
         if isinstance(sink.spec, FileSink):
             check_owner(

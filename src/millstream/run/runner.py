@@ -457,7 +457,7 @@ def start(flow: Flow, checkpoint: Path, settings: Settings, looks: Looks | None 
         program = place.read_whole_program()
         if program is not None:
             check_program(plan, place, settings.shards, 1, settings.remove)
-        check_owners(plan, program)
+        check_owners(plan, place.path, program)
         place.latest()
         _check_ports(plan)
         if looks is None or looked is None:

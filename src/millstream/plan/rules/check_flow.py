@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-from millstream.api.sinks import FileSink
 from millstream.api.sources import Files, Http, Rate, Socket
 from millstream.errors import ConfigError
 from millstream.graph import nodes
+from millstream.plan.outputs import check_outputs
 from millstream.plan.stages import Plan, changes_of, upstream
 
 
@@ -21,7 +18,7 @@ def check_flow(plan: Plan) -> Plan:
             f"flow {plan.flow!r} has no sink, so nothing would come out; end a stream with "
             ".sink(ms.Parquet('out/')), ms.Jsonl, ms.Console, ms.Call, ms.Memory or ms.Redis"
         )
-    _check_sinks(plan)
+    check_outputs(plan)
     _check_deltas(plan)
     _check_publishing(plan)
     for node in plan.windowed():
@@ -73,29 +70,6 @@ def _rewritten(node: nodes.Node) -> bool:
         isinstance(one, made) or (not isinstance(one, nodes.Windowed) and _rewritten(one))
         for one in node.inputs
     )
-
-
-def _check_sinks(plan: Plan) -> None:
-    taken: dict[Path | tuple[int, int], str] = {}
-    for sink in plan.sinks():
-        if isinstance(sink.spec, FileSink):
-            path = sink.spec.directory
-            other: str | None = None
-            for place in _places(path):  # also if one file system is mounted twice
-                first = taken.setdefault(place, sink.name)
-                other = first if first != sink.name else other
-            if other is not None:
-                raise ConfigError(
-                    f"sinks {other!r} and {sink.name!r} both write to {sink.spec.path}; "
-                    "give each a directory of its own"
-                )
-
-
-def _places(path: Path) -> Iterator[Path | tuple[int, int]]:
-    yield path
-    if path.exists():
-        seen = path.stat()
-        yield seen.st_dev, seen.st_ino
 
 
 def _check_whole(plan: Plan, node: nodes.Windowed) -> None:
