@@ -91,6 +91,19 @@ def test_bases_are_collected_with_the_last_manifest_that_needs_them(tmp_path: Pa
     assert len(bases) <= 2
 
 
+@pytest.mark.parametrize("batches", [6, 8])
+def test_collecting_right_after_a_start_leaves_the_newest_base(
+    tmp_path: Path, batches: int
+) -> None:
+    with Driver(flow(), checkpoint=tmp_path, now=2000.0) as driver:
+        for number in range(batches):
+            step(driver, number)
+        driver.restart()
+        driver.engine.checkpoint.collect_garbage(driver.engine.manifest, retain=1)
+        driver.restart()
+        assert len(list((tmp_path / "manifests").iterdir())) == 2
+
+
 def newest_base(place: Path) -> Path:
     found = newest(place)
     assert found.base >= 0

@@ -281,7 +281,7 @@ class Checkpoint:
         kept = manifests[-max(1, retain) :]
         reachable = set(current.files)
         bases = set() if self._since is None else {self._since.batch}
-        for batch in kept[:-1]:
+        for batch in kept:
             with contextlib.suppress(CheckpointError):  # nobody can go back to a damaged one
                 one = read_manifest(self.manifests, batch)
                 reachable.update(one.files)
