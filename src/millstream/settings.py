@@ -17,7 +17,7 @@ class Settings:
     """How a flow runs; what it computes does not depend on any of these.
 
     master: Spark's master; "local[*]" uses all cores of this machine.
-    shards: parts of the state, fixed at the first start; default 4 x cores, at least 8, on a
+    shards: parts of the state, chosen at the first start; default 4 x cores, at least 8, on a
         cluster at least 256.
     parallelism: tasks per stage; default as many as Spark has cores, asked before every batch.
     min_cores: cores that must be there before anything is decided; cores_wait: seconds they have.

@@ -159,7 +159,7 @@ def test_shards_are_fixed_at_the_first_start(data: Path) -> None:
     run_in_process(flow(data), data / "ck", shards=16)
     run_in_process(flow(data), data / "ck")
     run_in_process(flow(data), data / "ck", shards=16, parallelism=3)
-    with pytest.raises(ms.CheckpointError, match="has 16 shards, fixed at its first start"):
+    with pytest.raises(ms.CheckpointError, match="has 16 shards; leave out shards=8, or stop"):
         run_in_process(flow(data), data / "ck", shards=8)
 
 

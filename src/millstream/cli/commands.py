@@ -376,6 +376,43 @@ def doctor(
     raise typer.Exit(0 if sound else 1)
 
 
+@app.command(epilog="Example: [bold]millstream reshard .millstream/prices --shards 64[/bold]")
+def reshard(
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="A directory given as --checkpoint.")
+    ],
+    shards: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=2**20,
+            help="Parts of the state from now on.",
+            show_default=False,
+        ),
+    ],
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--app",
+            metavar="APP.PY",
+            help="The file with the flow; needed only if it has key_by(partition=).",
+            show_default=False,
+        ),
+    ] = None,
+    flow: FlowName = None,
+    debug: Debug = False,
+) -> None:
+    """Change the number of shards of a stopped flow.
+
+    All that is stored is dealt to the new shards and committed as one batch; a kill before that
+    leaves everything as it was. Results are the same as without it.
+    """
+    from millstream.cli.resharding import reshard_checkpoint
+
+    reshard_checkpoint(checkpoint, shards, file, flow)
+
+
 @app.command(epilog="Example: [bold]millstream serve .millstream/prices --port 8400[/bold]")
 def serve(
     checkpoint: Annotated[

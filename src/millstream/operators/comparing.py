@@ -20,6 +20,7 @@ import pyarrow as pa
 from millstream.errors import ConfigError
 from millstream.graph.changing import gives_changes
 from millstream.graph.nodes import Node
+from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Operator, Row, Share
 from millstream.operators.stores import Queue, Table
 from millstream.operators.waiting import Waiting
@@ -197,6 +198,11 @@ class Comparing(Waiting):
         host.control.results += added
         counts.put_hashed(work.stored())
         host.push(self.name, chunk)
+
+    def stored(self) -> Tables:
+        """Rows that wait, and counts, by the hash of their content."""
+        waiting, counts = Filed("spans", "time", "hash"), Filed("newest", "expires", "hash")
+        return {self.name: {"waiting": waiting, "counts": counts}}
 
 
 class _Counts:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.graph.nodes import Node
+from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, KeyedStep, Share
 from millstream.operators.stores import Queue, Table
 from millstream.operators.waiting import Waiting
@@ -116,6 +117,11 @@ class Counting(Waiting):
         weight = np.where(here[turned], 1, -1)
         change = np.full(len(turned), batch, np.int64)
         return replace(chunk, weight=weight, revision=since[turned], change=change)
+
+    def stored(self) -> Tables:
+        """Rows that wait, and counts, by the hash of their content."""
+        waiting, counts = Filed("spans", "time", "hash"), Filed("newest", "expires", "hash")
+        return {self.name: {"waiting": waiting, "counts": counts}}
 
 
 @dataclass

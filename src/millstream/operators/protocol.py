@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from millstream.graph.nodes import Keyed, Node
 from millstream.operators.batch import Batch, Clocks, Control
+from millstream.operators.filing import Tables
 from millstream.ops.chunks import Chunk
 from millstream.ops.updates import Publication
 from millstream.settings import Settings
@@ -141,6 +142,9 @@ class Operator(Protocol):
 
     def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
         """Write into the manifest of a batch how far its steps came, and what else they need."""
+
+    def stored(self) -> Tables:
+        """The tables it may store, and how their rows lie, for when shards become more or fewer."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from millstream.errors import ConfigError
 from millstream.graph.nodes import Node
+from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Done, Host, KeyedStep, Known, Row, Share
 from millstream.operators.stores import Table
 from millstream.ops.chunks import Chunk, Mask, concat, decode_block, flat
@@ -146,6 +147,10 @@ class Tagger:
 
     def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
         """Nothing to remember beside the table."""
+
+    def stored(self) -> Tables:
+        """The latest record of each object, by its hash."""
+        return {self.name: {"rows": Filed("newest", "expires", "hash")}}
 
 
 def _later(new: pa.Table, old: pa.Table) -> Mask:

@@ -24,6 +24,7 @@ from millstream.state.manifests import Manifest
 _OF_OPERATORS = ("memos", "closed", "firing", "strategies", "rung", "due", "carried", "hot")
 _SHARED = ("panes", "values", "totals", "tails")  # tables of a family; others belong to one job
 _FOREVER = -(2**61)
+_DESCRIBED = ("operators", "families", "numbers", "sinks", "stored", "graph")  # as it is now
 
 
 def adopt(
@@ -41,9 +42,7 @@ def adopt(
         alone = (node.name for node in plan.nodes if _is_alone(node))
         fresh = [name for name in alone if name not in program["operators"]]
         notes.extend(f"{name} is new and begins with what comes from now on" for name in fresh)
-    program.update(
-        {name: described[name] for name in ("operators", "families", "numbers", "sinks", "graph")}
-    )
+    program.update({name: described[name] for name in _DESCRIBED})
     return program, notes
 
 

@@ -30,6 +30,7 @@ def next_manifest(
     manifest = Manifest(
         batch=batch.number,
         at=known.now / 1e6,
+        shards=batch.shards,
         closed=dict(old.closed),
         segments=segments,
         files=files,

@@ -25,6 +25,7 @@ from millstream.ops.updates import DICTS
 from millstream.plan.outputs import check_apart
 from millstream.plan.stages import Plan
 from millstream.state.checkpoint import Checkpoint
+from millstream.state.manifests import shards_of
 from millstream.state.storage import open_storage
 
 _SHARDS_PER_CORE = 4
@@ -109,6 +110,11 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             if isinstance(sink.spec, FileSink)
         },
         "numbers": plan.numbers,
+        "stored": {
+            owner: {table: how.told() for table, how in tables.items()}
+            for operator in plan.operators.values()
+            for owner, tables in operator.stored().items()
+        },
         "graph": {
             "nodes": [
                 {"name": node.name, "kind": node.kind, "level": plan.levels.get(node.name)}
@@ -231,10 +237,12 @@ def check_program(
             f"{'; '.join(changes)}{hint}. Either undo the change, or start afresh with another "
             "checkpoint= (--checkpoint) and output directory"
         )
+    known["shards"] = shards_of(checkpoint.latest(), known)
     if shards is not None and shards != known["shards"]:
         raise CheckpointError(
-            f"checkpoint {checkpoint.path} has {known['shards']} shards, fixed at its first "
-            f"start; leave out shards={shards} or use a new checkpoint"
+            f"checkpoint {checkpoint.path} has {known['shards']} shards; leave out "
+            f"shards={shards}, or stop the flow and change them with `millstream reshard "
+            f"{checkpoint.path} --shards {shards}`"
         )
     return known
 

@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 
 from millstream.errors import ConfigError
 from millstream.ops.codec import decode
+from millstream.ops.keytexts import meanings
 from millstream.ops.updates import NEVER
-from millstream.serve.keys import hashes_of, meanings, value_of
+from millstream.serve.keys import hashes_of, value_of
 from millstream.serve.shelves import Shelf, Shelves
-from millstream.state.manifests import Manifest
+from millstream.state.manifests import Manifest, shards_of
 from millstream.state.segments import Segment
 from millstream.state.tables import newest
 
@@ -90,6 +91,11 @@ class Snapshot:
     def batch(self) -> int:
         """The batch this reflects; -1 if none was committed."""
         return self.manifest.batch
+
+    @cached_property
+    def shards(self) -> int:
+        """Into how many shards its state is parted."""
+        return shards_of(self.manifest, self.program)
 
     @cached_property
     def updaters(self) -> dict[str, Updater]:
@@ -166,7 +172,7 @@ class Snapshot:
         hashes = hashes_of(key)
         if hashes is None:
             return None
-        shard = 0 if updater.cyclic else (int(hashes[0]) >> 1) % self.program["shards"]
+        shard = 0 if updater.cyclic else (int(hashes[0]) >> 1) % self.shards
         several = list(self.stored(updater)) if updater.partitioned else [str(shard)]
         for one in several:
             place = self.search(updater, one, *hashes)

@@ -36,6 +36,7 @@ from millstream.state.values import OF_FAMILY, OF_OPERATOR, WHOLE, Program
 
 _MANY_FILES = 1_000  # from so many on, manifests say what has changed since a base
 _BASE_EVERY = 64  # batches, after which there is a new base
+_OWN = ", or give this one a checkpoint of its own with checkpoint= or --checkpoint"
 SCRATCH = "spark"  # what Spark keeps on disk while it runs; removed without being looked at
 
 
@@ -106,8 +107,8 @@ class Checkpoint:
 
     # -- who owns it ----------------------------------------------------------------------------
 
-    def lock(self) -> None:
-        """Take the checkpoint for this process, or say who has it."""
+    def lock(self, otherwise: str = _OWN) -> None:
+        """Take the checkpoint for this process, or say who has it and what else can be done."""
         for name, problem in self.store.strangers(SCRATCH, ("lock", "flow.json", "published")):
             raise CheckpointError(
                 f"{self.store.where(name)} {problem} (`millstream doctor {self.path}` names all)"
@@ -119,8 +120,7 @@ class Checkpoint:
         except Held as error:
             raise CheckpointError(
                 f"checkpoint {self.path} is owned by {str(error) or 'another process'}; stop that "
-                "run first, or give this one a checkpoint of its own with checkpoint= or "
-                "--checkpoint"
+                f"run first{otherwise}"
             ) from error
 
     def check_lock(self) -> None:

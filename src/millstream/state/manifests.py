@@ -82,6 +82,7 @@ class Manifest(msgspec.Struct):
     at: Seconds = 0.0
     format: Int64 = FORMAT
     previous: str = ""  # digest of the manifest of the batch before
+    shards: Count = 0  # into which the state is parted; 0: as the program said then (`shards_of`)
     sources: dict[str, SourceState] = {}
     closed: dict[str, Int64] = {}  # operator -> last window end that has left, in microseconds
     segments: Segments = {}
@@ -106,6 +107,17 @@ class Manifest(msgspec.Struct):
     dead: Count = 0  # dead letters so far
     windows: Count = 0  # results so far
     complete: bool = False  # all input read and all windows closed
+
+
+def shards_of(manifest: Manifest | None, program: dict[str, Any]) -> int:
+    """Into how many shards the state of a manifest is parted.
+
+    Manifests of older versions do not say it, and were all written before the number could change.
+    """
+    shards: int = program["shards"]
+    if manifest is None or manifest.batch < 0:
+        return shards
+    return manifest.shards or int(program.get("first_shards", shards))
 
 
 def name_of(batch: int) -> str:

@@ -76,8 +76,8 @@ def write_segment(
             batches = table.slice(start, stop - start).combine_chunks().to_batches()
             if len(batches) != 1:  # Arrow parts columns of more than 2 GiB
                 raise RunError(
-                    f"shard {shard[start]} of {name} has more than 2 GiB; start a new checkpoint "
-                    "with more shards"
+                    f"shard {shard[start]} of {name} has more than 2 GiB; stop the flow and let "
+                    "`millstream reshard` make more shards"
                 )
             writer.write_batch(batches[0])
             low, high = int(spans[start:stop].min()), int(spans[start:stop].max())

@@ -71,6 +71,8 @@ class Program(TypedDict, total=False):
     id: Annotated[str, Meta(pattern="^[0-9A-Za-z]{1,64}$")]
     flow: str
     shards: Annotated[int, Meta(ge=1, le=2**20)]
+    first_shards: Annotated[int, Meta(ge=1, le=2**20)]
+    stored: dict[str, dict[str, list[Any]]]
     sources: dict[str, dict[str, Any]]
     operators: dict[str, Operator]
     families: dict[str, Family]

@@ -33,6 +33,7 @@ from millstream.run.executors import InProcess
 from millstream.run.failing import letters_in
 from millstream.run.program import known_panes
 from millstream.run.replacing import Replacement, replace_program
+from millstream.run.resharding import reshard
 from millstream.run.runner import plan_flow
 from millstream.run.splits import AnySplit, SpoolSplit
 from millstream.run.tracking import WithoutFiles
@@ -190,6 +191,14 @@ class Driver:
     def restart(self) -> Driver:
         """Start again from the checkpoint, as after a crash: what was not committed is gone."""
         self.engine.close()
+        self._open()
+        return self
+
+    def reshard(self, shards: int) -> Driver:
+        """Stop, change the number of shards as `millstream reshard` does, and start again."""
+        self.engine.close()
+        reshard(self._path, shards, self._plan)
+        self._settings = replace(self._settings, shards=None)
         self._open()
         return self
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millstream.operators.filing import Filed, Tables
 from millstream.operators.grouped.arriving import Arriving
 from millstream.operators.grouped.choosing import keeper_of
 from millstream.operators.grouped.keeping import Keeper, States
@@ -107,6 +108,15 @@ class Grouping:
 
     def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
         """Nothing to remember beside the tables."""
+
+    def stored(self) -> Tables:
+        """Groups and the bags of their values, by the hash of the group."""
+        tables = {"groups": Filed("newest", "expires", "hash")}
+        for measure in self.measures:
+            bag = keeper_of(measure, self.changes).bag
+            if bag is not None:
+                tables[bag.name] = Filed("bag", "expires", "hash", bag.order)
+        return {self.name: tables}
 
 
 class _Work:

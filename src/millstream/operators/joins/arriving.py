@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.graph.nodes import Node
+from millstream.operators.filing import Filed
 from millstream.operators.joins.layout import ROW, Layout
 from millstream.operators.protocol import Host
 from millstream.ops.chunks import Chunk, Int64, Mask, concat
@@ -17,6 +18,13 @@ from millstream.ops.keys import blended, canonical, content_hash
 from millstream.ops.updates import NEVER, Publication, both_hashes
 
 SIDES = ("left", "right")
+_WAITING = ("waiting", *(f"{side} waiting" for side in SIDES))
+FILED = {  # how rows lie in the tables that joins have
+    **{side: Filed("trace", "expires", "match") for side in SIDES},
+    **{table: Filed("spans", "time", "match") for table in _WAITING},
+    "latest": Filed("newest", "expires", "match"),  # of the right side
+    "keys": Filed("newest", "expires", "hash"),  # how many rows each side has
+}
 
 
 @dataclass(frozen=True)

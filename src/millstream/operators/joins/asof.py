@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millstream.operators.joins.arriving import SIDES, Arriving, Side
+from millstream.operators.filing import Tables
+from millstream.operators.joins.arriving import FILED, SIDES, Arriving, Side
 from millstream.operators.joins.giving import Giving
 from millstream.operators.joins.layout import Layout
 from millstream.operators.joins.matching import rows_for, timed
@@ -117,6 +118,10 @@ class AsOf(Waiting):
         at = rows.schema.get_field_index("expires")
         rows = rows.set_column(at, "expires", pa.array(expires))
         latest.put_hashed(rows.append_column("gone", pa.array(np.zeros(len(rows), np.bool_))))
+
+    def stored(self) -> Tables:
+        """Rows of both sides."""
+        return {self.name: FILED}
 
 
 def _last_before(order: Int64, codes: Int64, is_left: Mask) -> Int64:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millstream.operators.joins.arriving import SIDES, Arriving, Side
+from millstream.operators.filing import Tables
+from millstream.operators.joins.arriving import FILED, SIDES, Arriving, Side
 from millstream.operators.joins.counting import Counted
 from millstream.operators.joins.giving import Giving
 from millstream.operators.joins.layout import Layout
@@ -82,6 +83,10 @@ class Matching(Waiting):
         due = queue.due(closed, watermark)
         self.tell(share, watermark, queue.store(watermark))
         return None if due is None else due.drop_columns(["time"])
+
+    def stored(self) -> Tables:
+        """Rows of both sides."""
+        return {self.name: FILED}
 
 
 def rows_for(share: Share, table: str) -> pa.Table | None:

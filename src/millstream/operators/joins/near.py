@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millstream.operators.joins.arriving import SIDES, Arriving, Side
+from millstream.operators.filing import Tables
+from millstream.operators.joins.arriving import FILED, SIDES, Arriving, Side
 from millstream.operators.joins.giving import Giving
 from millstream.operators.joins.layout import Layout
 from millstream.operators.joins.matching import ALONE, PAIRS, rows_for, timed
@@ -63,6 +64,10 @@ class Near(Waiting):
         last = self.span(number)[1]
         looked = 1 - number in ALONE.get(self.how, ())
         return last + max(0, self.span(1 - number)[1]) if looked else last
+
+    def stored(self) -> Tables:
+        """Rows of both sides."""
+        return {self.name: FILED}
 
 
 class Work:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
+from millstream.operators.filing import FUNCTION, Filed, Tables
 from millstream.operators.protocol import Done, Host, Known, Share
 from millstream.operators.published import as_chunk, publish
 from millstream.operators.updates.applying import run_group
 from millstream.operators.updates.arriving import Events
+from millstream.operators.updates.parting import parted_events, parted_slates
 from millstream.operators.updates.work import Arrival, Order, Origins, Report, Work
 from millstream.ops.progress import END
 from millstream.ops.spans import NOTHING_CLOSED
-from millstream.ops.updates import Outcome, UpdateGroup
+from millstream.ops.updates import Outcome, UpdateGroup, UpdateJob
 from millstream.state.manifests import Hot, Manifest
 from millstream.state.segments import time_of
 
@@ -132,6 +135,19 @@ class Updates:
         for report in reports:
             manifest.worked.update(report.worked)
             manifest.carried.update(report.carried)
+
+    def stored(self) -> Tables:
+        """Slates and what waits, by key; those of a cycle are all in one shard."""
+        return {job.name: self._stored(job) for job in self.group.jobs}
+
+    def _stored(self, job: UpdateJob) -> dict[str, Filed]:
+        dealt = "first" if self.group.cyclic else "half"
+        slates, events = Filed("newest", "expires", dealt), Filed("spans", "time", dealt)
+        if job.partition is not None and not self.group.cyclic:
+            slates = replace(slates, dealt=FUNCTION, function=partial(parted_slates, job.partition))
+            events = replace(events, dealt=FUNCTION, function=partial(parted_events, job.partition))
+        tables = {"slates": slates, "timers": events, "alarms": events}
+        return tables | ({"waiting": events} if job is self.group.jobs[0] else {})
 
 
 def _closed(updater: str, known: Known) -> int:

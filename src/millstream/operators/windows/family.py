@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import pyarrow as pa
 
 from millstream.graph.nodes import Node
+from millstream.operators.filing import AGAIN, FUNCTION, Filed, Tables, key_columns, sure
 from millstream.operators.protocol import Done, Host, Known, Share
+from millstream.operators.windows.bags import BAGS
 from millstream.operators.windows.choosing import measure, single_values
 from millstream.operators.windows.leaving import leaving
 from millstream.operators.windows.work import Order, Report, Work
@@ -17,7 +20,9 @@ from millstream.ops.chunks import Chunk, concat
 from millstream.ops.edges import given
 from millstream.ops.firing import Firing, fires, passes
 from millstream.ops.jobs import Family, WindowJob
+from millstream.ops.keys import factorize, key_arrays
 from millstream.ops.pairs import unpacked
+from millstream.ops.partitioning import Shards, shards_of_columns
 from millstream.ops.preparing import merge_panes, prepare
 from millstream.ops.progress import END
 from millstream.ops.records import as_json
@@ -123,9 +128,33 @@ class Windows:
                 manifest.closed[job.name] = reached * job.span.pane
         measure(self.family, done.batch.orders[self.name], done, manifest)
 
+    def stored(self) -> Tables:
+        """Rows by key. Stacks are of a whole shard, and are begun anew from its panes."""
+        job = self.family.jobs[0]
+        dealt, function = "first" if job.over_stream else "key", None
+        if job.partition is not None and self.family.keys and not job.over_stream:
+            dealt, function = FUNCTION, partial(_parted, job)
+        tables = {one: Filed("spans", "pane", dealt, function=function) for one in BAGS}
+        for table in ("tails", "totals"):
+            tables[table] = Filed("newest", "expires", dealt, function=function)
+        results = "first" if job.over_stream else "name"
+        for name in self.steps:
+            tables[f"running {name}"] = Filed("spans", "pane", dealt, function=function)
+            tables[f"given {name}"] = Filed("newest", "pane", results)
+            for table in ("tops", "front"):
+                tables[f"{table} {name}"] = Filed("spans", "pane", AGAIN)
+        return {self.name: tables}
+
     def _firing(self, known: Known) -> dict[str, Firing]:
         """When operators with early results gave some last."""
         return {name: Firing(*known.manifest.firing.get(name, ())) for name in self.counted}
+
+
+def _parted(job: WindowJob, rows: pa.Table, shards: int) -> Shards:
+    """Where a user's partition puts stored rows."""
+    assert job.partition is not None
+    codes, uniques = factorize(key_arrays(rows, key_columns(rows)))
+    return sure(*shards_of_columns(job.partition, uniques, shards, job.packed))[codes]
 
 
 def _closed(job: WindowJob, known: Known) -> int:
