@@ -429,6 +429,36 @@ def halving() -> ms.Flow:
     return flow
 
 
+def test_a_cycle_of_two_keeps_its_slates_with_any_number_of_tasks() -> None:
+    """What is stored of each is under its own name, not under that of both."""
+
+    def flow() -> ms.Flow:
+        flow = ms.Flow("two")
+        schema = "ts bigint, k string, v bigint"
+        source = ms.Generator(tuple, time="ts", lateness="0s", schema=schema)
+        records = flow.source(source, name="in").key_by("k")
+        there, back = flow.stream("there"), flow.stream("back")
+        records.union(back.key_by("key")).update(sending("there"), name="ping", publishes=["there"])
+        there.key_by("key").update(sending("back"), name="pong", publishes=["back"])
+        return flow
+
+    def sending(to: str) -> Any:
+        def send(event: Any, slate: dict[str, Any], ctx: Any) -> None:
+            slate["n"] = slate.get("n", 0) + 1
+            if event.value["v"]:
+                ctx.publish(to, event.key, {"v": event.value["v"] - 1})
+
+        return send
+
+    for parallelism in (1, 2, 20):
+        with Driver(flow(), parallelism=parallelism) as driver:
+            for at in range(3):
+                driver.push("in", [{"ts": at, "k": key, "v": 3} for key in "xyz"]).step()
+            driver.end()
+            for name in ("ping", "pong"):
+                assert driver.slates(name) == {key: {"n": 6} for key in "xyz"}
+
+
 def test_a_cycle_runs_until_quiet() -> None:
     with Driver(halving()) as driver:
         driver.push("in", [event(0, value=40), event(100, value=3)])

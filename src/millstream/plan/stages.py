@@ -125,6 +125,11 @@ class Plan:
         """The operator that runs a step, if it is keyed."""
         return next((one for one in self.operators.values() if step in one.steps), None)
 
+    def owners(self, level: int) -> set[str]:
+        """Under which names the operators of a level store their tables."""
+        here = (one for one in self.operators.values() if self.level_of(one) == level)
+        return {owner for one in here for owner in one.stored()}
+
     def level_of(self, operator: Operator) -> int:
         """The level where the state of an operator lives."""
         return self.levels[operator.steps[0]]
