@@ -96,6 +96,8 @@ def everything() -> ms.Flow:
         "groups": objects.key_by("k").agg(n=ms.count(), low=ms.min("v"), t=ms.sum("v")),
         "joined": objects.join(right.select("id", "k", "v AS w"), on="id", how="full"),
         "pairs": left.select("id", "v").join(right.select("id", "v AS w"), on="id"),
+        "top": objects.key_by("k").top(2, by="v ASC", rank="nth"),
+        "last": objects.last("9s"),
         "asof": left.join(right, on="k", how="asof"),
         "near": left.join(right, on="k", how="full", within="3s"),
         "common": left.select("k", "v").intersect(right.select("k", "v")),

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from millstream.durations import text
 from millstream.graph.nodes import Node
+from millstream.operators.filing import Filed, Tables
 from millstream.operators.grouped.arriving import names_of
 from millstream.operators.grouped.moves import VALUE
 from millstream.operators.protocol import Done, Host, KeyedStep, Known, Share
@@ -139,6 +140,10 @@ class Lasting:
         if reached > NOTHING_CLOSED:
             manifest.closed[self.name] = max(reached, self.order(known))
         manifest.memos[self.name] = {"next": min(one.next for one in reports)}
+
+    def stored(self) -> Tables:
+        """Rows that wait, by what they are known by."""
+        return {self.name: {"waiting": Filed("spans", "time", "hash")}}
 
 
 @dataclass(frozen=True)

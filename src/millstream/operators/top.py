@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
+from millstream.operators.filing import Filed, Tables
 from millstream.operators.grouped.arriving import Arriving, names_of
 from millstream.operators.grouped.moves import VALUE, Moves
 from millstream.operators.protocol import Done, Host, Input, KeyedStep, Known, Share
@@ -191,6 +192,11 @@ class Topping:
 
     def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
         """Nothing to remember beside the bags."""
+
+    def stored(self) -> Tables:
+        """Rows of groups in order, and those that were given, by the hash of the group."""
+        rows, given = Filed("bag", "expires", "hash", self.by), Filed("bag", "expires", "hash")
+        return {self.name: {"rows": rows, "given": given}}
 
 
 def _changed(
