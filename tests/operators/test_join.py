@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import millstream as ms
+from millstream.run.runner import plan_flow
 from millstream.state.traces import Trace
-from millstream.testing import Driver
+from millstream.testing import Driver, run_in_process
 from millstream.testing.reference import reference_after
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -298,3 +302,51 @@ def test_decimals_equal_numbers_of_other_types(kind: str, declared: bool) -> Non
         driver.end()
         found = sorted(row["id"] for row in driver.output("out"))
     assert found == ([1] if make is int else [1, 2])
+
+
+@pytest.mark.parametrize("how", ["left", "semi", "anti"])
+def test_windows_behind_a_join_count_what_is_there_in_the_end(how: str) -> None:
+    """A match that comes and goes: each time rows are given again, and each time taken back."""
+    flow = ms.Flow("again")
+    left = keyed(flow, "left", "k", "v")
+    schema = "ts timestamp, k long, here boolean"
+    right = flow.source(ms.Generator(tuple, time="ts", lateness="20s", schema=schema), name="right")
+    there = right.changes(key="k").where("here").select("k", "1 AS one")
+    joined = left.join(there, on="k", how=how)
+    joined.key_by("k").window(ms.tumbling("1h")).agg(n=ms.count()).sink(ms.Memory(), name="out")
+    rng = random.Random(how)
+    expected = {}
+    with Driver(flow) as driver:
+        driver.push("left", [at(0, k=n, v=n) for n in range(12)]).step()
+        for second in range(1, 8):
+            some = rng.sample(range(12), 6)
+            rows = [at(second, k=n, here=rng.random() < 0.5) for n in some]
+            expected.update({row["k"]: row["here"] for row in rows})
+            driver.push("right", rows).step()
+        driver.end()
+        found = {row["k"]: row["n"] for row in driver.output("out")}
+    shown = {"left": lambda here: True, "semi": lambda here: here, "anti": lambda here: not here}
+    assert found == {n: 1 for n in range(12) if shown[how](expected.get(n, False))}
+
+
+def test_only_columns_that_are_wanted_are_read(tmp_path: Any) -> None:
+    """Also if a name is on both sides, of which only one is wanted."""
+    rows = [at(n, k=n, x=n, y=-n) for n in range(5)]
+    for name in ("left", "right"):
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
+    flow = ms.Flow("pruned")
+    left, right = (
+        flow.source(ms.Files(tmp_path / f"{name}.parquet", time="ts"), name=name)
+        for name in ("left", "right")
+    )
+    left.join(right, on="k").select("k", "x_right").sink(ms.Jsonl(tmp_path / "out"))
+    plan = plan_flow(flow, tmp_path / "ck")
+    assert plan.formats["left"].columns == ("ts", "k")
+    assert plan.formats["right"].columns == ("ts", "k", "x")
+    run_in_process(flow, tmp_path / "ck")
+    files = (tmp_path / "out").glob("part-*")
+    lines = [line for path in files for line in path.read_text().splitlines()]
+    found = sorted(json.loads(line)["x_right"] for line in lines)
+    assert found == [0, 1, 2, 3, 4]
+    flow.picture(tmp_path / "plan.svg")
+    assert "join on k" in (tmp_path / "plan.svg").read_text()

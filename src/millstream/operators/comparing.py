@@ -95,6 +95,10 @@ class Compare(KeyedStep):
         often = "as often as the first has it more" if self.all else "once"
         return f"rows of the first only, each {often}"
 
+    def details(self, inputs: tuple[Input, ...]) -> list[str]:
+        """For the plan: what is kept."""
+        return ["keeps: how often each side has every row"]
+
     def answers_over(self, inputs: list[list[tuple[int, Row]]]) -> list[tuple[int, Row]]:
         """Two bags, compared."""
         bags = [Counter(_told(row) for _, row in rows) for rows in inputs]

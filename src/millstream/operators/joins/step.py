@@ -123,6 +123,18 @@ class Join(KeyedStep):
         low, high = ("-" * (at < 0) + text(abs(at)) for at in self.between)
         return f"{told}, from {low} to {high} after it"
 
+    def details(self, inputs: tuple[Input, ...]) -> list[str]:
+        """For the plan: what is kept, and for how long."""
+        sides = ["rows as they are now" if one.changes else "records" for one in inputs]
+        if self.how == "asof":
+            return [f"keeps: {sides[0]} until the watermark passes them; the latest right by key"]
+        if self.between is not None:
+            return ["keeps: records of both sides by key, until the watermark passes all they meet"]
+        counts = "; per key how many of each side" if self.how in ALONE else ""
+        if self.how in _ONE_SIDE:
+            return [f"keeps: left {sides[0]}, by key{counts}"]
+        return [f"keeps: left {sides[0]} and right {sides[1]}, by key{counts}"]
+
     def answers_over(self, inputs: list[list[tuple[int, Row]]]) -> list[tuple[int, Row]]:
         """Every pair is looked at."""
         left, right = inputs
