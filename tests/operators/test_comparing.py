@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import duckdb
@@ -150,3 +151,28 @@ def test_columns_are_compared_before_the_start() -> None:
         Driver(flow)
     with pytest.raises(ms.ConfigError, match="all=1"):
         left.intersect(right, all=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["long", "double", "decimal(12, 4)"])
+def test_numbers_of_two_types_are_equal(kind: str) -> None:
+    flow = ms.Flow("numbers")
+    left = flow.source(ms.Generator(tuple, schema="a decimal(8, 2)"), name="left")
+    right = flow.source(ms.Generator(tuple, schema=f"a {kind}"), name="right")
+    left.difference(right).sink(ms.Memory(), name="decimals")
+    left.intersect(right).sink(ms.Memory(), name="both")
+    make: Any = {"long": int, "double": float}.get(kind, Decimal)
+    with Driver(flow) as driver:
+        driver.push("left", [{"a": Decimal("2.00")}, {"a": Decimal("2.50")}])
+        driver.push("right", [{"a": make("2")}, {"a": make("7")}]).end()
+        assert [float(row["a"]) for row in driver.output("decimals")] == [2.5]
+        assert [float(row["a"]) for row in driver.output("both")] == [2.0]
+
+
+def test_large_numbers_are_not_rounded() -> None:
+    flow = ms.Flow("large")
+    left = flow.source(ms.Generator(tuple, schema="a long"), name="left")
+    right = flow.source(ms.Generator(tuple, schema="a double"), name="right")
+    left.difference(right).sink(ms.Memory(), name="out")
+    with Driver(flow) as driver:
+        driver.push("left", [{"a": 2**53 + 1}, {"a": 4}]).push("right", [{"a": 4.0}]).end()
+        assert [row["a"] for row in driver.output("out")] == [2**53 + 1]

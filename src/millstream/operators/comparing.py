@@ -79,7 +79,7 @@ class Compare(KeyedStep):
                     f"{right.name!r} is {kind}, so that no rows would be equal; make them one type "
                     f"first, for example with .select('*', 'CAST({name} AS ...) AS {name}')"
                 )
-            types[name] = wider(mine, kind)
+            types[name] = _common(mine, kind)
         return left.columns, types
 
     def uses_of(
@@ -119,6 +119,15 @@ class Compare(KeyedStep):
         """What is counted."""
         inputs = ["changes" if gives_changes(one) else "records" for one in self.inputs]
         return {"keys": [], "how": self.how, "all": self.all, "inputs": inputs}
+
+
+def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The type in which two columns are compared, and given; one that holds all values of both."""
+    for whole, exact in ((one, other), (other, one)):
+        if pa.types.is_integer(whole) and pa.types.is_decimal(exact):
+            digits = max(exact.precision - exact.scale, 19) + exact.scale
+            return pa.decimal128(digits, exact.scale) if digits <= 38 else exact
+    return wider(one, other)
 
 
 def _told(row: Row) -> str:
@@ -293,8 +302,9 @@ class Rows:
     def _add(self, side: int, chunk: Chunk) -> None:
         table = chunk.table
         for at, name in enumerate(table.column_names):
-            kind = self.operator.types.get(name, table.schema.field(at).type)
-            if table.schema.field(at).type != kind:
+            mine = table.schema.field(at).type
+            kind = self.operator.types.get(name, mine)
+            if mine != kind and not (pa.types.is_integer(mine) and pa.types.is_floating(kind)):
                 table = table.set_column(at, name, table.column(at).cast(kind))
         hashes, checks = content_hash(table), content_hash(table, SECOND_HASH)
         marks = {
