@@ -44,6 +44,8 @@ class Grammar:
 
     def query(self, depth: int = 2) -> tuple[str, dict[str, str]]:
         """A query and its columns."""
+        if depth and self._may("top", 0.15):
+            return self._top() if self.rng.random() < 0.5 else self._limited(depth - 1)
         if depth and self._may("sets", 0.25):
             return self._set(depth - 1)
         if depth and self.rng.random() < 0.15:
@@ -61,6 +63,41 @@ class Grammar:
         items, made = self._items(source)
         distinct = "DISTINCT " if self.rng.random() < 0.25 else ""
         return f"SELECT {distinct}{items} FROM {source.text}{where}", made
+
+    # -- the first rows; orders leave no choice -----------------------------------------------
+
+    def _order(self, columns: list[str]) -> str:
+        ways = ("ASC NULLS FIRST", "ASC NULLS LAST", "DESC NULLS FIRST", "DESC NULLS LAST")
+        return ", ".join(f"{one} {self.rng.choice(ways)}" for one in columns)
+
+    def _limited(self, depth: int) -> tuple[str, dict[str, str]]:
+        inner, columns = self.query(depth)
+        name = self._name("l")
+        order = self.rng.sample(list(columns), len(columns))
+        return (
+            f"SELECT {', '.join(columns)} FROM ({inner}) AS {name} ORDER BY {self._order(order)} "
+            f"LIMIT {self.rng.randint(1, 4)}"
+        ), columns
+
+    def _top(self) -> tuple[str, dict[str, str]]:
+        table = self._table()
+        items, made = self._items(table)
+        number, name = self._name("n"), self._name("q")
+        unique = next(one for one in table.columns if one.endswith(".id"))
+        group = self.rng.choice(list(table.columns))
+        by = self._order([self.rng.choice(list(table.columns)), unique])
+        over = (
+            f"PARTITION BY {group} ORDER BY {by}" if self.rng.random() < 0.8 else f"ORDER BY {by}"
+        )
+        inner = (
+            f"SELECT {items}, ROW_NUMBER() OVER ({over}) AS {number} "
+            f"FROM {table.text}{self._where(table.columns)}"
+        )
+        shown = self.rng.random() < 0.5
+        listed = ", ".join([*made, *([number] if shown else [])])
+        bound = f"{number} {self.rng.choice(['<=', '<', '='])} {self.rng.randint(2, 4)}"
+        sql = f"SELECT {listed} FROM ({inner}) AS {name} WHERE {bound}"
+        return sql, made | ({number: "int"} if shown else {})
 
     # -- FROM -----------------------------------------------------------------------------------
 

@@ -235,3 +235,27 @@ def test_columns_of_files_are_found(tmp_path: Path) -> None:
     assert flow.sql("DESCRIBE same") == "symbol: string\nprice: double"
     assert flow.sql("DESCRIBE later") == "columns are not known before records come"
     flow.sql("SELECT anything FROM later")
+
+
+@pytest.mark.parametrize(
+    ("options", "columns"),
+    [
+        ("", "window_end, n"),
+        ("WITH (emit = 'delta')", "window_end, n"),
+        ("WITH (emit = 'early', every_event = '10s')", "window_end, n, revision, final"),
+    ],
+)
+def test_a_view_says_when_results_leave(options: str, columns: str) -> None:
+    flow = flow_of(
+        f"CREATE STREAMED VIEW v {options} AS SELECT window_end, COUNT(*) AS n FROM "
+        "TUMBLE(trades, ts, INTERVAL '1' MINUTE) GROUP BY window_start, window_end"
+    )
+    (window,) = (node for node in flow.nodes if hasattr(node, "emission"))
+    assert window.emission.mode == (options.split("'")[1] if options else "final")
+    described = flow.sql("DESCRIBE v").splitlines()
+    assert ", ".join(line.partition(":")[0] for line in described) == columns
+
+
+def test_options_of_windows_need_windows() -> None:
+    with pytest.raises(ms.SqlError, match="for windows, and there is none"):
+        flow_of("CREATE STREAMED VIEW v WITH (emit = 'delta') AS SELECT symbol FROM trades")

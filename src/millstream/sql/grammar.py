@@ -170,6 +170,7 @@ def _refusal(text: Text, error: Any, tokens: Tokens) -> Exception:
     found = error.errors[0] if error.errors else {}
     told = str(found.get("description") or "")
     told = told.replace("Invalid expression / Unexpected token", "unexpected text")
+    told = re.sub(r" but got <Token.*", "", told, flags=re.DOTALL)
     if told.startswith("Required keyword"):
         told = "something is missing"
     line, column = found.get("line"), found.get("col")

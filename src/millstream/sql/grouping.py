@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from millstream.sql.lowering import Queries
 
 
+_MARKS = {"revision": "revision", "final": "final"}
+
+
 def is_grouped(node: exp.Expr) -> bool:
     """Whether a query has GROUP BY, HAVING or an aggregate."""
     if node.args.get("group") is not None or node.args.get("having") is not None:
@@ -51,6 +54,8 @@ class Grouping:
 
     def answer(self) -> tuple[Relation, list[Made]]:
         """The grouped relation, and the items of the select list over it."""
+        from millstream.sql.lowering import column_of
+
         text = self.scope.text
         items = [self._item(item) for item in self.node.expressions]
         having = self.node.args.get("having")
@@ -68,6 +73,9 @@ class Grouping:
             relation = self.queries.keep(self._over(condition), scope)
             scope = Scope(text, relation, (), self.scope.above)
         made = [self.queries.expressions.make(self._checked(t), scope, n) for n, t in items]
+        if self.queries.emission.get("emit") == "early" and self.specs:
+            marks = [column_of(one) for one in relation.columns if one.name in _MARKS]
+            made += marks  # which of several results of a window is the last
         return relation, made
 
     # -- what the text asks for -----------------------------------------------------------------
@@ -241,7 +249,9 @@ class Grouping:
         streams = [keyed.window(spec, **given).agg(**aggs) for spec in self.specs]
         whole = streams[0] if len(streams) == 1 else streams[0].union(*streams[1:])
         edges = tuple(Column(one, one, TIMESTAMP) for one in BOUNDS)
-        return Relation(whole, (*keys, *edges, *made), time="window_end")
+        early = given.get("emit") == "early"
+        marks = tuple(Column(*one) for one in _MARKS.items()) if early else ()
+        return Relation(whole, (*keys, *edges, *made, *marks), time="window_end")
 
     def _unwindowed(
         self, stream: Stream, keys: tuple[Column, ...], aggs: dict[str, Any]

@@ -12,6 +12,7 @@ from millstream.graph import nodes
 from millstream.ops.sql.expression import Expression
 from millstream.ops.sql.types import TypeMismatch, common_type, is_numeric
 from millstream.sql.expressions import Made
+from millstream.sql.intervals import Bounds, interval_of
 from millstream.sql.relations import Column, Relation, Scope
 
 if TYPE_CHECKING:
@@ -58,12 +59,47 @@ class Joins:
 
     def relation(self, node: exp.Expr, pool: list[Any]) -> Relation:
         """All items joined; equalities of WHERE that join are taken out of the pool."""
-        made = self._item(node.args["from_"].this)
-        for join in node.args["joins"]:
-            right = self._item(join.this)
+        joins = node.args["joins"]
+        items = [self._item(one.this) for one in (node.args["from_"], *joins)]
+        self._push(items, [self._how(one) for one in joins], pool)
+        made, *others = items
+        for right, join in zip(others, joins, strict=True):
             self._check_names(made, right, join)
             made = self._join(made, right, join, pool)
         return made
+
+    def _push(self, items: list[Relation], hows: list[str], pool: list[Any]) -> None:
+        """Conditions of WHERE about one item only filter it before it is joined and remembered.
+
+        Not if rows of the item may be missing in what WHERE sees: these are there all the same.
+        """
+        scopes = [self.queries.scope(one, self.env) for one in items]
+        seen = [at for at in range(len(items)) if not at or hows[at - 1] not in _ONE_SIDE]
+        before: dict[int, list[Any]] = {}
+        for condition in list(pool):
+            of = self._item_of(condition, {at: scopes[at] for at in seen})
+            if of is None or (of and hows[of - 1] not in ("inner", "right")):
+                continue
+            if all(how in ("inner", "left", *_ONE_SIDE) for how in hows[of:]):
+                before.setdefault(of, []).append(condition)
+                pool[:] = [one for one in pool if one is not condition]
+        for at, conditions in before.items():
+            items[at] = self.queries.filtered(items[at], conditions, self.env)
+
+    def _item_of(self, condition: Any, scopes: dict[int, Scope]) -> int | None:
+        """The item that all columns of a condition are of; None if there is no such item."""
+        from sqlglot import expressions as exp
+
+        if condition.find(exp.Query) is not None:
+            return None
+        found = set()
+        for column in condition.find_all(exp.Column):
+            mine = [at for at, one in scopes.items() if one.local(column) is not None]
+            mine = [at for at in mine if scopes[at].has_table(column)] or mine
+            if len(mine) != 1:
+                return None
+            found.update(mine)
+        return found.pop() if len(found) == 1 else None
 
     def _item(self, item: exp.Expr) -> Relation:
         relation, specs = self.queries.item(item, self.env)
@@ -114,6 +150,7 @@ class Joins:
             pool[:] = [one for one in pool if not any(one is other for other in given)]
         if not given and how != "inner":
             raise self.text.error("say ON what to join", self.text.of(join))
+        between, given = self._between(scopes, given, how, pool)
         pairs, rest = [], []
         for one in given:
             pair = self.pair(one, *scopes)
@@ -122,10 +159,21 @@ class Joins:
             else:
                 left, right, kept = self._one_side(one, left, right, how)
                 rest += [one] if kept else []
-        made = self.equal(left, right, pairs, how)
+        made = self.equal(left, right, pairs, how, between=between)
         if rest:
             made = self.queries.keep(conjunction(rest), self.queries.scope(made, self.env))
         return made
+
+    def _between(
+        self, scopes: tuple[Scope, Scope], given: list[Any], how: str, pool: list[Any]
+    ) -> tuple[Bounds | None, list[Any]]:
+        """The bound of time of ON, or for an inner join of WHERE, and what else ON says."""
+        for one in given if how != "inner" else [*given, *pool]:
+            found = interval_of(one, *scopes)
+            if found is not None:
+                pool[:] = [other for other in pool if other is not one]
+                return found, [other for other in given if other is not one]
+        return None, given
 
     def pair(self, condition: Any, left: Scope, right: Scope) -> Pair | None:
         """An equality between the two sides; None if it is something else."""
@@ -175,13 +223,13 @@ class Joins:
     ) -> tuple[Relation, Relation, bool]:
         """What else ON asks for: of one side before the join if that is the same, or after it."""
         scopes = self.queries.scope(left, self.env), self.queries.scope(right, self.env)
+        sides = self._sides(condition, *scopes)
+        if sides == {1} and how in ("inner", "left", *_ONE_SIDE):
+            return left, self.queries.keep(condition, scopes[1]), False
+        if sides == {0} and how in ("inner", "right", "semi"):
+            return self.queries.keep(condition, scopes[0]), right, False
         if how == "inner":
             return left, right, True
-        sides = self._sides(condition, *scopes)
-        if sides == {1} and how in ("left", *_ONE_SIDE):
-            return left, self.queries.keep(condition, scopes[1]), False
-        if sides == {0} and how in ("right", "semi"):
-            return self.queries.keep(condition, scopes[0]), right, False
         raise self.text.error(
             f"ON of a {how.upper()} JOIN takes equalities of both sides, and conditions on the "
             "side that may be missing",
@@ -226,17 +274,23 @@ class Joins:
     # -- the step -------------------------------------------------------------------------------
 
     def equal(
-        self, left: Relation, right: Relation, pairs: list[Pair], how: str, merge: bool = False
+        self,
+        left: Relation,
+        right: Relation,
+        pairs: list[Pair],
+        how: str,
+        merge: bool = False,
+        between: Bounds | None = None,
     ) -> Relation:
-        """Two relations joined where pairs are equal."""
+        """Two relations joined where pairs are equal, and times are near if there are bounds."""
+        bounds: dict[str, Any] = {} if between is None else {"between": between}
         pairs = _once(pairs)
         keys = [pair.left for pair in pairs], [pair.right for pair in pairs]
         mine, names = with_columns(left, keys[0])
         other, others = with_columns(right, keys[1], avoid=names)
         if how in _ONE_SIDE:
-            stream = mine.stream.join(
-                other.stream, on=list(zip(names, others, strict=True)), how=how
-            )
+            on = list(zip(names, others, strict=True))
+            stream = mine.stream.join(other.stream, on=on, how=how, **bounds)
             return replace(mine, stream=stream)
         merged = {one for one, two in zip(names, others, strict=True) if one == two}
         if how != "inner" and not merge and merged:
@@ -248,6 +302,7 @@ class Joins:
             other.stream,
             on=[one if one == two else (one, two) for one, two in zip(names, others, strict=True)],
             how=how,
+            **bounds,
             **({} if suffix == "_right" else {"suffix": suffix}),
         )
         columns = tuple(

@@ -13,7 +13,16 @@ from millstream.graph import nodes
 from millstream.ops.sql.expression import Expression
 from millstream.sql.expressions import Expressions, Made, identifier, quoted, sql_of
 from millstream.sql.grouping import Grouping, is_grouped
+from millstream.sql.intervals import is_moment, recent_of
 from millstream.sql.joins import Joins, conjunction, conjuncts
+from millstream.sql.ordering import (
+    Bound,
+    bound_of,
+    limited,
+    numbered,
+    numbered_item,
+    with_number,
+)
 from millstream.sql.places import Text
 from millstream.sql.relations import Column, Relation, Scope
 from millstream.sql.sets import Sets
@@ -39,6 +48,7 @@ class Env:
 
     named: dict[str, Relation] = field(default_factory=dict)
     above: Scope | None = None
+    bound: Bound | None = None  # of the row numbers it gives
 
 
 class Queries:
@@ -73,15 +83,16 @@ class Queries:
             return env
         if found.args.get("recursive"):
             raise self.text.error("WITH RECURSIVE is not supported", self.text.of(found))
+        names = [one.alias.lower() for one in found.expressions]
         for each in found.expressions:
             name = each.alias
-            if name.lower() in env.named and env.named[name.lower()].stream is None:
+            if names.count(name.lower()) > 1:
                 raise self.text.error(f"{name} is named twice", self.text.of(each))
-            made = self.query(each.this, env)
+            made = self.query(each.this, replace(env, bound=None))
             alias = each.args.get("alias")
-            names = [one.name for one in alias.args.get("columns") or []] if alias else []
-            self._check_names(names, made, each)
-            env = replace(env, named={**env.named, name.lower(): made.named(name, names)})
+            columns = [one.name for one in alias.args.get("columns") or []] if alias else []
+            self._check_names(columns, made, each)
+            env = replace(env, named={**env.named, name.lower(): made.named(name, columns)})
         return env
 
     def _check_names(self, names: list[str], made: Relation, at: exp.Expr) -> None:
@@ -108,11 +119,6 @@ class Queries:
             raise self.text.error("SELECT AS is not supported", self.text.of(node))
         if node.args.get("from_") is None:
             raise self.text.error("a query needs FROM: what is it about?", self.text.of(node))
-        if node.args.get("order") is not None or node.args.get("limit") is not None:
-            raise self.text.error(
-                "ORDER BY and LIMIT are not supported: a stream has no end",
-                self.text.of(node.args.get("order") or node.args["limit"]),
-            )
 
     def _select(self, node: exp.Expr, env: Env) -> Relation:
         self.check_clauses(node)
@@ -121,25 +127,46 @@ class Queries:
         relation, specs, rest = self.from_(node, env, pool)
         if specs:
             self._check_bounds(rest)
-        if where is not None and len(rest) == len(pool) and not any(map(is_membership, rest)):
+        special = any(is_membership(one) or _has_now(one) for one in rest)
+        if where is not None and len(rest) == len(pool) and not special:
             rest = [where.this]
         relation = self.filtered(relation, rest, env)
         scope = self.scope(relation, env)
-        if is_grouped(node):
-            made = self.project(*Grouping(self, node, scope, specs).answer())
+        if numbered_item(node) is not None and not specs and not is_grouped(node):
+            made = self._numbered(node, scope, env)
+        elif is_grouped(node):
+            made = self.project(*Grouping(self, node, scope, specs).answer(), at=node)
         elif specs:
             raise self.text.error(
                 "windows are for GROUP BY: add GROUP BY window_start, window_end, ...",
                 self.text.of(node.args["from_"]),
             )
         else:
-            made = self.project(relation, self.items(node, scope))
+            made = self.project(relation, self.items(node, scope), at=node)
         distinct = node.args.get("distinct")
         if distinct is not None:
             if distinct.args.get("on"):
                 raise self.text.error("DISTINCT ON is not supported", self.text.of(distinct))
             made = replace(made, stream=made.stream.distinct())
+        if node.args.get("order") is not None or node.args.get("limit") is not None:
+            made = limited(self, node, made)
         return made
+
+    def _numbered(self, node: exp.Expr, scope: Scope, env: Env) -> Relation:
+        """The first rows of groups, by ROW_NUMBER()."""
+        relation = numbered(self, node, scope, env.bound)
+        assert env.bound is not None
+        listed = with_number(node, relation, env.bound)
+        rank = (1,) if env.bound.shown else ()
+        before = replace(relation, columns=relation.columns[: len(relation.columns) - len(rank)])
+        items: list[Made] = []
+        for item in listed.expressions:
+            star = item.key == "star" or (item.key == "column" and item.this.key == "star")
+            inside = self.scope(before if star else relation, env)
+            one = node.copy()
+            one.set("expressions", [item])
+            items.extend(self.items(one, inside))
+        return self.project(replace(relation, exact=False), items)
 
     def scope(self, relation: Relation, env: Env) -> Scope:
         """The names of a relation."""
@@ -152,10 +179,13 @@ class Queries:
         self, node: exp.Expr, env: Env, pool: list[Any]
     ) -> tuple[Relation, tuple[WindowSpec, ...], list[Any]]:
         """What FROM gives, its windows, and the conditions of WHERE that it did not use."""
+        inside, rest = replace(env, bound=None), list(pool)
+        item = node.args["from_"].this
         if not node.args.get("joins"):
-            return *self.item(node.args["from_"].this, env), pool
-        rest = list(pool)
-        return Joins(self, env).relation(node, rest), (), rest
+            if item.key == "subquery":
+                inside = replace(inside, bound=bound_of(item, node, rest))
+            return *self.item(item, inside), rest
+        return Joins(self, inside).relation(node, rest), (), rest
 
     def item(self, item: exp.Expr, env: Env) -> tuple[Relation, tuple[WindowSpec, ...]]:
         """One item of FROM, and its windows."""
@@ -217,9 +247,14 @@ class Queries:
 
     def filtered(self, relation: Relation, conditions: list[Any], env: Env) -> Relation:
         """The rows for which all conditions are true, those about other queries last."""
+        scope = self.scope(relation, env)
+        recent = [size for one in conditions if (size := recent_of(one, scope)) is not None]
+        conditions = [one for one in conditions if recent_of(one, scope) is None]
         plain = [one for one in conditions if not is_membership(one)]
         if plain:
-            relation = self.keep(conjunction(plain), self.scope(relation, env))
+            relation = self.keep(conjunction(plain), scope)
+        for size in recent:
+            relation = replace(relation, stream=relation.stream.last(size))
         for one in conditions:
             if is_membership(one):
                 relation = Memberships(self, env).apply(relation, one)
@@ -278,7 +313,9 @@ class Queries:
                 )
         return [column_of(one) for one in columns if one.name.lower() not in left_out]
 
-    def project(self, relation: Relation, items: list[Made]) -> Relation:
+    def project(
+        self, relation: Relation, items: list[Made], at: exp.Expr | None = None
+    ) -> Relation:
         """The relation with these columns and no others."""
         if len(items) == 1 and items[0].expression.name == "*":
             return relation
@@ -286,7 +323,8 @@ class Queries:
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise self.text.error(
-                f"two columns are called {twice[0]!r}; give one another name with AS", None
+                f"two columns are called {twice[0]!r}; give one another name with AS",
+                None if at is None else self.text.of(at),
             )
         time = next(
             (
@@ -322,6 +360,10 @@ def column_of(column: Column, name: str | None = None) -> Made:
 
 def _add(stream: Stream, cls: type[nodes.Node], stem: str, **fields: Any) -> Stream:
     return Stream(stream.flow, stream.flow.add(cls, stem, (stream.node,), **fields))
+
+
+def _has_now(condition: Any) -> bool:
+    return any(map(is_moment, condition.walk()))
 
 
 def _exp() -> Any:

@@ -11,6 +11,7 @@ from itertools import chain, combinations
 from typing import TYPE_CHECKING, Any
 
 from millstream.sql.aggregates import is_aggregate
+from millstream.sql.ordering import numbered_item
 from millstream.sql.places import Text
 
 if TYPE_CHECKING:
@@ -157,7 +158,27 @@ def _outside_aggregates(node: Any, change: Callable[[Any], Any]) -> Any:
     return node
 
 
-RULES: tuple[Rule, ...] = (filters_to_cases, grouping_sets_to_unions)
+def row_numbers_inline(text: Text, tree: exp.Expr) -> exp.Expr:
+    """A query of WITH that has row numbers stands where it is used, beside the bound they need."""
+    from sqlglot import expressions as exp
+
+    for cte in list(tree.find_all(exp.CTE)):
+        if numbered_item(cte.this) is None:
+            continue
+        holder: Any = cte.parent and cte.parent.parent
+        name = cte.alias.lower()
+        for table in [one for one in holder.find_all(exp.Table) if one.name.lower() == name]:
+            alias = exp.TableAlias(this=exp.to_identifier(table.alias or cte.alias))
+            if cte.args["alias"].args.get("columns"):
+                alias.set("columns", [one.copy() for one in cte.args["alias"].args["columns"]])
+            table.replace(exp.Subquery(this=cte.this.copy(), alias=alias))
+        cte.pop()
+        if not holder.args["with_"].expressions:
+            holder.set("with_", None)
+    return tree
+
+
+RULES: tuple[Rule, ...] = (filters_to_cases, grouping_sets_to_unions, row_numbers_inline)
 
 
 def rewrite(text: Text, tree: exp.Expr) -> exp.Expr:

@@ -12,6 +12,7 @@ from millstream.ops.sql.nodes import Cast
 from millstream.ops.sql.nodes import Column as Leaf
 from millstream.ops.sql.types import TypeMismatch, common_type, type_name
 from millstream.sql.expressions import Made, quoted
+from millstream.sql.ordering import limited
 from millstream.sql.relations import Column, Relation
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
     from millstream.sql.lowering import Env, Queries
 
-_ALLOWED = {"this", "expression", "distinct", "with_"}
+_ALLOWED = {"this", "expression", "distinct", "with_", "order", "limit"}
+
+
+_PLAIN = {"this", "expression", "distinct"}
 
 
 class Sets:
@@ -29,7 +33,13 @@ class Sets:
         self.queries, self.env, self.text = queries, env, queries.text
 
     def relation(self, node: exp.Expr) -> Relation:
-        """What the operation gives."""
+        """What the operation gives; the first rows of it if it has a LIMIT."""
+        made = self._relation(node)
+        if node.args.get("order") is not None or node.args.get("limit") is not None:
+            made = limited(self.queries, node, made)
+        return made
+
+    def _relation(self, node: exp.Expr) -> Relation:
         self.queries.only(node, _ALLOWED, node.key.upper())
         if node.key == "union":
             parts = [self.queries.query(one, self.env) for one in self._arms(node)]
@@ -52,8 +62,7 @@ class Sets:
         while (
             left.key == "union"
             and self._distinct(left) == self._distinct(node)
-            and not any(value for key, value in left.args.items() if key not in _ALLOWED)
-            and not left.args.get("with_")
+            and not any(value for key, value in left.args.items() if key not in _PLAIN)
         ):
             arms.append(left.expression)
             left = left.this

@@ -99,7 +99,7 @@ class Memberships:
             query = query.this
         if query.key == "select" and not query.args.get("with_") and self._simple(query):
             return self._rows(query, outer, value)
-        env = replace(self.env, above=outer)
+        env = replace(self.env, above=outer, bound=None)
         relation = self.queries.query(query, env)
         if not value:
             return relation, [], None
@@ -117,7 +117,7 @@ class Memberships:
         )
 
     def _rows(self, query: exp.Expr, outer: Scope, value: bool) -> tuple[Relation, list[Pair], Any]:
-        env = replace(self.env, above=outer)
+        env = replace(self.env, above=outer, bound=None)
         self.queries.check_clauses(query)
         where = query.args.get("where")
         pool = conjuncts(where.this) if where is not None else []

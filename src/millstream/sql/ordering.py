@@ -1,0 +1,241 @@
+"""ORDER BY with LIMIT, and ROW_NUMBER() with a bound: the first rows, of all or of each group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from millstream.sql.expressions import Made, identifier
+from millstream.sql.joins import with_columns
+from millstream.sql.places import Text
+from millstream.sql.relations import Column, Relation, Scope
+
+if TYPE_CHECKING:
+    from sqlglot import expressions as exp
+
+    from millstream.sql.lowering import Queries
+
+_MOST = 1_000_000
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How many rows of each group are wanted, by the number that a query in FROM gives them."""
+
+    name: str  # of the column
+    most: int
+    shown: bool  # the number itself is wanted too
+
+
+# -- ORDER BY ... LIMIT -------------------------------------------------------------------------
+
+
+def limited(queries: Queries, node: exp.Expr, made: Relation) -> Relation:
+    """The first rows of a query in the order of its columns."""
+    text, order, limit = queries.text, node.args.get("order"), node.args.get("limit")
+    if limit is None:
+        raise text.error(
+            "ORDER BY goes with LIMIT: rows of a stream leave in the order in which they come",
+            text.of(order),  # type: ignore[arg-type]
+        )
+    if order is None:
+        raise text.error("LIMIT goes with ORDER BY: which rows come first?", text.of(limit))
+    most = _number(text, limit.expression, "LIMIT")
+    if made.open:
+        raise text.error("the columns of this are not known; declare them with schema=", None)
+    keys = [_key(queries, one, made, node) for one in order.expressions]
+    relation, names = with_columns(made, [key for key, _ in keys])
+    by = _by(text, names, [way for _, way in keys], order)
+    stream = relation.stream.key_by().top(most, by=by)
+    return _same_columns(queries, replace(relation, stream=stream), made)
+
+
+def _key(queries: Queries, one: exp.Expr, made: Relation, node: exp.Expr) -> tuple[Made, str]:
+    """What rows are ordered by: a column of the answer, by its name, its place or what it is."""
+    from millstream.sql.lowering import column_of
+
+    value = one.this
+    if value.key == "literal" and not value.is_string:
+        number = int(value.name) if value.name.isdigit() else 0
+        if not 1 <= number <= len(made.columns):
+            raise queries.text.error(
+                f"there is no column {value.name} in SELECT", queries.text.of(one)
+            )
+        column = made.columns[number - 1]
+        return column_of(column, column.physical), _way(one)
+    for at, item in enumerate(node.expressions if node.key == "select" else ()):
+        same = item.this if item.key == "alias" else item
+        if same == value and len(node.expressions) == len(made.columns):
+            column = made.columns[at]
+            return column_of(column, column.physical), _way(one)
+    scope = Scope(queries.text, made, ())
+    plain = _without_table(value)
+    return queries.expressions.make(plain, scope), _way(one)
+
+
+def _without_table(value: exp.Expr) -> exp.Expr:
+    """A column of the answer has no table any more."""
+    if value.key == "column" and value.args.get("table") is not None:
+        made = value.copy()
+        made.set("table", None)
+        return made
+    return value
+
+
+def _way(one: exp.Expr) -> str:
+    """Spark's order: nulls are the smallest, unless the text says otherwise."""
+    way = "DESC" if one.args.get("desc") else "ASC"
+    return f"{way} NULLS {'FIRST' if one.args.get('nulls_first') else 'LAST'}"
+
+
+def _by(text: Text, names: list[str], ways: list[str], at: exp.Expr) -> list[str]:
+    found: dict[str, str] = {}
+    for name, way in zip(names, ways, strict=True):
+        found.setdefault(name, way)
+    if not found:
+        raise text.error("ORDER BY what?", text.of(at))
+    return [f"{name} {way}" for name, way in found.items()]
+
+
+def _number(text: Text, given: Any, what: str) -> int:
+    value = given.name if given is not None and given.key == "literal" else ""
+    if not value.isdigit() or given.is_string or not 1 <= int(value) <= _MOST:
+        raise text.error(
+            f"{what} takes a whole number from 1 to {_MOST}", text.of(given) if given else None
+        )
+    return int(value)
+
+
+def _same_columns(queries: Queries, relation: Relation, made: Relation) -> Relation:
+    """Without the columns that were there for the order only."""
+    from millstream.sql.lowering import column_of
+
+    if relation.exact:
+        return relation
+    items = [column_of(one, one.physical) for one in made.columns]
+    return replace(queries.project(relation, items), time=None)
+
+
+# -- ROW_NUMBER() -------------------------------------------------------------------------------
+
+
+def numbered_item(node: exp.Expr) -> Any:
+    """The item of a select list that is ROW_NUMBER() OVER (...), and its name; None if none is."""
+    for item in node.expressions if node.key == "select" else ():
+        value = item.this if item.key == "alias" else item
+        if value.key == "window" and value.this.key == "rownumber" and item.key == "alias":
+            return item
+    return None
+
+
+def bound_of(query: exp.Expr, outer: exp.Expr, pool: list[Any]) -> Bound | None:
+    """The bound that WHERE sets to the row numbers of a query in FROM; it is taken out."""
+    while query.key == "subquery":
+        query = query.this
+    item = numbered_item(query)
+    if item is None:
+        return None
+    name = item.alias.lower()
+    for condition in pool:
+        most = _most(condition, name)
+        if most is not None:
+            pool[:] = [one for one in pool if one is not condition]
+            exact = condition.key == "eq" and most > 1
+            if exact:
+                pool.append(condition)
+            return Bound(name, most, exact or _is_used(outer, name, condition))
+    return None
+
+
+def _most(condition: Any, name: str) -> int | None:
+    """The largest number that a condition lets through; None if it sets no bound."""
+    key = condition.key
+    if key not in ("lte", "lt", "gte", "gt", "eq"):
+        return None
+    column, value = condition.this, condition.expression
+    if column.key == "literal":
+        column, value = value, column
+        key = {"gte": "lte", "gt": "lt", "lte": "gte", "lt": "gt"}.get(key, key)
+    if column.key != "column" or column.name.lower() != name or value.key != "literal":
+        return None
+    if value.is_string or not value.name.isdigit() or key not in ("lte", "lt", "eq"):
+        return None
+    most = int(value.name) - (key == "lt")
+    return most if 1 <= most <= _MOST else None
+
+
+def _is_used(outer: exp.Expr, name: str, condition: Any) -> bool:
+    """Whether the number is wanted beside its bound."""
+    from sqlglot import expressions as exp
+
+    own = {id(one) for one in condition.walk()}
+    from_ = outer.args.get("from_")
+    inside = {id(one) for one in from_.walk()} if from_ is not None else set()
+    for each in outer.walk():
+        if id(each) in own or id(each) in inside:
+            continue
+        if isinstance(each, exp.Star) and not isinstance(each.parent, exp.Count):
+            return True
+        if isinstance(each, exp.Column) and each.name.lower() == name:
+            return True
+    return False
+
+
+def numbered(queries: Queries, node: exp.Expr, scope: Scope, bound: Bound | None) -> Relation:
+    """The first rows of every group, with their number if it is wanted."""
+    text, item = queries.text, numbered_item(node)
+    window = item.this
+    if bound is None or bound.name != item.alias.lower():
+        raise text.error(
+            f"ROW_NUMBER() needs a bound: put a query around this one, WHERE {item.alias} <= 10",
+            text.of(item),
+        )
+    queries.only(window, {"this", "partition_by", "order", "over"}, "OVER")
+    order = window.args.get("order")
+    if order is None:
+        raise text.error("ROW_NUMBER() needs ORDER BY in OVER", text.of(item))
+    make = queries.expressions.make
+    parts = [make(one, scope) for one in window.args.get("partition_by") or []]
+    keys = [make(one.this, scope) for one in order.expressions]
+    relation, names = with_columns(scope.relation, [*parts, *keys])
+    groups = list(dict.fromkeys(names[: len(parts)]))
+    by = _by(text, names[len(parts) :], [_way(one) for one in order.expressions], order)
+    rank = None
+    if bound.shown:
+        rank = _free(relation, item.alias)
+    stream = relation.stream.key_by(*groups, nulls="keep").top(bound.most, by=by, rank=rank)
+    columns = relation.columns
+    if rank is not None:
+        columns = (*columns, Column(rank, rank, pa.int64()))
+    return replace(relation, stream=stream, columns=columns)
+
+
+def _free(relation: Relation, wanted: str) -> str:
+    taken = {one.physical.lower() for one in relation.columns}
+    while wanted.lower() in taken:
+        wanted = f"_{wanted}"
+    return wanted
+
+
+def with_number(node: exp.Expr, relation: Relation, bound: Bound) -> exp.Expr:
+    """The select list with a column in the place of ROW_NUMBER(), or without it."""
+    from sqlglot import expressions as exp
+
+    made = node.copy()
+    item = numbered_item(made)
+    if not bound.shown:
+        made.set("expressions", [one for one in made.expressions if one is not item])
+        return made
+    rank = relation.columns[-1].physical
+    made.set(
+        "expressions",
+        [
+            exp.alias_(exp.Column(this=identifier(rank, item)), item.alias, quoted=True)
+            if one is item
+            else one
+            for one in made.expressions
+        ],
+    )
+    return made
