@@ -176,3 +176,21 @@ def test_large_numbers_are_not_rounded() -> None:
     with Driver(flow) as driver:
         driver.push("left", [{"a": 2**53 + 1}, {"a": 4}]).push("right", [{"a": 4.0}]).end()
         assert [row["a"] for row in driver.output("out")] == [2**53 + 1]
+
+
+def test_counts_of_changes_begin_with_the_flow(tmp_path: Any) -> None:
+    """Of rows that came before it, a step that is added would only see that they go."""
+
+    def program(compares: bool) -> ms.Flow:
+        flow = ms.Flow("later")
+        left, right = (source(flow, name).changes(key="id") for name in ("left", "right"))
+        left.sink(ms.Memory(), name="left rows")
+        right.sink(ms.Memory(), name="right rows")
+        if compares:
+            left.difference(right).sink(ms.Memory(), name="out")
+        return flow
+
+    with Driver(program(False), checkpoint=tmp_path) as driver:
+        driver.push("left", records(random.Random(1), 3)).step()
+        with pytest.raises(ms.MillstreamError, match="is new and works on changes"):
+            driver.replace(program(True))

@@ -118,7 +118,8 @@ class Compare(KeyedStep):
     def remembered(self) -> dict[str, Any]:
         """What is counted."""
         inputs = ["changes" if gives_changes(one) else "records" for one in self.inputs]
-        return {"keys": [], "how": self.how, "all": self.all, "inputs": inputs}
+        told = {"keys": [], "how": self.how, "all": self.all, "inputs": inputs}
+        return told | ({"from the start": True} if "changes" in inputs else {})
 
 
 def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
