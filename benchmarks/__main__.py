@@ -33,6 +33,7 @@ NAMES = (
     "scale",
     "large",
     "changes",
+    "early",
 )
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"

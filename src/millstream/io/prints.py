@@ -95,7 +95,8 @@ def open_known(path: str, inode: int, seen: Print = NOTHING) -> Iterator[BinaryI
     it is no longer what was `seen`, as a copy, compressed or not. The bytes come uncompressed then.
     """
     for pause in (0.0, *_PAUSES) if inode else (0.0,):
-        time.sleep(pause)  # a listing may miss what is renamed meanwhile
+        if pause:  # a listing may miss what is renamed meanwhile
+            time.sleep(pause)
         for name in itertools.chain([path], in_directory(path, inode)):
             try:
                 stream = open(name, "rb")  # noqa: SIM115  it is closed below

@@ -26,10 +26,11 @@ from millstream.state.storage import Storage
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-BLOCKS = 1_000  # about so many; fewer say less, more cost more
-_LEAST_BYTES = 8 * 1024
+# Few blocks say little, and each costs as much as reading some thousand rows.
+_FEWEST, _MANY = 200, 1_000
+_GOOD_BYTES, _GOOD_ROWS = 256 * 1024, 10_000
+_LEAST_BYTES, _LEAST_ROWS = 8 * 1024, 200
 _MOST_BYTES = 8 * 1024 * 1024
-_LEAST_ROWS = 200
 
 
 class File(msgspec.Struct, frozen=True):
@@ -135,7 +136,7 @@ def draw(spec: Files, fmt: Format, number: int, seed: int, probe: Probe) -> Popu
     """Cut all files into blocks, and put these into a random order."""
     seen = [one for one in map(look, list_files(spec)) if one is not None and one.size]
     ends = _ends(fmt, seen, probe)
-    unit = _unit(fmt, sum(ends), seen)
+    unit = _unit(fmt, sum(ends))
     files = [File(one.path, one.inode[1], one.size, one.changed) for one in seen]
     blocks: list[Block] = []
     for at, (file, end) in enumerate(zip(files, ends, strict=True)):
@@ -161,11 +162,13 @@ def _ends(fmt: Format, files: list[Seen], probe: Probe) -> list[int]:
     return ends
 
 
-def _unit(fmt: Format, total: int, files: list[Seen]) -> int:
+def _unit(fmt: Format, total: int) -> int:
     """How large a block is."""
-    if fmt.cut == "parquet":
-        return max(_LEAST_ROWS, total // BLOCKS)
-    return min(_MOST_BYTES, max(_LEAST_BYTES, total // BLOCKS))
+    good, least = _GOOD_BYTES, _LEAST_BYTES
+    if fmt.kind == "parquet":
+        good, least = _GOOD_ROWS, _LEAST_ROWS
+    count = min(_MANY, max(_FEWEST, total // good))
+    return min(_MOST_BYTES, max(least, -(-total // count)))
 
 
 def _cut(fmt: Format, source: int, at: int, file: File, end: int, unit: int) -> list[Block]:

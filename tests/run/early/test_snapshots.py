@@ -288,6 +288,21 @@ def test_other_files_have_blocks_too(tmp_path: Path, kind: str) -> None:
     assert last.table.to_pylist()[0]["total"] == total
 
 
+def test_records_over_line_ends_are_read_by_files(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(12):
+        rows = "".join(f'en,{view},"two\nlines"\n' for view in range(50))
+        (folder / f"{number}.csv").write_text("lang,views,text\n" + rows)
+    flow = ms.Flow("lines")
+    flow.source(ms.Files(folder, format="csv", multiline=True), name="views").key_by("lang").agg(
+        n=ms.count()
+    ).sink(ms.Memory())
+    first, last = snapshots_in_process(flow, tmp_path / "ck", [0.5])
+    assert first.table.to_pylist()[0]["n"] == pytest.approx(600)
+    assert last.table.to_pylist()[0]["n"] == 600
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
