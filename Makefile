@@ -42,9 +42,9 @@ $(PREPARED): $(INSTALLED)
 demo: setup
 	@$(WITH_JAVA) $(BIN)/millstream demo $(ARGS)
 
-# A file is one unit of work, so that its fixtures are made once.
+# A file is one unit of work, so that its fixtures are made once; tests/conftest.py has exceptions.
 test: setup extras
-	@$(WITH_JAVA) $(BIN)/python -m pytest -q -ra -n logical --dist loadfile $(ARGS)
+	@$(WITH_JAVA) $(BIN)/python -m pytest -q -ra -n logical --dist loadgroup $(ARGS)
 
 test-long: setup extras
 	@$(WITH_JAVA) $(BIN)/python -m pytest -q -ra -m long --timeout=0 $(ARGS)

@@ -7,6 +7,37 @@ from typing import Any
 
 import pytest
 
+# Files without fixtures worth keeping: their tests may run in any process, after all others, so
+# that no process is left with a long file at the end.
+SPREAD = frozenset(
+    {
+        "tests/deployments/test_deployments.py",
+        "tests/differential/test_driver_against_reference.py",
+        "tests/laws/test_incremental.py",
+        "tests/operators/test_grouped.py",
+        "tests/operators/test_join.py",
+        "tests/ops/test_ordering.py",
+        "tests/plans/test_strategies.py",
+        "tests/run/test_early_times.py",
+        "tests/run/test_emission.py",
+        "tests/run/test_logical_windows.py",
+        "tests/run/test_sliding.py",
+        "tests/run/test_window_kinds.py",
+    }
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Say which tests must run in one process: those of a file, for `--dist loadgroup`."""
+    spread = []
+    for item in items:
+        file = item.path.relative_to(config.rootpath).as_posix()
+        spread.append(file in SPREAD)
+        if not spread[-1]:
+            item.add_marker(pytest.mark.xdist_group(file))
+    items[:] = [item for _, item in sorted(zip(spread, items, strict=True), key=lambda one: one[0])]
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:

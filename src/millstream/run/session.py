@@ -172,6 +172,7 @@ def _close_accumulators(context: SparkContext) -> None:
     if server is None:
         return
     context._accumulatorServer = None  # type: ignore[assignment]
+    server.handle_error = lambda *_: None  # it would tell that the JVM has hung up
     if isinstance(server.server_address, str):
         Path(server.server_address).unlink(missing_ok=True)
     threading.Thread(target=server.shutdown, name="spark-accumulators", daemon=True).start()
