@@ -108,6 +108,24 @@ kind = "console"
     assert not (tmp_path / ".millstream").exists()
 
 
+@pytest.mark.parametrize("master", ["spark://elsewhere:7077", "k8s://elsewhere", "yarn"])
+def test_a_file_sends_no_functions_elsewhere(tmp_path: Path, master: str) -> None:
+    """Who is the master gets what the flow runs, and gives back what the driver unpickles."""
+    (tmp_path / "in.jsonl").write_text('{"ts": 1, "n": 1}\n')
+    file = tmp_path / "app.toml"
+
+    def write(where: str) -> None:
+        source = f'[source.in]\nkind = "files"\npath = "{tmp_path / "in.jsonl"}"\ntime = "ts"\n'
+        sink = '[sink.out]\nfrom = "in"\nkind = "console"\n'
+        file.write_text(f'[run]\nmaster = "{where}"\n{source}{sink}')
+
+    write(master)
+    with pytest.raises(ms.ConfigError, match=r"app\.toml:2: .*--trust-config"):
+        load_application(file).check_trust()
+    write("local[2]")
+    load_application(file).check_trust()
+
+
 # -- Redis ----------------------------------------------------------------------------------------
 
 
@@ -126,6 +144,23 @@ def test_a_password_is_never_shown(secret: str, scheme: str, user: str) -> None:
         told = f"{address.shown} {address!r}"
     assert "8675" not in told, told
     assert "309" not in told, told
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "sink = 'redis', url = 'redis://u:8675/@309@host:6379/0'",
+        "sink = 'redis', url = 'redis://u:8675309@host:6379/0', kye = 'n'",
+        "sink = 'redis', url = 'redis://u:8675309@host:6379/0",
+        "sink = 'redis://u:8675309@host:6379/0'",
+    ],
+)
+def test_an_error_in_sql_shows_no_password(options: str) -> None:
+    with pytest.raises(ms.ConfigError) as caught:
+        ms.Flow("secrets").sql(f"CREATE SINK x WITH ({options})")
+    assert "8675" not in str(caught.value)
+    assert "309" not in str(caught.value)
+    assert "^^" in str(caught.value) or "not closed" in str(caught.value)
 
 
 # -- input ----------------------------------------------------------------------------------------

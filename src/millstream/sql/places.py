@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sqlglot import expressions as exp
 
 _WIDTH = 100  # of the line of text that is shown
+_SECRET = re.compile("(?<=://).*(?=@)")  # user and password of an address, whatever is in them
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Text:
         length = max(1, min(place.end - start, len(line) - column + 1))
         shown, before = _shortened(line, column - 1)
         underline = "^" * max(1, min(length, len(shown) - before))
-        told = f"line {number}, column {column}: {message}"
+        told = f"line {number}, column {column}: {_SECRET.sub('***', message)}"
         if line.strip():
             told += f"\n  {shown}\n  {' ' * before}{underline}"
         return SqlError(told, number, column)
@@ -55,7 +56,8 @@ class Text:
 
 def _shortened(line: str, at: int) -> tuple[str, int]:
     """A long line around a place, and where the place is in it."""
-    line = re.sub(r"[\t\r\x00-\x1f\x7f]", " ", line)
+    line = re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", line)
+    line = _SECRET.sub(lambda found: "*" * len(found[0]), line)  # the place stays where it is
     if len(line) <= _WIDTH:
         return line, at
     first = max(0, min(at - _WIDTH // 3, len(line) - _WIDTH))

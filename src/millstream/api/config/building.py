@@ -35,9 +35,19 @@ class Application:
     document: Document | None = None
 
     def check_trust(self) -> None:
-        """Refuse Spark properties that run code: a file may not, who starts it may."""
+        """Refuse what runs code: a file may not, who starts it may."""
+        if self.document is None:
+            return
+        master = self.settings.get("master", "local")
+        if not str(master).startswith("local"):
+            raise self.document.mistake(
+                ("run", "master"),
+                f"master: {master!r} gets the functions of the flow and may run code here; give it "
+                "as --master, or run with --trust-config if you trust this file as you trust a "
+                "program",
+            )
         name = untrusted(self.settings.get("spark", {}))
-        if name is not None and self.document is not None:
+        if name is not None:
             raise self.document.mistake(
                 ("run", "spark", name),
                 f"spark: {name!r} is not a plain size or time and may run code; take it out, or "
