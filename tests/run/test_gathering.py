@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import pytest
 
 import millstream as ms
-from millstream.operators import batch as batches
 from millstream.operators.batch import Batch, Heard
 from millstream.run import engine as engines
 from millstream.run.executors import InProcess, Reading, gathered, shared_out
 from millstream.run.splits import AnySplit, Item
 from millstream.run.tasks import Task
+from millstream.state import checkpoint as checkpoints
+from millstream.state.pages import unpack
 from millstream.testing import Driver
 
 RECORDS = [
@@ -81,7 +83,7 @@ def test_a_task_is_sent_what_lies_in_its_own_shards() -> None:
     found: list[tuple[int, int, str]] = []
     for part, tag, level, payload in stored:
         assert tag == "stored"
-        segments, files = batches.unpack_stored(payload)
+        segments, files = unpack(payload)
         for tables in segments.values():
             for shards in tables.values():
                 assert all(int(shard) % 3 == part for shard in shards)
@@ -89,6 +91,52 @@ def test_a_task_is_sent_what_lies_in_its_own_shards() -> None:
                 found += [(part, int(level), one.file) for s in shards.values() for one in s]
     assert len({part for part, _, _ in found}) == 3
     assert {file for _, _, file in found} == set(before.files)
+
+
+def many_slates() -> ms.Flow:
+    made = ms.Flow("slates")
+    source = made.source(ms.Files("nowhere", time="ts", follow=True), name="in")
+    source.key_by("key").update(add, name="sums", order="arrival").sink(ms.Memory())
+    return made
+
+
+def add(event: Any, slate: dict[str, Any], ctx: Any) -> dict[str, Any]:
+    slate["n"] = slate.get("n", 0) + event.value["value"]
+    return {"key": event.key, **slate}
+
+
+@pytest.mark.parametrize("parallelism", [2, 20, 1])
+def test_with_much_stored_a_task_is_sent_only_what_has_changed_since(
+    parallelism: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest it reads itself, in pages of its shards."""
+    monkeypatch.setattr(checkpoints, "_worth_a_change", lambda change, manifest: True)
+    weights: list[int] = []
+
+    class Weighing(InProcess):
+        def run(self, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]:
+            bare, tasks = shared_out(self.plan, batch, parts)
+            weights.append(len(pickle.dumps((bare, tasks))))
+            return super().run(batch, parts)
+
+    def run(many_files: int) -> list[str]:
+        weights.clear()
+        monkeypatch.setattr(checkpoints, "_MANY_FILES", many_files)
+        with Driver(many_slates(), parallelism=parallelism, now=200.0, shards=300) as driver:
+            rows = [{"ts": 1.0, "key": f"k{n}", "value": n} for n in range(900)]
+            driver.push("in", rows).step()
+            driver._executor = Weighing(driver.engine.plan, parallelism)
+            for at in range(3):
+                driver.push("in", rows[at : at + 2]).step()
+            driver.restart()
+            driver.push("in", rows[5:6]).step()
+            driver.push("in", rows[5:6]).step()
+            assert driver.slates("sums")["k899"] == {"n": 899}
+            return sorted(map(repr, driver.output()))
+
+    whole = (run(10_000), max(weights))
+    assert run(1) == whole[0]
+    assert max(weights) < whole[1] / 2
 
 
 class LosesAnExecutor(InProcess):

@@ -9,10 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
-
-import msgspec
 
 from millstream.ops.lateness import Extent
 from millstream.ops.ordering import Sample
@@ -21,7 +19,9 @@ from millstream.ops.records import DeadLetter
 from millstream.state.bases import Segments
 from millstream.state.holdings import Total
 from millstream.state.manifests import Output
+from millstream.state.pages import pack, pages_of, read_page
 from millstream.state.segments import Segment, SegmentFile
+from millstream.state.storage import open_storage
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,10 @@ class Batch:
     progress: dict[str, SourceProgress]  # per source, before this batch
     watermarks: dict[str, int]  # per keyed step, reached before this batch
     orders: dict[str, Any]  # per operator, what it made of the last manifest
-    segments: Segments  # in a task: of its shards
-    files: dict[str, SegmentFile]
+    segments: Segments  # all that is stored, or what has changed since the base; in a task: of its
+    files: dict[str, SegmentFile]  # shards
     totals: dict[str, dict[str, Total]]  # operator, table: what is in all shards
+    base: tuple[int, str] | None = None  # batch and digest of what tasks read beside the segments
     holds: dict[str, int] = field(default_factory=dict)  # keyed step -> how far it goes at most
     gathers: bool = False  # what tasks say to all of the next level is put together on the way
     debug: bool = False  # compare answers found the short way with those found the long way
@@ -50,44 +51,42 @@ class Batch:
     times: tuple[int, int] = (-(2**62), 2**62)  # between which the times of records lie
 
 
-def stored_of(batch: Batch, operators: Collection[str], part: int) -> bytes:
-    """What is stored of some operators in the shards of one partition, for its task.
+def stored_of(batch: Batch, owners: Collection[str]) -> dict[int, bytes]:
+    """What a batch says is stored of some operators, for each partition with shards of it."""
+    parts: dict[int, Segments] = {}
+    for owner, tables in batch.segments.items():
+        for table, shards in tables.items() if owner in owners else ():
+            for shard, segments in shards.items():
+                mine = parts.setdefault(int(shard) % batch.parallelism, {})
+                mine.setdefault(owner, {}).setdefault(table, {})[shard] = segments
+    return {part: pack(mine, batch.files) for part, mine in parts.items()}
 
-    Segments are many and name the same files: they travel with the number of their file.
+
+def on_base(batch: Batch, owners: Collection[str], part: int) -> Batch:
+    """A batch with all that is stored of some operators in the shards of one partition.
+
+    What was stored at the base the task reads itself; the batch says what has changed since.
     """
-    numbers: dict[str, int] = {}
-    packed = {
-        owner: {
-            table: {
-                shard: [
-                    (numbers.setdefault(one.file, len(numbers)), *msgspec.structs.astuple(one)[1:])
-                    for one in segments
-                ]
-                for shard, segments in shards.items()
-                if int(shard) % batch.parallelism == part
-            }
-            for table, shards in tables.items()
-        }
-        for owner, tables in batch.segments.items()
-        if owner in operators
-    }
-    return msgspec.msgpack.encode((packed, [batch.files[name] for name in numbers]))
+    if batch.base is None:
+        return batch
+    directory = open_storage(batch.checkpoint).within("manifests")
+    segments: Segments = {}
+    files = dict(batch.files)
+    for number in pages_of(part, batch.parallelism):
+        page = read_page(directory, *batch.base, number)
+        for owner in page.segments.keys() & owners:
+            mine = segments.setdefault(owner, {})
+            for table, shards in page.segments[owner].items():
+                mine.setdefault(table, {}).update(_of_part(shards, batch, part))
+        files.update(page.files)
+    for owner, tables in batch.segments.items():
+        for table, shards in tables.items():
+            segments.setdefault(owner, {}).setdefault(table, {}).update(shards)
+    return replace(batch, segments=segments, files=files, base=None)
 
 
-def unpack_stored(data: bytes) -> tuple[Segments, dict[str, SegmentFile]]:
-    """What `stored_of` packed."""
-    packed, files = msgspec.msgpack.decode(data, type=tuple[dict[str, Any], list[SegmentFile]])
-    segments = {
-        owner: {
-            table: {
-                shard: [Segment(files[number].file, *rest) for number, *rest in several]
-                for shard, several in shards.items()
-            }
-            for table, shards in tables.items()
-        }
-        for owner, tables in packed.items()
-    }
-    return segments, {file.file: file for file in files}
+def _of_part(shards: dict[str, list[Segment]], batch: Batch, part: int) -> dict[str, list[Segment]]:
+    return {shard: one for shard, one in shards.items() if int(shard) % batch.parallelism == part}
 
 
 @dataclass

@@ -44,10 +44,11 @@ from millstream.run.spool import PATIENCE
 from millstream.run.spreading import Spreading, readers
 from millstream.run.tracking import Tracker
 from millstream.settings import Settings
-from millstream.state.bases import Change
+from millstream.state.bases import Change, Segments
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.holdings import Holdings
 from millstream.state.manifests import Manifest, SourceState
+from millstream.state.segments import SegmentFile
 
 _SMALL = 20_000  # rows a single task handles faster than two and an exchange
 _FIRST_ROWS = 100_000  # per core
@@ -317,6 +318,7 @@ class Engine:
 
     def _batch(self, parallelism: int) -> Batch:
         known, operators = self._known(), self.plan.operators.values()
+        base, segments, files = self._stored()
         return Batch(
             number=self.manifest.batch + 1,
             now=known.now,
@@ -327,8 +329,9 @@ class Engine:
             progress=self._progress(),
             watermarks=self.manifest.watermarks,
             orders={one.name: one.order(known) for one in operators},
-            segments=self.manifest.segments,
-            files=self.manifest.files,
+            segments=segments,
+            files=files,
+            base=base,
             totals=self._holdings().totals(),
             holds={step: at for one in operators for step, at in one.holds(known).items()},
             gathers=parallelism > GATHERED,
@@ -339,6 +342,17 @@ class Engine:
             times=self.settings.times,
             function_timeout=self.settings.function_micros,
         )
+
+    def _stored(self) -> tuple[tuple[int, str] | None, Segments, dict[str, SegmentFile]]:
+        """What tasks are told of the state: all of it, or a base and what has changed since."""
+        manifest = self.manifest
+        found = self.checkpoint.stored_since(manifest) if self._written is manifest else None
+        if found is None:
+            return None, manifest.segments, manifest.files
+        base, segments = found
+        shards = (one for tables in segments.values() for one in tables.values())
+        used = {one.file for several in shards for found in several.values() for one in found}
+        return base, segments, {name: manifest.files[name] for name in used}
 
     def _run(
         self, executor: Executor, batch: Batch, splits: dict[str, list[AnySplit]]

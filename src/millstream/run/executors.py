@@ -60,10 +60,8 @@ def shared_out(
     bare = replace(batch, segments={}, files={})
     tasks = [Reading(number, splits, []) for number, splits in enumerate(parts)]
     for level in range(1, plan.depth + 1):
-        here = plan.owners(level)
-        for part in range(batch.parallelism if here & batch.segments.keys() else 0):
-            stored = (part, "stored", str(level), stored_of(batch, here, part))
-            tasks[part % len(tasks)].stored.append(stored)
+        for part, stored in stored_of(batch, plan.owners(level)).items():
+            tasks[part % len(tasks)].stored.append((part, "stored", str(level), stored))
     return bare, tasks
 
 

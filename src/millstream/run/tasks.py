@@ -31,7 +31,7 @@ from millstream.operators.batch import (
     digest_of,
     hear,
     held_back,
-    unpack_stored,
+    on_base,
 )
 from millstream.operators.protocol import Inlet, Share
 from millstream.operators.published import publish
@@ -49,6 +49,7 @@ from millstream.run.reading import read
 from millstream.run.splits import AnySplit, Item, RateSplit, SpoolSplit
 from millstream.run.steps import stateless, with_columns
 from millstream.state.manifests import Output
+from millstream.state.pages import unpack
 from millstream.state.storage import open_storage
 
 DRIVER = 0  # what goes to the driver travels through the first partition
@@ -126,7 +127,7 @@ class Task:
             if tag == "seen":
                 seen.append(payload)
             elif tag == "stored" and name == str(level):
-                segments, files = unpack_stored(payload)
+                segments, files = unpack(payload)
                 self.batch = replace(self.batch, segments=segments, files=files)
             elif tag == "rows" and self.plan.level_of(self.plan.operators[name]) == level:
                 table, block = payload
@@ -135,6 +136,7 @@ class Task:
                 sorting.setdefault(name, {}).setdefault(tag, []).append(payload)
             else:
                 self.forwarded.append(item)
+        self.batch = on_base(self.batch, self.plan.owners(level), self.control.part)
         heard = hear(seen) if heard is None else heard
         self._listen(heard, senders)
         progress = {

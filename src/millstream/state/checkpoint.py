@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from millstream.errors import CheckpointError
-from millstream.state.bases import Base, Change, Since, base_name, write_base
+from millstream.state.bases import Base, Change, Segments, Since, base_name, write_base
 from millstream.state.manifests import (
     Manifest,
     list_manifests,
@@ -31,6 +31,7 @@ from millstream.state.manifests import (
     read_manifest,
 )
 from millstream.state.manifests import write_manifest as _write_manifest
+from millstream.state.pages import pages_name, write_pages
 from millstream.state.storage import Held, Hold, open_storage
 from millstream.state.values import OF_FAMILY, OF_OPERATOR, WHOLE, Program
 
@@ -256,7 +257,19 @@ class Checkpoint:
             return msgspec.structs.replace(manifest, base=-1, base_digest="", gone=[])
         base = Base(manifest.batch, manifest.segments, manifest.files)
         self._since = since = Since(manifest.batch, write_base(self.manifests, base))
+        write_pages(self.manifests, base, since.digest)
         return _changed(manifest, since, Change({}, {}, []))
+
+    def stored_since(self, manifest: Manifest) -> tuple[tuple[int, str], Segments] | None:
+        """The base (batch, digest) of the manifest committed last, and what has changed since.
+
+        None: there is no base, and what is stored has to be said whole.
+        """
+        since = self._since
+        if since is None or since.tip != manifest.batch:
+            return None
+        changed = since.change(manifest.segments, manifest.files).segments
+        return (since.batch, since.digest), changed
 
     def published(self) -> Published | None:
         """The last batch whose outputs were all published; None if that is not known."""
@@ -294,9 +307,9 @@ class Checkpoint:
                 self.state.delete(name)
 
     def _collect_bases(self, used: set[int]) -> None:
-        names = {base_name(batch) for batch in used}
+        names = {name(batch) for batch in used for name in (base_name, pages_name)}
         for name in self.manifests.names():
-            if name.endswith(".base") and name not in names:
+            if name.endswith((".base", ".pages")) and name not in names:
                 self.manifests.delete(name)
 
     def discard_uncommitted(self, batch: int) -> None:
