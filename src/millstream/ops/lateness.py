@@ -118,9 +118,28 @@ class Watch:
         rows = {name: order[bounds[i] : bounds[i + 1]] for i, name in enumerate(values)}
         due = chunk.ts.copy()
         starts = self._joins(rows, seen, place, due)
-        for name, start in starts.items():
-            self._value(name, rows[name][start:], chunk.ts, seen, place, due)
+        lows = np.minimum.reduceat(chunk.ts[order], bounds[:-1]).tolist()
+        highs = np.maximum.reduceat(seen[order], bounds[:-1]).tolist()
+        for name, low, high in zip(values, lows, highs, strict=True):
+            start = starts.get(name)
+            if start == 0 and self._is_on_time(name, low, high):  # as most are, of many
+                self._on_time(name, low, high, place)
+            elif start is not None:
+                self._value(name, rows[name][start:], chunk.ts, seen, place, due)
         return due if (due > chunk.ts).any() else None
+
+    def _is_on_time(self, name: str, low: int, high: int) -> bool:
+        """Whether no record of a participant is late, whatever their order."""
+        known = self._known.get(name, BEGIN)
+        return self._lateness is None or low >= max(known, high) - self._lateness
+
+    def _on_time(self, name: str, low: int, high: int, place: Place) -> None:
+        """Records of a participant of which none is late."""
+        if self._lateness is not None:
+            self.extents.setdefault(place, Extent(place)).add(name, low, high)
+        _raise(self._known, name, high)
+        if high > BEGIN:
+            _raise(self.reached.latest, name, self._known[name])
 
     def _value(
         self, name: str, mine: Int64, times: Int64, seen: Int64, place: Place, due: Int64
