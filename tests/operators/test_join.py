@@ -284,6 +284,21 @@ def test_time_goes_on_with_the_slower_side() -> None:
         assert not any(account["late"] for account in driver.ledger.values())
 
 
+def test_a_whole_number_and_a_double_are_compared_as_doubles() -> None:
+    flow = ms.Flow("numbers")
+    left = flow.source(ms.Generator(tuple, schema="id long"), name="left")
+    right = flow.source(ms.Generator(tuple, schema="x double"), name="right")
+    left.join(right, on=[("id", "x")], how="semi").sink(ms.Memory(), name="out")
+    numbers = [3, 2**53 + 1, 2**63 - 1, 2**60]
+    with Driver(flow) as driver:
+        driver.push("left", [{"id": one} for one in numbers])
+        driver.push("right", [{"x": 3.0}, {"x": 2.0**53}, {"x": 2.0**63}]).end()
+        found = [row["id"] for row in driver.output("out")]
+    assert sorted(found) == [
+        one for one in sorted(numbers) if float(one) in (3.0, 2.0**53, 2.0**63)
+    ]
+
+
 @pytest.mark.parametrize("kind", ["int", "long", "double", "decimal(12, 4)", "decimal(38, 20)"])
 @pytest.mark.parametrize("declared", [True, False])
 def test_decimals_equal_numbers_of_other_types(kind: str, declared: bool) -> None:

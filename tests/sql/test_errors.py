@@ -78,6 +78,8 @@ def test_the_text_is_underlined() -> None:
     ("given", "told"),
     [
         (("upper", len, "int"), "SQL has a function of this name"),
+        (("sum", len, "int"), "a word of SQL"),
+        (("extract", len, "int"), "already|a word of SQL"),
         (("f g", len, "int"), "expected a name"),
         (("f", 5, "int"), "expected a plain function"),
         (("f", lambda x: x, None), "say what it gives"),

@@ -146,6 +146,7 @@ def test_joins(sql: str, expected: list[tuple[Any, ...]]) -> None:
             "an equality",
         ),
         ("SELECT id FROM cars c WHERE id IN (SELECT c.id FROM roads GROUP BY car)", "around this"),
+        ("SELECT date_format(make, 'x') FROM cars", "unsupported function 'date_format'"),
     ],
 )
 def test_joins_that_are_refused(sql: str, told: str) -> None:

@@ -84,6 +84,37 @@ def test_table_functions_are_windows(function: str, window: object) -> None:
     assert [node.window for node in flow.nodes if hasattr(node, "window")] == [window]
 
 
+def test_one_bound_of_a_window_says_the_other() -> None:
+    flow = flow_of()
+    windows = "TUMBLE(trades, ts, INTERVAL '1' MINUTE)"
+    for name, sql in {
+        "sums": f"SELECT SUM(qty) AS n, window_start FROM {windows} GROUP BY window_start",
+        "keys": f"SELECT symbol, window_end FROM {windows} GROUP BY symbol, window_end",
+    }.items():
+        flow.sql(sql).sink(ms.Memory(), name=name)
+    with Driver(flow) as driver:
+        driver.push("trades", ROWS).end()
+        sums = {(row["window_start"].minute, row["n"]) for row in driver.output("sums")}
+        keys = sorted((row["symbol"], row["window_end"].minute) for row in driver.output("keys"))
+        assert all(list(row) == ["symbol", "window_end"] for row in driver.output("keys"))
+    assert sums == {(0, 6), (1, 1)}
+    assert keys == [("A", 1), ("A", 2), ("B", 1)]
+    with pytest.raises(ms.SqlError, match="add window_end to GROUP BY"):
+        flow.sql(
+            "SELECT COUNT(*) AS n FROM CUMULATE(trades, ts, INTERVAL '20' SECOND, "
+            "INTERVAL '1' MINUTE) GROUP BY window_start"
+        )
+
+
+def test_functions_of_users_go_before_those_that_only_the_parser_knows() -> None:
+    flow = flow_of()
+    flow.function("date_format", lambda text, how: f"{how} {text}", returns="string")
+    flow.sql("SELECT DATE_FORMAT(symbol, 'at') AS t FROM trades").sink(ms.Memory(), name="out")
+    with Driver(flow) as driver:
+        driver.push("trades", ROWS[:1]).end()
+        assert driver.output("out") == [{"t": "at A"}]
+
+
 def test_cumulate_gives_every_step_of_a_window() -> None:
     flow = flow_of(
         """

@@ -140,5 +140,10 @@ def _quantile(text: Text, node: exp.Expr, approx: bool) -> Call:
 
 def check_type(text: Text, node: exp.Expr, call: Call, of: pa.DataType | None) -> None:
     """An aggregate of numbers over something else would make dead letters of all records."""
+    if call.numeric and of is not None and pa.types.is_decimal(of):
+        raise text.error(
+            f"{node.key.upper()} of decimals is not supported; CAST(... AS DOUBLE) first",
+            text.of(node),
+        )
     if call.numeric and of is not None and not is_numeric(of) and of != pa.null():
         raise text.error(f"{node.key.upper()} needs numbers, not {of}", text.of(node))

@@ -15,6 +15,7 @@ from millstream.ops.sql.frames import suggestion
 from millstream.ops.sql.lowering import UnsupportedFunction, lower
 from millstream.ops.sql.types import ExpressionError, TypeMismatch
 from millstream.ops.sql.vocabulary import SUPPORTED
+from millstream.sql.places import Text
 from millstream.sql.relations import Column, Scope
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Expressions:
         try:
             lowered = lower(resolved)
         except UnsupportedFunction as error:
-            raise text.error(self._unknown(error, node), text.of(node)) from None
+            raise text.error(self._unknown(error, node, text), text.of(node)) from None
         except (ConfigError, ExpressionError, TypeMismatch) as error:
             told = str(error).replace("; use .map(fn) for anything else", "")
             raise text.error(told, text.of(node)) from None
@@ -88,9 +89,15 @@ class Expressions:
         made: exp.Expr = node.copy().transform(one, copy=False)
         return made
 
-    def _unknown(self, error: UnsupportedFunction, node: exp.Expr) -> str:
+    def _unknown(self, error: UnsupportedFunction, node: exp.Expr, text: Text) -> str:
         names = [each.name.lower() for each in node.walk() if each.key == "anonymous"]
-        name = next((one for one in names if one in error.names), error.names[0])
+        for each in node.walk():  # as it was written: sqlglot has other names for some
+            known = [one.lower() for one in getattr(each, "sql_names", list)()]
+            if known == error.names and "start" in each.meta:
+                return self._told(text.sql[each.meta["start"] : each.meta["end"] + 1].lower())
+        return self._told(next((one for one in names if one in error.names), error.names[0]))
+
+    def _told(self, name: str) -> str:
         near = suggestion(name, [*SUPPORTED, *self.functions])
         return f"unsupported function {name!r}{near}; register one with flow.function({name!r}, fn)"
 

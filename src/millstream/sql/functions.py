@@ -15,6 +15,7 @@ from millstream.errors import ConfigError
 from millstream.io.schemas import TIMESTAMP, parse_schema
 from millstream.ops.sql.calling import UserFunction
 from millstream.ops.sql.vocabulary import SUPPORTED
+from millstream.sql.windows import FUNCTIONS as TABLE_FUNCTIONS
 
 _ANNOTATED = {
     bool: pa.bool_(),
@@ -35,11 +36,24 @@ def register(
         raise ConfigError(f"function({name!r}): expected a name of letters, digits and _")
     if name.lower() in SUPPORTED:
         raise ConfigError(f"function({name!r}): SQL has a function of this name already")
+    if _is_taken(name):
+        raise ConfigError(f"function({name!r}): this is a word of SQL; give it another name")
     if name.lower() in functions:
         raise ConfigError(f"function({name!r}): there is one of this name already")
     if not callable(fn) or inspect.iscoroutinefunction(fn):
         raise ConfigError(f"function({name!r}): expected a plain function, got {fn!r}")
     functions[name.lower()] = UserFunction(name.lower(), fn, _type(name, fn, returns))
+
+
+def _is_taken(name: str) -> bool:
+    """Whether SQL reads a call of this name as something else: an aggregate, or with own words."""
+    from sqlglot import expressions as exp
+    from sqlglot.dialects.spark import Spark
+
+    known = exp.FUNCTION_BY_NAME.get(name.upper())
+    aggregate = known is not None and issubclass(known, exp.AggFunc)
+    own = name.upper() in Spark.Parser.FUNCTION_PARSERS
+    return aggregate or own or name.lower() in ("mean", "std", *TABLE_FUNCTIONS)
 
 
 def _type(name: str, fn: Callable[..., Any], returns: Any) -> pa.DataType:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from millstream.sql.places import Place, Text
@@ -109,16 +109,25 @@ def _check_depth(text: Text, tokens: Tokens) -> None:
         raise text.error("this statement is too long; make views of its parts", place_of(tokens))
 
 
-def parse_query(text: Text, tokens: Tokens) -> exp.Expr:
-    """The tree of a query; its identifiers know their places."""
+def parse_query(text: Text, tokens: Tokens, functions: Collection[str] = ()) -> exp.Expr:
+    """The tree of a query; its identifiers know their places.
+
+    `functions` are calls of the user's own, also where sqlglot knows a function of that name.
+    """
     from sqlglot import expressions as exp
     from sqlglot.errors import ErrorLevel, ParseError
 
     plain = _without_tables(_continuous(text, tokens))
     if not plain:
         raise text.error("a query is missing here", place_of(tokens) if tokens else None)
+    parser = _dialect().parser(error_level=ErrorLevel.IMMEDIATE)
+    if functions:
+        known = {
+            name: make for name, make in parser.FUNCTIONS.items() if name.lower() not in functions
+        }
+        parser.FUNCTIONS = known
     try:
-        trees = _dialect().parser(error_level=ErrorLevel.IMMEDIATE).parse(plain, text.sql)
+        trees = parser.parse(plain, text.sql)
     except ParseError as error:
         raise _refusal(text, error, plain) from None
     except RecursionError:

@@ -135,7 +135,8 @@ class Grouping:
                 bounds.add(tree.name)
                 continue
             self._take_key(tree, items, each)
-        if self.specs and bounds != set(BOUNDS):
+        one_length = len(self.specs) == 1  # so that each bound says what the other is
+        if self.specs and bounds != set(BOUNDS) and not (bounds and one_length):
             missing = " and ".join(one for one in BOUNDS if one not in bounds)
             raise text.error(f"add {missing} to GROUP BY", text.of(group))
         return bool(bounds)
@@ -239,11 +240,8 @@ class Grouping:
         made = tuple(column for _, _, column in self.calls.values())
         if not self.specs:
             return self._unwindowed(stream, keys, aggs)
-        if not aggs:
-            raise self.scope.text.error(
-                "windows without an aggregate are not supported; add COUNT(*)",
-                self.scope.text.of(self.node),
-            )
+        if not aggs:  # the keys of a window, each once
+            aggs = {self._free(None, "agg"): api.count()}
         given = self.queries.emission
         keyed = stream.key_by(*self.keys, nulls="keep")
         streams = [keyed.window(spec, **given).agg(**aggs) for spec in self.specs]
@@ -251,7 +249,8 @@ class Grouping:
         edges = tuple(Column(one, one, TIMESTAMP) for one in BOUNDS)
         early = given.get("emit") == "early"
         marks = tuple(Column(*one) for one in _MARKS.items()) if early else ()
-        return Relation(whole, (*keys, *edges, *made, *marks), time="window_end")
+        columns = (*keys, *edges, *made, *marks)
+        return Relation(whole, columns, time="window_end", exact=bool(self.calls))
 
     def _unwindowed(
         self, stream: Stream, keys: tuple[Column, ...], aggs: dict[str, Any]

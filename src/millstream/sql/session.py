@@ -67,7 +67,7 @@ class Session:
 
     def _one(self, text: Text, tokens: Any) -> Answer:
         try:
-            return self._do(text, ask.read_statement(text, tokens))
+            return self._do(text, ask.read_statement(text, tokens, self.functions))
         except SqlError:
             raise
         except ConfigError as error:  # of a step, which knows no places

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -121,9 +121,9 @@ SHOWN = ("TABLES", "STREAMS", "VIEWS", "SINKS", "FUNCTIONS")
 _QUERIES = ("SELECT", "WITH", "L_PAREN", "FROM", "VALUES")
 
 
-def read_statement(text: Text, tokens: Tokens) -> Statement:
-    """What one statement asks for."""
-    reader = Reader(text, tokens)
+def read_statement(text: Text, tokens: Tokens, functions: Collection[str] = ()) -> Statement:
+    """What one statement asks for; `functions` are names of functions that users have."""
+    reader = Reader(text, tokens, functions)
     if kind(tokens[0]) in _QUERIES:
         return Query(reader.query())
     first = reader.word("a statement")
@@ -142,8 +142,9 @@ def read_statement(text: Text, tokens: Tokens) -> Statement:
 class Reader:
     """The tokens of one statement, taken one after the other."""
 
-    def __init__(self, text: Text, tokens: Tokens) -> None:
+    def __init__(self, text: Text, tokens: Tokens, functions: Collection[str] = ()) -> None:
         self.text, self.tokens, self.at = text, tokens, 0
+        self.functions = functions
 
     def peek(self, ahead: int = 0) -> str:
         """The next word in capitals, or "" at the end."""
@@ -222,7 +223,7 @@ class Reader:
         if not rest or kind(rest[0]) not in _QUERIES:
             raise self.refuse("a query, which begins with SELECT or WITH")
         self.at = len(self.tokens)
-        return parse_query(self.text, rest)
+        return parse_query(self.text, rest, self.functions)
 
     def unless(self, *words: str) -> bool:
         """IF [NOT] EXISTS."""

@@ -69,10 +69,12 @@ class Layout:
 
     def comparable(self, number: int, column: pa.Array) -> pa.Array:
         """A key column in the type in which both sides are compared."""
+        kind = self.casts[number] if number < len(self.casts) else None
+        if kind is not None and column.type != kind:
+            return pc.cast(column, kind, safe=not pa.types.is_floating(kind))
         if pa.types.is_decimal(column.type):
             return mixed(map(_number, column.to_pylist()))
-        kind = self.casts[number] if number < len(self.casts) else None
-        return column if kind is None or column.type == kind else pc.cast(column, kind)
+        return column
 
 
 def lay_out(
@@ -127,7 +129,9 @@ def _cast(step: str, left: Input, right: Input, mine: str, other: str) -> pa.Dat
             f"{kinds[1]}, so that no rows would match; make them one type first, for example with "
             f".select('*', 'CAST({mine} AS ...) AS {mine}')"
         )
-    return None if all(map(_is_number, kinds)) else wider(kinds[0], kinds[1])
+    if all(map(_is_number, kinds)):  # as SQL does: a double and a whole number as doubles
+        return pa.float64() if any(map(pa.types.is_floating, kinds)) else None
+    return wider(kinds[0], kinds[1])
 
 
 def _is_number(kind: pa.DataType) -> bool:
