@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.testing import Driver
+from millstream.testing import Driver, reference
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -113,3 +113,33 @@ def test_a_name_that_was_given_does_not_give_way() -> None:
     both(flow).named("union").sink(ms.Memory(), name="out")
     with pytest.raises(ms.ConfigError, match="already has a step named 'union'"):
         flow.stream("union")
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_stream_with_itself_comes_twice(parallelism: int) -> None:
+    flow = ms.Flow("itself")
+    one = flow.source(
+        ms.Generator(tuple, time="ts", schema="ts timestamp, k string, x long"), name="in"
+    )
+    twice = one.union(one.where("x > 0"), one.where("x > 0"))  # equal steps become one, too
+    twice.sink(ms.Memory(), name="rows")
+    windows = twice.key_by("k").window(ms.tumbling("10s"))
+    windows.agg(n=ms.count(), s=ms.sum("x")).sink(ms.Memory(), name="windows")
+    windows = twice.key_by("k").window(ms.tumbling("10s"), emit="delta")
+    windows.agg(n=ms.count()).sink(ms.Memory(), name="changes")
+    twice.key_by("k").update(lambda event, slate, ctx: slate.update(n=slate.get("n", 0) + 1))
+    records = [at(1, k="a", x=1), at(2, k="a", x=0), at(3, k="b", x=5)]
+    with Driver(flow, now=START.timestamp(), parallelism=parallelism) as driver:
+        for record in records:
+            driver.push("in", [record]).step()
+        driver.end()
+        assert sorted(row["x"] for row in driver.output("rows")) == [0, 1, 1, 1, 5, 5, 5]
+        found = {row["k"]: (row["n"], row["s"]) for row in driver.output("windows")}
+        assert found == {"a": (4, 3), "b": (3, 15)}
+        last = {row["k"]: row["n"] for row in driver.output("changes")}
+        assert last == {"a": 4, "b": 3}
+        assert {key: slate["n"] for key, slate in driver.slates("update").items()} == {
+            "a": 4,
+            "b": 3,
+        }
+    assert {r["k"]: r["n"] for r in reference(flow, {"in": records})["windows"]} == {"a": 4, "b": 3}

@@ -210,8 +210,10 @@ class Task:
             case nodes.Process():
                 self._process(node, chunk)
             case nodes.Union():
-                self.count(node.name, len(chunk), 0)
-                self.push(node.name, with_columns(chunk, self.plan.missing(node, before)))
+                whole = with_columns(chunk, self.plan.missing(node, before))
+                for _ in range(node.inputs.count(before)):  # of a stream with itself: twice
+                    self.count(node.name, len(whole), 0)
+                    self.push(node.name, whole)
             case nodes.Keyed(takes_events=True) if chunk.weight is not None:
                 self._hold(node, before, chunk)
             case _ if (inlet := self.inlet(node.name)) is not None:

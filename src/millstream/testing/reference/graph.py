@@ -237,7 +237,9 @@ class Run:
                         self.sided.setdefault((consumer, number), []).extend(on_time)
                 self._push_late(consumer, [one for one in records if one.late])
             else:
-                self._step(consumer, records)
+                twice = isinstance(consumer, nodes.Union)  # a union of a stream with itself
+                for _ in range(consumer.inputs.count(node) if twice else 1):
+                    self._step(consumer, records)
 
     def _step(self, node: nodes.Node, records: list[Record]) -> None:
         match node:
