@@ -6,12 +6,14 @@ import functools
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import millstream as ms
 from millstream.plan.planner import sketch
+from millstream.run.runner import plan_flow
 from millstream.testing import Driver
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -145,6 +147,16 @@ def test_a_long_key_is_a_dead_letter() -> None:
         driver.push("in", [event(0, "x" * 100), event(1, "short")]).end()
         assert driver.slates("u") == {"short": {"n": 1}}
         assert "max_key=50" in driver.dead[0]["error"]
+
+
+@pytest.mark.parametrize("kind", ["map<string, int>", "array<map<string, int>>"])
+def test_a_map_is_no_key(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "in.jsonl").write_text('{"ts": 1, "k": null}\n')
+    flow = ms.Flow("maps")
+    source = ms.Files(tmp_path / "in.jsonl", schema=f"ts bigint, k {kind}", time="ts")
+    flow.source(source).key_by("k").update(lambda event, slate, ctx: None, name="u")
+    with pytest.raises(ms.ConfigError, match=r"u: key 'k' is .*map<"):
+        plan_flow(flow)
 
 
 def test_null_keys_follow_the_policy() -> None:

@@ -76,7 +76,7 @@ def _check(
     columns: dict[str, tuple[str, ...] | None],
 ) -> None:
     if isinstance(node, nodes.Update):
-        return _check_updater(node, columns)
+        return _check_updater(node, types, columns)
     if isinstance(node, KeyedStep):
         for number, one in enumerate(node.inputs):
             mine = columns.get(one.name)
@@ -118,11 +118,27 @@ def _check_number(node: nodes.Node, what: str, column: str, types: dict[str, pa.
         )
 
 
-def _check_updater(node: nodes.Update, columns: dict[str, tuple[str, ...] | None]) -> None:
+def _check_updater(
+    node: nodes.Update,
+    types: dict[str, pa.DataType],
+    columns: dict[str, tuple[str, ...] | None],
+) -> None:
     for one, keys in zip(node.inputs, node.keys, strict=True):
         have = columns.get(one.name)
         for key in keys if have is not None else ():
             _check_name(node, "key", key, have or ())
+            if _holds_map(types.get(key)):
+                raise ConfigError(
+                    f"{node.name}: key {key!r} is {types[key]}, and a map has no order in which "
+                    "two of them are the same key; take a column out of it first with .select(...)"
+                )
+
+
+def _holds_map(kind: pa.DataType | None) -> bool:
+    if kind is None or not pa.types.is_nested(kind):
+        return False
+    inside = (kind.field(number).type for number in range(kind.num_fields))
+    return pa.types.is_map(kind) or any(map(_holds_map, inside))
 
 
 def _not_a_number(kind: pa.DataType | None) -> bool:
