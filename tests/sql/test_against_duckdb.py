@@ -84,9 +84,10 @@ def compare(seed: int, batches: int, queries: int, keyed: bool = True) -> None:
         flow.sql(sql).sink(ms.Memory(), name=f"out{number}")
     oracle = Oracle(keyed)
     with Driver(flow, parallelism=1 + seed % 4) as driver:
-        for _ in range(batches):
-            for table in ("t", "u"):
-                records = batch(rng, table, rng.choice([0, 1, 3, 8]))
+        for number in range(batches):
+            for table in ("t", "u"):  # before the first record there is no batch, and no answer
+                size = rng.choice([0, 1, 3, 8])
+                records = batch(rng, table, size if number else max(size, 1))
                 driver.push(f"{table}_log_records" if keyed else f"{table}_log", records)
                 oracle.take(table, records)
             driver.step()
