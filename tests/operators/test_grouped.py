@@ -6,13 +6,18 @@ import math
 import random
 from datetime import timedelta
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
+import duckdb
+import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.state.bags import KeyedBag
-from millstream.testing import Driver
+from millstream.testing import Driver, reference
 from millstream.testing.reference.aggregates import aggregate
 from tests.operators.changing import START, Row, Table, close, objects, present, records, source
 
@@ -280,9 +285,8 @@ def test_a_row_without_a_key_is_one_dead_letter() -> None:
         assert [letter["operator"] for letter in driver.dead] == ["agg"]
 
 
-@pytest.mark.parametrize("named", ["v", "x", "s"])
-def test_a_minimum_reads_what_decides_not_what_is_stored(named: str, monkeypatch: Any) -> None:
-    """Twenty changes among four thousand stored values: rows read are counted."""
+def counted_reads(monkeypatch: Any) -> list[int]:
+    """How many stored rows are read, each time a bag is asked."""
     looked: list[int] = []
     first = KeyedBag.first
 
@@ -293,6 +297,13 @@ def test_a_minimum_reads_what_decides_not_what_is_stored(named: str, monkeypatch
         return found
 
     monkeypatch.setattr(KeyedBag, "first", counted)
+    return looked
+
+
+@pytest.mark.parametrize("named", ["v", "x", "s"])
+def test_a_minimum_reads_what_decides_not_what_is_stored(named: str, monkeypatch: Any) -> None:
+    """Twenty changes among four thousand stored values: rows read are counted."""
+    looked = counted_reads(monkeypatch)
     flow = ms.Flow("many")
     schema = "ts timestamp, id long, g long, v long, x double, s string"
     stream = source(flow, schema).changes(key="id")
@@ -381,3 +392,95 @@ def test_groups_of_changes_cannot_come_later(tmp_path: Any) -> None:
             driver.replace(program(True))
     with pytest.raises(ms.CheckpointError, match="only see that they go"):
         Driver(program(True), checkpoint=tmp_path)
+
+
+KEPT: dict[str, Any] = {
+    "n": ms.count(),
+    "sum": ms.sum("v"),
+    "mean": ms.mean("v"),
+    "least": ms.min("v"),
+    "most": ms.max("x"),
+    "kinds": ms.distinct("s"),
+    "median": ms.quantile("v", 0.5),
+    "spread": ms.var("v"),
+}
+DUCKDB = """
+    SELECT g, count(*), sum(v), avg(v), min(v), max(x), count(DISTINCT s), quantile_cont(v, 0.5),
+           var_samp(v)
+    FROM (SELECT * FROM rows QUALIFY row_number() OVER (PARTITION BY id ORDER BY ts DESC) = 1)
+    WHERE here GROUP BY g HAVING count(*) > 1
+"""
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    seed=st.integers(0, 10**6),
+    cuts=st.lists(st.integers(1, 39), max_size=6),
+    parallelism=st.integers(1, 4),
+    restarts=st.sets(st.integers(0, 6)),
+)
+def test_whatever_the_batches_it_is_what_duckdb_says(
+    seed: int, cuts: list[int], parallelism: int, restarts: set[int]
+) -> None:
+    """After every batch, with any cuts, parallelism and restarts."""
+    rows = records(random.Random(seed), 40, ids=8)
+    flow = ms.Flow("property")
+    counts = objects(flow).key_by("g").agg(**KEPT)
+    counts.where("n > 1").sink(ms.Memory(), name="out")
+    bounds = [0, *sorted(set(cuts)), 40]
+    table = Table("g")
+    with Driver(flow, parallelism=parallelism) as driver, duckdb.connect() as database:
+        for nth, (low, high) in enumerate(pairwise(bounds)):
+            driver.push("in", rows[low:high]).step()
+            if nth in restarts:
+                driver.restart()
+            database.register("rows", pa.Table.from_pylist(rows[:high], KINDS))
+            expected = {one[0]: list(one[1:]) for one in database.sql(DUCKDB).fetchall()}
+            found = {
+                row["g"]: [row[name] for name in KEPT] for row in table.read(driver.output("out"))
+            }
+            assert found.keys() == expected.keys()
+            assert all(close(_floats(found[g]), _floats(expected[g])) for g in found)
+
+
+KINDS = pa.schema(
+    [
+        ("ts", pa.timestamp("us", "UTC")),
+        ("id", pa.int64()),
+        ("here", pa.bool_()),
+        ("g", pa.string()),
+        ("v", pa.int64()),
+        ("x", pa.float64()),
+        ("s", pa.string()),
+    ]
+)
+
+
+def _floats(values: list[Any]) -> list[Any]:
+    return [None if value is None else float(value) for value in values]
+
+
+def test_a_count_of_values_reads_those_that_came_or_went(monkeypatch: Any) -> None:
+    looked = counted_reads(monkeypatch)
+    flow = ms.Flow("values")
+    stream = source(flow, "ts timestamp, id long, v long").changes(key="id")
+    stream.key_by().agg(kinds=ms.distinct("v")).sink(ms.Memory(), name="out")
+    now = {number: number % 1500 for number in range(3000)}
+    with Driver(flow, shards=1) as driver:
+        rows = [{"ts": START, "id": number, "v": value} for number, value in now.items()]
+        driver.push("in", rows).step()
+        looked.clear()
+        changed = {number: 5000 + number % 7 for number in range(0, 3000, 300)}
+        now |= changed
+        later = START + timedelta(seconds=1)
+        rows = [{"ts": later, "id": number, "v": value} for number, value in changed.items()]
+        driver.push("in", rows).step()
+        assert driver.output("out")[-1]["kinds"] == len(set(now.values()))
+    assert sum(looked) < 100
+
+
+def test_the_reference_says_that_it_does_not_know_groups() -> None:
+    flow = ms.Flow("reference")
+    source(flow).key_by("g").agg(emit="delta", n=ms.count()).sink(ms.Memory(), name="out")
+    with pytest.raises(ms.ConfigError, match="does not know grouped"):
+        reference(flow, {"in": []})

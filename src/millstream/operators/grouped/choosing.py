@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millstream.operators.grouped.bags import Listed, Outermost
+from millstream.operators.grouped.different import Different
 from millstream.operators.grouped.keeping import BagOf, Keeper
 from millstream.operators.grouped.partials import Counted, Inverted, Merged, Totalled
 from millstream.ops.jobs import Measure
@@ -16,6 +17,8 @@ def keeper_of(measure: Measure, changes: bool) -> Keeper:
         return Counted(column)
     if isinstance(kernel, Sum | Variance) and column is not None:
         return Totalled(column, isinstance(kernel, Variance))
+    if objects is not None and column is not None and objects.name == f"distinct({column})":
+        return Different(column)
     if not changes and not measure.held:
         return Merged(measure)
     if objects is not None and objects.inverse is not None:

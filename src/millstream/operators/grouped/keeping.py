@@ -30,6 +30,21 @@ PLACE = ("ts", "src", "pos")
 States = dict[str, pa.Array]
 
 
+class Stock(Protocol):
+    """A bag that keepers read: how it is called and sorted, and what a batch adds to it."""
+
+    @property
+    def name(self) -> str:
+        """The table it is stored in."""
+
+    @property
+    def order(self) -> tuple[Order, ...]:
+        """How its rows are sorted."""
+
+    def rows(self, moves: Moves) -> pa.Table:
+        """What a batch adds and takes away."""
+
+
 @dataclass(frozen=True)
 class BagOf:
     """A bag of the rows of groups: their values in order, or rows in the order of time."""
@@ -70,7 +85,7 @@ class Keeper(Protocol):
     """What keeps the state of some aggregates of every group."""
 
     @property
-    def bag(self) -> BagOf | None:
+    def bag(self) -> Stock | None:
         """The bag it reads."""
 
     @property

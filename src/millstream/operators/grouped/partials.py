@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import RunError
-from millstream.operators.grouped.keeping import PLACE, BagOf, States, finish, lift_rows
+from millstream.operators.grouped.keeping import PLACE, States, Stock, finish, lift_rows
 from millstream.operators.grouped.moves import Kept, Moves
 from millstream.operators.stores import Bag
 from millstream.ops import exact
@@ -26,7 +26,7 @@ class Counted:
 
     column: str | None
     words: str = "a number per group"
-    bag: BagOf | None = None
+    bag: Stock | None = None
 
     @property
     def field(self) -> str:
@@ -52,7 +52,7 @@ class Totalled:
 
     column: str
     squares: bool
-    bag: BagOf | None = None
+    bag: Stock | None = None
 
     @property
     def words(self) -> str:
@@ -130,7 +130,7 @@ class Merged:
 
     measure: Measure
     words: str = "a partial per group, to which rows are added"
-    bag: BagOf | None = None
+    bag: Stock | None = None
 
     @property
     def prefix(self) -> str:
@@ -180,7 +180,7 @@ class Inverted:
 
     measure: Measure
     words: str = "a partial per group, to which rows are added and from which they are taken away"
-    bag: BagOf | None = None
+    bag: Stock | None = None
 
     @property
     def field(self) -> str:

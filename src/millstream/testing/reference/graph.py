@@ -349,6 +349,12 @@ def _cycle(node: nodes.Node, before: dict[nodes.Node, set[nodes.Node]]) -> set[n
 
 def check(node: nodes.Node) -> None:
     """Refuse what is not modelled."""
+    if isinstance(node, KeyedStep):
+        mine = type(node)
+        if mine.answers is KeyedStep.answers and mine.answers_over is KeyedStep.answers_over:
+            raise ConfigError(
+                f"{node.name}: reference() does not know {node.kind}(), which gives changes"
+            )
     if isinstance(node, nodes.Update):
         check_update(node)
         if any(source.spec.time is None for source in sources_of(node)):
