@@ -94,6 +94,7 @@ def everything() -> ms.Flow:
         "distinct": left.distinct("k", "v"),
         "objects": objects,
         "groups": objects.key_by("k").agg(n=ms.count(), low=ms.min("v"), t=ms.sum("v")),
+        "values": objects.key_by("k").agg(kinds=ms.distinct("v"), first=ms.first("v")),
         "joined": objects.join(right.select("id", "k", "v AS w"), on="id", how="full"),
         "pairs": left.select("id", "v").join(right.select("id", "v AS w"), on="id"),
         "top": objects.key_by("k").top(2, by="v ASC", rank="nth"),

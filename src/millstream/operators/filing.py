@@ -142,6 +142,7 @@ DEALT: dict[str, Placing] = {
     "key": _by_key,  # the hash of its key columns, as it stands in the place of results
     "half": _by_half,  # the same, stored as `hash`
     "hash": lambda rows, shards: _modulo(_column(rows, "hash"), shards),
+    "group": lambda rows, shards: _modulo(_column(rows, "group").view(np.uint64), shards),
     "match": _by_match,
     "name": lambda rows, shards: _modulo(_column(rows, "name"), shards),  # the place of a result
     "first": _first,  # all in the first shard

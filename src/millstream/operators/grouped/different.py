@@ -24,6 +24,7 @@ class Occurrences:
 
     column: str
     order: tuple[Order, ...] = ()
+    dealt: str = "group"  # values lie where their group does
 
     @property
     def name(self) -> str:
@@ -43,6 +44,7 @@ class Occurrences:
         return pa.table(
             {
                 "shard": kept.column("shard"),
+                "group": group[0],
                 "hash": pa.array(hashes),
                 "check": pa.array(checks),
                 "count": pa.array(moves.weight).filter(there),

@@ -115,7 +115,7 @@ class Grouping:
         for measure in self.measures:
             bag = keeper_of(measure, self.changes).bag
             if bag is not None:
-                tables[bag.name] = Filed("bag", "expires", "hash", bag.order)
+                tables[bag.name] = Filed("bag", "expires", bag.dealt, bag.order)
         return {self.name: tables}
 
 

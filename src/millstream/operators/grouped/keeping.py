@@ -41,6 +41,10 @@ class Stock(Protocol):
     def order(self) -> tuple[Order, ...]:
         """How its rows are sorted."""
 
+    @property
+    def dealt(self) -> str:
+        """From what the shard of a row follows."""
+
     def rows(self, moves: Moves) -> pa.Table:
         """What a batch adds and takes away."""
 
@@ -51,6 +55,7 @@ class BagOf:
 
     columns: tuple[str, ...] | None  # None: all of a row
     placed: bool
+    dealt: str = "hash"
 
     @property
     def name(self) -> str:
