@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from millstream.io.formats import Format, parse_schema
 from millstream.io.readers import parse_lines
-from millstream.io.timestamps import iso_micros, localize
+from millstream.io.timestamps import iso_micros
+from millstream.ops.zones import localize
 
 EPOCH = datetime(1970, 1, 1)
 

@@ -745,6 +745,11 @@ def _emission(
     given = [one for one in (every, every_rows, every_event) if one is not None]
     if emit != "early" and given:
         raise ConfigError('window(): every=, every_rows= and every_event= go with emit="early"')
+    if every_event is not None and window.span.calendar is not None:
+        raise ConfigError(
+            f"window({window}, every_event=): windows of a calendar are not cut finer than they "
+            "are; use every= or every_rows="
+        )
     if emit == "early" and not given:
         raise ConfigError(
             'window(emit="early"): say when, with every="10s" (wall clock), every_rows=1000 or '

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from millstream.api.calendars import calendar_of
 from millstream.durations import Duration, micros, text
 from millstream.errors import ConfigError
 from millstream.ops.spans import Span
@@ -21,6 +22,7 @@ class WindowSpec:
     span: Span
     logical: Span | None = None
     over: str = "key"  # whose rows or bytes are counted: those of each "key", or of the "stream"
+    said: str = ""  # what else its description says
     growing: bool = False  # a landmark over rows or bytes: nothing ever leaves the window
 
     def __str__(self) -> str:
@@ -34,6 +36,8 @@ class WindowSpec:
             return f"{self.kind}_window({self.logical.size}, {self.logical.slide}{over})"
         if self.kind == "session":
             return f"session({text(self.span.size)})"
+        if self.said:
+            return f"{self.kind}({self.said})"
         if self.span.size == self.span.slide:
             return f"{self.kind}({text(self.span.size)})"
         return f"{self.kind}({text(self.span.size)}, {text(self.span.slide)})"
@@ -42,10 +46,23 @@ class WindowSpec:
 WHOLE = WindowSpec("whole", Span(0, 0))
 
 
-def tumbling(size: Duration) -> WindowSpec:
-    """Windows side by side: each record is in exactly one."""
-    width = micros(size, "tumbling(size)")
-    return WindowSpec("tumbling", Span(width, width))
+def tumbling(size: Duration, *, zone: str | None = None, start: str | None = None) -> WindowSpec:
+    """Windows side by side: each record is in exactly one.
+
+    size: also months and years, "1mo" or "1y".
+    zone: days, weeks, months and years are those of this zone, like "America/New_York"; a day may
+        then have 23 or 25 hours.
+    start: when windows begin: "monday" (weeks), "06:00" or "monday 06:00". Without it they are
+        counted from 1970-01-01, a Thursday.
+    """
+    calendar = calendar_of(size, zone, start)
+    if calendar is None:
+        width = micros(size, "tumbling(size)")
+        return WindowSpec("tumbling", Span(width, width))
+    length = size if isinstance(size, str) else text(calendar.size)
+    said = [length, *(f'{n}="{v}"' for n, v in (("zone", zone), ("start", start)) if v is not None)]
+    width = calendar.width
+    return WindowSpec("tumbling", Span(width, width, 0, calendar), said=", ".join(said))
 
 
 def sliding(size: Duration, slide: Duration) -> WindowSpec:

@@ -21,8 +21,6 @@ from millstream.io.schemas import TIMESTAMP
 from millstream.io.timeformats import time_format
 from millstream.io.timestamps import (
     DAY,
-    MAX_MICROS,
-    MIN_MICROS,
     Bools,
     Ints,
     cast_each,
@@ -31,10 +29,10 @@ from millstream.io.timestamps import (
     ints_of,
     is_naive_text,
     iso_micros,
-    localize,
     nulls_of,
     out_of_range,
 )
+from millstream.ops.zones import MAX_MICROS, MIN_MICROS, localize
 
 _NAMES = {pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint"}
 # The form of everything Arrow's casts accept, and of little else.

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import ConfigError
-from millstream.io.timestamps import Bools, Ints, localize, nulls_of, out_of_range
+from millstream.io.timestamps import Bools, Ints, nulls_of, out_of_range
+from millstream.ops.zones import localize
 
 _MONTHS = [
     "january",

@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import Any, TypeAlias
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.ops.zones import MAX_MICROS, MIN_MICROS, localize
+
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
-MIN_MICROS = -62_135_596_800_000_000  # 0001-01-01T00:00:00
-MAX_MICROS = 253_402_300_799_999_999  # 9999-12-31T23:59:59.999999
 MICROS = {"s": 1_000_000.0, "ms": 1_000.0, "us": 1.0, "ns": 0.001}  # microseconds in one unit
 DAY = 86_400_000_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UTC_TYPE = pa.timestamp("us", "UTC")
 _NAIVE_TYPE = pa.timestamp("us")
 _DATE = r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
@@ -82,66 +78,6 @@ def float_micros(values: npt.NDArray[np.float64], unit: str) -> tuple[Ints, Bool
         scaled = np.rint(values * MICROS[unit])
         bad = ~((scaled >= MIN_MICROS) & (scaled <= MAX_MICROS))
     return np.where(bad, 0.0, scaled).astype(np.int64), bad
-
-
-def localize(wall: Ints, zone: str) -> Ints:
-    """Wall-clock microseconds in `zone` to UTC: ambiguous -> first, nonexistent -> end of gap."""
-    if zone == "UTC" or not len(wall):
-        return wall
-    first, last = (int(y) for y in _years(np.array([wall.min(), wall.max()])))
-    if first == last:
-        return _localize_year(wall, zone, first)
-    years = _years(wall)
-    result = np.empty_like(wall)
-    for year in np.unique(years):
-        rows = years == year
-        result[rows] = _localize_year(wall[rows], zone, int(year))
-    return result
-
-
-def _years(wall: Ints) -> Ints:
-    return wall.view("datetime64[us]").astype("datetime64[Y]").astype(np.int64) + 1970
-
-
-def _localize_year(wall: Ints, zone: str, year: int) -> Ints:
-    # Offset o1 holds until the wall clock shows T + o1. From there on o2 holds, except that in a
-    # gap (o2 > o1) wall - o2 would lie before T: those times never existed and become T itself.
-    # In an overlap (o2 < o1) the repeated hour is still below T + o1, hence read as the first one.
-    instants, breaks, offsets = _transitions(zone, min(max(year, 1), 9999))
-    at = np.searchsorted(breaks, wall, side="right")
-    result: Ints = np.maximum(wall - offsets[at], instants[at])
-    return result
-
-
-@lru_cache(maxsize=4096)
-def _transitions(zone: str, year: int) -> tuple[Ints, Ints, Ints]:
-    """Offset changes around a year: instants (one sentinel before), wall-clock breaks, offsets."""
-    tz = ZoneInfo(zone)
-
-    def offset(second: int) -> int:
-        delta = (_EPOCH + timedelta(seconds=second)).astimezone(tz).utcoffset() or timedelta()
-        return delta // timedelta(microseconds=1)
-
-    # Two days beyond either end cover every offset; clamped so that no datetime overflows.
-    low = max(_seconds(datetime(year, 1, 1)) - 2 * 86_400, MIN_MICROS // 1_000_000 + 2 * 86_400)
-    high = min(_seconds(datetime(year, 12, 31)) + 3 * 86_400, MAX_MICROS // 1_000_000 - 2 * 86_400)
-    instants, breaks, offsets = [np.iinfo(np.int64).min], [], [offset(low)]
-    for day in range(low, high, 86_400):
-        before, end = offsets[-1], min(day + 86_400, high)
-        if offset(end) == before:
-            continue
-        begin = day
-        while end - begin > 1:
-            middle = (begin + end) // 2
-            begin, end = (middle, end) if offset(middle) == before else (begin, middle)
-        instants.append(end * 1_000_000)
-        breaks.append(end * 1_000_000 + before)
-        offsets.append(offset(end))
-    return np.array(instants, np.int64), np.array(breaks, np.int64), np.array(offsets, np.int64)
-
-
-def _seconds(moment: datetime) -> int:
-    return (moment.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
 
 
 def iso_micros(texts: pa.Array, zone: str | None) -> tuple[Ints, Bools]:

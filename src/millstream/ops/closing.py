@@ -69,7 +69,7 @@ def close(
     last = int(window_end.max()) if len(window_end) else closed
     start = end = ts = None
     if not span.whole:
-        start, end = (window_end - span.panes) * span.pane, window_end * span.pane
+        start, end = span.moments(window_end - span.panes), span.moments(window_end)
         ts = end - 1
     chunk, dead = results(job, src, Found(window_key, uniques, start, end, ts), answers)
     return Outcome(chunk, last, dead, len(window_key))

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from millstream.ops.calendars import Calendar
 from millstream.ops.chunks import Int64
 from millstream.ops.progress import BEGIN, END
 
 _OPEN_END = 2**61  # a pane number no data reaches: "all windows may close"
 _NOTHING_CLOSED = -(2**61)
+_FAR = 2**40  # no pane of a calendar
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Span:
     size: int
     slide: int
     unit: int = 0
+    calendar: Calendar | None = None  # panes are its days, weeks or months, not all equally long
 
     @property
     def pane(self) -> int:
@@ -52,7 +55,23 @@ class Span:
 
     def pane_of(self, ts: Int64) -> Int64:
         """The pane of each time."""
+        if self.calendar is not None:
+            return self.calendar.pane_of(ts)
         return np.zeros(len(ts), np.int64) if self.whole else ts // self.pane
+
+    def pane_at(self, at: int) -> int:
+        """The pane that holds one moment."""
+        return at // self.pane if self.calendar is None else self.calendar.pane_at(at)
+
+    def moment(self, pane: int) -> int:
+        """When a pane begins."""
+        if self.calendar is None or not -_FAR < pane < _FAR:
+            return pane * self.pane
+        return int(self.calendar.starts(np.array([pane]))[0])
+
+    def moments(self, panes: Int64) -> Int64:
+        """When panes begin."""
+        return panes * self.pane if self.calendar is None else self.calendar.starts(panes)
 
     def align_down(self, end: Int64) -> Int64:
         """The last window end at or before each pane boundary."""
@@ -72,7 +91,7 @@ class Span:
             return _OPEN_END
         if self.whole or watermark <= BEGIN:
             return _NOTHING_CLOSED
-        return int(self.align_down(np.array([watermark // self.pane]))[0])
+        return int(self.align_down(np.array([self.pane_at(watermark)]))[0])
 
     def output_watermark(self, watermark: int) -> int:
         """The watermark of the results: their time is the window's end less a microsecond."""
@@ -80,7 +99,7 @@ class Span:
             return watermark
         if self.whole:
             return BEGIN
-        return (self.closes_at(watermark) + self.step) * self.pane - 1
+        return self.moment(self.closes_at(watermark) + self.step) - 1
 
 
 NOTHING_CLOSED = _NOTHING_CLOSED

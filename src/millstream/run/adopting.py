@@ -115,13 +115,13 @@ def without_dropped(manifest: Manifest, program: dict[str, Any]) -> Manifest:
 def _fill(family: Family, program: dict[str, Any], manifest: Manifest, read_to: int) -> list[str]:
     """Say from when on a family's panes have new states, and which window new jobs begin with."""
     notes = []
-    pane, stored = family.span.pane, program["families"].get(family.name)
-    next_pane = read_to // pane + 1  # panes up to here were read without what is new
+    span, stored = family.span, program["families"].get(family.name)
+    next_pane = span.pane_at(read_to) + 1  # panes up to here were read without what is new
     known_states = set(stored["states"]) if stored else set()
     since = program["since"].setdefault(family.name, {})
     for measure in family.measures:
         if measure.state not in known_states:
-            since[measure.state] = next_pane * pane
+            since[measure.state] = span.moment(next_pane)
     old = [job for job in family.jobs if job.name in program["operators"]]
     for job in family.jobs:
         if job in old:
@@ -129,7 +129,7 @@ def _fill(family: Family, program: dict[str, Any], manifest: Manifest, read_to: 
             if fresh and is_plain(job):
                 notes.append(
                     f"{job.name}: {', '.join(fresh)} is null for windows that begin before "
-                    f"{timestamp(next_pane * pane)}: their panes were computed without it"
+                    f"{timestamp(span.moment(next_pane))}: their panes were computed without it"
                 )
             continue
         if not is_plain(job):
@@ -143,8 +143,8 @@ def _fill(family: Family, program: dict[str, Any], manifest: Manifest, read_to: 
             continue
         reach = np.array([from_pane + job.span.panes + job.span.step - 1])
         first = int(job.span.align_down(reach)[0])
-        program["born"][job.name] = (first - job.span.step) * pane
-        begins = timestamp((first - job.span.panes) * pane)
+        program["born"][job.name] = span.moment(first - job.span.step)
+        begins = timestamp(span.moment(first - job.span.panes))
         how = "filled from stored panes" if from_pane < next_pane else "not filled"
         notes.append(f"{job.name} is new ({how}): its first window begins at {begins}")
     return notes
@@ -187,4 +187,4 @@ def _oldest(job: WindowJob, program: dict[str, Any], manifest: Manifest) -> int:
     closed = manifest.closed.get(job.name, program["born"].get(job.name))
     if closed is None:
         return _FOREVER
-    return int(closed // job.span.pane) - job.span.panes + job.span.step
+    return job.span.pane_at(closed) - job.span.panes + job.span.step

@@ -42,7 +42,7 @@ def measure(family: Family, order: Order, done: Done, manifest: Manifest) -> Non
 
 def _measured(family: Family, order: Order, done: Done, manifest: Manifest) -> Rate:
     rate, job = rate_of(manifest, family.name), longest(family)
-    before, after = order.closed[job.name] * job.span.pane, manifest.closed.get(job.name)
+    before, after = job.span.moment(order.closed[job.name]), manifest.closed.get(job.name)
     if done.ended or after is None or order.closed[job.name] <= NOTHING_CLOSED:
         return rate  # nothing has left yet, or all there is: no time to measure by
     accounts = (control.ledger.get(job.name) for control in done.controls)

@@ -125,7 +125,7 @@ class Windows:
         for job in self.family.jobs:
             reached = _reached(job, known, done.watermarks[job.name], reports)
             if reached > NOTHING_CLOSED and not job.span.whole:
-                manifest.closed[job.name] = reached * job.span.pane
+                manifest.closed[job.name] = job.span.moment(reached)
         measure(self.family, done.batch.orders[self.name], done, manifest)
 
     def stored(self) -> Tables:
@@ -160,7 +160,7 @@ def _parted(job: WindowJob, rows: pa.Table, shards: int) -> Shards:
 def _closed(job: WindowJob, known: Known) -> int:
     """The last window end that has left, in panes; the manifest has it in microseconds."""
     at = known.reached(job.name)
-    return NOTHING_CLOSED if at is None else at // job.span.pane
+    return NOTHING_CLOSED if at is None else job.span.pane_at(at)
 
 
 def _reached(job: WindowJob, known: Known, watermark: int, reports: list[Report]) -> int:

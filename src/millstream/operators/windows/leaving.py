@@ -134,7 +134,7 @@ class _Rows:
             if self.family.changes:
                 self.panes = lifted(self.family, self.values)
             elif self.panes is not None:
-                until = at // job.span.pane
+                until = job.span.pane_at(at)
                 self.panes = self.panes.filter(pc.less(self.panes.column("pane"), until))
             yield at, self.close(job, job.span.closes_at(at), everything)
             self.panes, self.values = whole
@@ -142,7 +142,7 @@ class _Rows:
     def _times(self, job: WindowJob) -> Int64:
         """When there are records, as exactly as is known."""
         if job.lifts and self.panes is not None:
-            return np.asarray(flat(self.panes.column("pane"))) * job.span.pane
+            return job.span.moments(np.asarray(flat(self.panes.column("pane"))))
         if self.values is not None:
             return np.asarray(flat(self.values.column("ts")))
         return np.zeros(0, np.int64)

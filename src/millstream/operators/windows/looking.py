@@ -97,10 +97,10 @@ def emit(
         given.append(chunk)
         stamp += 2
         final = final.take(~gone)
-    left = END if job.logical is not None else work.closing(job) * job.span.pane
+    left = END if job.logical is not None else job.span.moment(work.closing(job))
     looked = Looked(final, left, kind=job.kind, too=look.too)
     if opened is not None and look.until is not None:
-        reach = END if job.logical is not None else look.until * job.span.pane
+        reach = END if job.logical is not None else job.span.moment(look.until)
         looked = Looked(final, left, work.count(job, opened), reach, job.kind, look.too)
     chunk, known = refine(job.emission, looked, known, shards, stamp)
     store.keep(known, since)

@@ -61,6 +61,7 @@ def share_panes(plan: Plan) -> Plan:
 def _shared_by(node: nodes.Windowed) -> tuple[object, ...]:
     """What jobs of a family have in common; only plain windows over time can share."""
     plain = node.window.kind in ("tumbling", "sliding", "hopping") and not node.in_order
+    plain = plain and node.window.span.calendar is None
     alone = "" if plain else node.name
     return (node.inputs, node.keys, node.null_keys, node.partition, alone)
 
@@ -96,6 +97,7 @@ def _name(plan: Plan, job: WindowJob, number: int) -> str:
     """A name that stays when windows come and go, so that their panes can be found again."""
     source = plan.node(job.name).inputs[0].name
     apart = job.span.whole or job.ordered or job.partition or job.kind != "time"
+    apart = apart or job.span.calendar is not None
     alone = f" for {job.name}" if apart else ""
     keys = " by " + " ".join(job.keys) if job.keys else ""
     return f"{source}{keys}{alone}" + (f" {number + 1}" if number else "")

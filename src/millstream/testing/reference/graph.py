@@ -15,6 +15,7 @@ from millstream.graph.changing import changes_of
 from millstream.operators.protocol import KeyedStep
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.expressions import Expression
+from millstream.testing.reference.calendars import local_window
 from millstream.testing.reference.records import Record, Row, event_time, filled, place
 from millstream.testing.reference.steps import mapped_batch, paired, processed, rows_of
 from millstream.testing.reference.updates import Discovered, Times, Updaters, check_update
@@ -200,6 +201,8 @@ class Run:
         size, slide = window.span.size, window.span.slide
         if math.isinf(watermark) or not slide:
             return -math.inf
+        if window.span.calendar is not None:
+            return local_window(window.span.calendar, int(watermark))[1] - 1
         start = (int(watermark) - size) // slide * slide  # the last window that has closed
         return start + slide + size - 1
 

@@ -14,6 +14,7 @@ from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.updates import derived_position
+from millstream.testing.reference.calendars import local_window
 from millstream.testing.reference.records import (
     Record,
     Row,
@@ -83,10 +84,17 @@ def paired(node: nodes.Pairs, records: list[Record], names: set[str]) -> list[Re
     width = 0
     if node.job.can("close") and node.span is not None:
         width = math.gcd(node.span.size, node.span.slide)
+    calendar = None if node.span is None else node.span.calendar
+
+    def piece(ts: int) -> int:
+        if width and calendar is not None:
+            return local_window(calendar, ts)[0]
+        return ts // width if width else 0
+
     out = []
     pieces: dict[tuple[int, bool], list[Record]] = {}
     for one in records:
-        pieces.setdefault((one.ts // width if width else 0, one.late), []).append(one)
+        pieces.setdefault((piece(one.ts), one.late), []).append(one)
     for mine in pieces.values():
         split = MapSplit(node.job)
         for record in mine:

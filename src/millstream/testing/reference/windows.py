@@ -15,6 +15,7 @@ from millstream.ops.codec import encode
 from millstream.ops.jobs import Window
 from millstream.ops.updates import hashes_of_values
 from millstream.testing.reference.aggregates import aggregate
+from millstream.testing.reference.calendars import local_window
 from millstream.testing.reference.records import (
     Record,
     Row,
@@ -189,6 +190,8 @@ def windows_of(window: WindowSpec, ts: int) -> list[tuple[float, float]]:
         return [(-math.inf, math.inf)]
     if window.kind not in (*PLAIN, "landmark"):
         return [(ts, ts + size)]
+    if window.span.calendar is not None:
+        return [local_window(window.span.calendar, ts)]
     starts = []
     start = ts // slide * slide
     while start > ts - size:
