@@ -12,6 +12,9 @@ trades = flow.source(ms.Files("in/", format="parquet", time="ts", lateness="5s")
 flow.run(checkpoint="ck/")
 """
 
+import sys
+from typing import TYPE_CHECKING, Any
+
 from millstream.api.aggregates import (
     Aggregate,
     collect,
@@ -29,6 +32,7 @@ from millstream.api.aggregates import (
     var,
 )
 from millstream.api.early import Snapshot, rel_error, time_limit
+from millstream.api.elsewhere import NAMES, called_here
 from millstream.api.flow import Flow
 from millstream.api.job import job
 from millstream.api.mapreduce import MapReduce
@@ -114,3 +118,10 @@ __all__ = [
     "CheckpointError",
     "SqlError",
 ]
+
+if not TYPE_CHECKING:  # a checker of types shall go on to see what is missing
+
+    def __getattr__(name: str) -> Any:
+        raise called_here("ms", name, NAMES, sys.modules[__name__]) or AttributeError(
+            f"module 'millstream' has no attribute {name!r}"
+        )

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from millstream.api import aggregates
 from millstream.api.columns import Columns, join_bounds, join_keys
+from millstream.api.elsewhere import STREAMS, as_aggregate, called_here, unnamed
 from millstream.api.job import check_close
 from millstream.api.job import job as as_job
 from millstream.api.mapreduce import MapReduce
@@ -58,7 +59,9 @@ class Stream:
                     f"{name}(): {self.node.name!r} has no key yet; write key_by(...).{name}(...), "
                     "and key_by() for one group of everything"
                 )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise called_here("stream", name, STREAMS, Stream) or AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+            )
 
     @property
     def name(self) -> str:
@@ -75,7 +78,12 @@ class Stream:
         """Columns by SQL expressions: `select("symbol", "price * qty AS notional")`."""
         if not exprs:
             raise ConfigError("select(): give at least one column or expression")
-        items = tuple(item for text in exprs for item in parse_projection(_text("select", text)))
+        try:
+            items = tuple(
+                item for text in exprs for item in parse_projection(_text("select", text))
+            )
+        except ConfigError as error:
+            raise as_aggregate("select", error) from None
         return self._add(nodes.Select, "select", items=items)
 
     def where(self, expr: str) -> Stream:
@@ -423,7 +431,7 @@ class KeyedStream:
         )
         return Stream(self.stream.flow, node)
 
-    def agg(self, /, *, emit: Any = None, **aggs: Any) -> Stream:
+    def agg(self, /, *without_name: Any, emit: Any = None, **aggs: Any) -> Stream:
         """Aggregates without a window, of all there is: the key columns and these.
 
         emit="final": one row per group, when the (bounded) input has ended.
@@ -432,6 +440,8 @@ class KeyedStream:
             one row.
         Left out, it is "delta" over changes and "final" over records, which nothing takes back.
         """
+        if without_name:
+            raise unnamed("agg", without_name)
         if isinstance(emit, aggregates.Builtin | aggregates.Aggregate):
             aggs, emit = {**aggs, "emit": emit}, None  # a column of that name
         if emit is None:
@@ -692,8 +702,10 @@ class WindowedStream:
         self.spec = window
         self.emission = emission or FINAL
 
-    def agg(self, /, **aggs: Any) -> Stream:
+    def agg(self, /, *without_name: Any, **aggs: Any) -> Stream:
         """One row per window and key: the key columns, window_start, window_end and these."""
+        if without_name:
+            raise unnamed("agg", without_name)
         taken = {*self.keyed.keys, "window_start", "window_end"}
         taken |= {"early": {"revision", "final"}, "delta": {"op"}}.get(self.emission.mode, set())
         checked = aggregates.checked(aggs, "agg", taken)
