@@ -58,6 +58,25 @@ def test_what_is_not_whole_is_refused(tmp_path: Path, place: Storage) -> None:
         read_page(place, 3, DIGEST, 255)
 
 
+@pytest.mark.parametrize("how", ["zeros", "swapped", "far"])
+def test_places_that_are_not_what_was_written_are_refused(
+    place: Storage, tmp_path: Path, how: str
+) -> None:
+    """Pages in each other's places are whole: their shards would be without what is stored."""
+    file = tmp_path / pages.pages_name(3)
+    data = bytearray(file.read_bytes())
+    size = 16
+    first, second = data[32 : 32 + size], data[32 + size : 32 + 2 * size]
+    data[32 : 32 + 2 * size] = {
+        "zeros": bytes(2 * size),
+        "swapped": second + first,
+        "far": b"\xff" * 8 + first[8:] + second,
+    }[how]
+    file.write_bytes(data)
+    with pytest.raises(ms.CheckpointError, match="is damaged"):
+        pages._Pages().get(place, 3, DIGEST, 0)
+
+
 def test_few_pages_are_kept(place: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "_KEPT", 10)
     kept = pages._Pages()

@@ -25,7 +25,8 @@ from millstream.state.storage import Storage
 PAGES = 256
 _KEPT = 250_000  # segments that a process keeps of pages it has read
 _PLACE = struct.Struct("<QII")  # where a page begins, its size and its checksum
-_HEAD = 32 + PAGES * _PLACE.size  # the digest of the base, and the places
+_PLACES = PAGES * _PLACE.size
+_HEAD = 32 + _PLACES + 4  # the digest of the base, the places, and the checksum of both
 
 Packed = dict[str, dict[str, dict[str, list[Any]]]]  # operator, table, shard
 
@@ -56,7 +57,9 @@ def write_pages(directory: Storage, base: Base, digest: str) -> None:
         bodies.append(pack(part, base.files))
         places.append(_PLACE.pack(at, len(bodies[-1]), zlib.crc32(bodies[-1])))
         at += len(bodies[-1])
-    directory.put(pages_name(base.batch), b"".join([digest.encode(), *places, *bodies]))
+    head = b"".join([digest.encode(), *places])
+    check = zlib.crc32(head).to_bytes(4, "little")
+    directory.put(pages_name(base.batch), b"".join([head, check, *bodies]))
 
 
 def pages_of(part: int, parts: int) -> range:
@@ -142,8 +145,9 @@ def _read(directory: Storage, batch: int, digest: str, number: int) -> Page:
 def _places(directory: Storage, batch: int, digest: str) -> list[tuple[int, int, int]]:
     """Where each page is."""
     head = directory.read_range(pages_name(batch), 0, _HEAD)
+    where = directory.where(pages_name(batch))
     if len(head) != _HEAD or head[:32] != digest.encode():
-        raise CheckpointError(
-            f"{directory.where(pages_name(batch))} is not what belongs to its base"
-        )
-    return list(_PLACE.iter_unpack(head[32:]))
+        raise CheckpointError(f"{where} is not what belongs to its base")
+    if zlib.crc32(head[:-4]).to_bytes(4, "little") != head[-4:]:
+        raise CheckpointError(f"{where} is damaged (its checksum does not match)")
+    return list(_PLACE.iter_unpack(head[32:-4]))
