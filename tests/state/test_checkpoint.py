@@ -216,3 +216,12 @@ def test_doctor_names_a_damaged_segment_and_the_last_good_batch(tmp_path: Path) 
     (place.path / "state" / good.file).unlink()
     lines, _ = examine(tmp_path)
     assert "manifests      no good batch is left; start with a new checkpoint" in lines
+
+
+def test_what_a_killed_start_tried_to_write_is_removed(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "ck")
+    checkpoint.lock()
+    for name in (".probe-1", "..probe-2.tmp"):
+        (tmp_path / "ck" / name).write_text("x")
+    checkpoint.discard_uncommitted(0)
+    assert not [path for path in (tmp_path / "ck").iterdir() if "probe" in path.name]

@@ -36,6 +36,7 @@ from millstream.state.storage import Held, Hold, open_storage
 from millstream.state.values import OF_FAMILY, OF_OPERATOR, WHOLE, Program
 
 _MANY_FILES = 1_000  # from so many on, manifests say what has changed since a base
+_PROBE = ".probe-"  # what is written to see whether anything can be
 _BASE_EVERY = 64  # batches, after which there is a new base
 _OWN = ", or give this one a checkpoint of its own with checkpoint= or --checkpoint"
 SCRATCH = "spark"  # what Spark keeps on disk while it runs; removed without being looked at
@@ -85,7 +86,7 @@ class Checkpoint:
                 with contextlib.suppress(FileExistsError):
                     part.create()
                 part.check("part of the checkpoint")
-            probe = f".probe-{os.getpid()}"
+            probe = f"{_PROBE}{os.getpid()}"
             try:
                 self.store.put(probe, b"x", durable=False)
             finally:
@@ -325,6 +326,9 @@ class Checkpoint:
                 half = name.startswith(".") and name.endswith(".tmp")
                 if half or (number.isdigit() and int(number) > batch):
                     part.delete(path)
+        for name in self.store.names():
+            if name.lstrip(".").startswith(_PROBE.lstrip(".")):  # killed before it was removed
+                self.store.delete(name)
 
     def discard_delivered(self) -> None:
         """Remove rows kept for sinks in this process once all of them have been handed over."""
