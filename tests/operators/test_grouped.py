@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from datetime import timedelta
+from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -484,3 +485,23 @@ def test_the_reference_says_that_it_does_not_know_groups() -> None:
     source(flow).key_by("g").agg(emit="delta", n=ms.count()).sink(ms.Memory(), name="out")
     with pytest.raises(ms.ConfigError, match="does not know grouped"):
         reference(flow, {"in": []})
+
+
+def test_decimals_are_ordered_as_numbers_in_all_batches() -> None:
+    flow = ms.Flow("prices")
+    schema = "id long, price decimal(8, 2)"
+    rows = flow.source(ms.Generator(tuple, schema=schema), name="rows").changes(key="id")
+    rows.key_by().agg(emit="delta", low=ms.min("price"), high=ms.max("price")).sink(
+        ms.Memory(), name="out"
+    )
+    latest: dict[int, Decimal | None] = {}
+    moves: list[tuple[int, str | None]] = [
+        (1, "2.00"), (2, "2.50"), (3, "-0.01"), (3, "10.00"), (4, "9.00"), (3, None), (4, None),
+    ]  # fmt: skip
+    with Driver(flow) as driver:
+        for number, text in moves:
+            latest[number] = None if text is None else Decimal(text)
+            driver.push("rows", [{"id": number, "price": latest[number]}]).step()
+            known = [one for one in latest.values() if one is not None]
+            found = driver.output("out")[-1]
+            assert (found["low"], found["high"]) == (min(known), max(known))

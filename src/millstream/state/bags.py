@@ -99,6 +99,7 @@ class KeyedBag(KeyedTable):
         most: how many of a key, where a row counts as often as it is there; None: all.
         """
         runs = _Runs(self._sources(keys, fresh), keys, last)
+        wanted = most
         if most is not None and not runs.alike(self.order):  # segments may be in different orders
             most = None
         pending = np.arange(len(keys))
@@ -116,7 +117,11 @@ class KeyedBag(KeyedTable):
         key = np.concatenate([one[0] for one in found])
         rows, count = concat([one[1] for one in found]), np.concatenate([one[2] for one in found])
         order = np.argsort(key, kind="stable")
-        return Entries(key[order], rows.take(pa.array(order)), count[order])
+        key, count = key[order], count[order]
+        if wanted is not None:  # more than these were read where orders differ
+            count = np.minimum(count, wanted - _before(key, count))
+            order, key, count = order[count > 0], key[count > 0], count[count > 0]
+        return Entries(key, rows.take(pa.array(order)), count)
 
     def _sources(self, keys: Keys, fresh: pa.Table | None) -> list[tuple[pa.Table, Int64]]:
         """Tables in which keys may be, and which keys may."""
@@ -246,7 +251,7 @@ def codes_of(rows: pa.Table, order: tuple[Order, ...]) -> list[Int64]:
         if one.column not in rows.column_names:
             continue
         column = flat(rows.column(one.column))
-        code = _ranked(column) if is_mixed(column.type) else factorize([column])[0]
+        code = _code(column)
         if one.descending:
             code = -code
         if column.null_count:
@@ -254,6 +259,14 @@ def codes_of(rows: pa.Table, order: tuple[Order, ...]) -> list[Int64]:
             code = np.where(null, -_LAST if one.nulls_first else _LAST, code)
         codes.append(code)
     return codes
+
+
+def _code(column: pa.Array) -> Int64:
+    if is_mixed(column.type):
+        return _ranked(column)
+    if pa.types.is_decimal(column.type):  # which are told apart as texts elsewhere
+        return np.asarray(pc.rank(column, tiebreaker="dense")).astype(np.int64)
+    return factorize([column])[0]
 
 
 def _ranked(column: pa.Array) -> Int64:
