@@ -244,9 +244,9 @@ MISTAKES: dict[str, tuple[str, int, list[str]]] = {
         ["expected a comma or ), got 'fortnight'"],
     ),
     "window's unit": (
-        AGG + 'window = "tumbling(1y)"\nagg.n = "count()"\n',
+        AGG + 'window = "tumbling(1f)"\nagg.n = "count()"\n',
         4,
-        ["'1y' is not a duration"],
+        ["'1f' is not a duration"],
     ),
     "window's arguments": (
         AGG + 'window = "sliding(1m)"\nagg.n = "count()"\n',
