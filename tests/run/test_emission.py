@@ -356,7 +356,12 @@ def shown(rows: list[dict[str, Any]], *without: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("seed", "when"), [(0, {"every": "15s"}), (1, {"every_rows": 20}), (2, {"every_event": "5s"})]
+    ("seed", "when"),
+    [
+        (0, {"every": "15s"}),
+        pytest.param(1, {"every_rows": 20}, marks=pytest.mark.long),
+        (2, {"every_event": "5s"}),
+    ],
 )
 def test_early_results_of_other_kinds(kind: str, seed: int, when: dict[str, Any]) -> None:
     flow = ms.Flow("early")
@@ -395,7 +400,7 @@ def _check_revisions(kind: str, key: str, rows: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_changes_of_other_kinds_add_up(kind: str, seed: int) -> None:
     flow = ms.Flow("deltas")
     three_ways(flow, kind, emit="delta")

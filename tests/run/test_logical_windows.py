@@ -134,7 +134,7 @@ def test_the_reference_says_the_same(kind: str) -> None:
     "emit",
     [
         {"emit": "early", "every_rows": 20},
-        {"emit": "early", "every_event": "7s"},
+        pytest.param({"emit": "early", "every_event": "7s"}, marks=pytest.mark.long),
         {"emit": "delta"},
     ],
     ids=str,
