@@ -22,14 +22,14 @@ from millstream.graph.changing import gives_changes
 from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Operator, Row, Share
-from millstream.operators.stores import Queue, Table
-from millstream.operators.waiting import Waiting
+from millstream.operators.stores import Queue, Table, counted_rows
+from millstream.operators.waiting import Waiting, without_late
 from millstream.ops.chunks import Chunk, Int64, concat, decode_block
 from millstream.ops.joins import distinct, numbers, ranges
 from millstream.ops.keys import blended, content_hash
 from millstream.ops.mixed import differ, wider
 from millstream.ops.progress import END
-from millstream.ops.updates import NEVER, SECOND_HASH, Publication
+from millstream.ops.updates import SECOND_HASH, Publication
 
 _ROW = "row."  # before the names of a row's own columns
 _COLUMNS = ("count.0", "count.1", "latest", "ts", "since")
@@ -264,15 +264,7 @@ class _Counts:
 
     def stored(self) -> pa.Table:
         """What is to be stored of every content; what no side has is gone."""
-        gone = (self.now["count.0"] == 0) & (self.now["count.1"] == 0)
-        heads = {
-            "shard": pa.array(self.shard.astype(np.int32)),
-            "expires": pa.array(np.full(len(self.shard), NEVER)),
-            "hash": pa.array(self.keys[0]),
-            "check": pa.array(self.keys[1]),
-            "gone": pa.array(gone),
-        }
-        return pa.table(heads | {name: pa.array(self.now[name]) for name in _COLUMNS})
+        return counted_rows(self.shard, self.keys, {name: self.now[name] for name in _COLUMNS})
 
 
 @dataclass
@@ -290,12 +282,7 @@ class Rows:
             late |= chunk.ts < self.host.batch.orders[step.name]
         if chunk.weight is not None:
             late = np.zeros(len(chunk), np.bool_)
-        counts = self.host.ledger(step.name)
-        counts["offered"] += len(chunk)
-        counts["late"] += int(late.sum())
-        counts["aggregated"] += len(chunk) - int(late.sum())
-        self.host.push_late(step.name, chunk.take(late))
-        chunk = chunk.take(~late)
+        chunk = without_late(self.host, step, chunk, late)
         for side, one in enumerate(step.inputs):
             if one is before and len(chunk):
                 self._add(side, chunk)

@@ -7,6 +7,7 @@ write becomes part of the state only with the manifest of this batch.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -352,3 +353,15 @@ def hashes_of(keys: tuple[str, ...], rows: pa.Table) -> tuple[UInt64, UInt64]:
         return zeros, zeros
     columns = key_arrays(rows, tuple(f"key.{i}" for i in range(len(keys))))
     return both_hashes(columns)
+
+
+def counted_rows(shard: Any, keys: Any, counts: dict[str, Any]) -> pa.Table:
+    """Rows of a table that counts what two sides have; a key that neither has is gone."""
+    heads = {
+        "shard": pa.array(shard.astype(np.int32)),
+        "expires": pa.array(np.full(len(shard), NEVER)),
+        "hash": pa.array(keys[0]),
+        "check": pa.array(keys[1]),
+        "gone": pa.array((counts["count.0"] == 0) & (counts["count.1"] == 0)),
+    }
+    return pa.table(heads | {name: pa.array(values) for name, values in counts.items()})

@@ -18,14 +18,14 @@ import pyarrow as pa
 from millstream.errors import ConfigError
 from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
-from millstream.operators.protocol import Done, Host, KeyedStep, Known, Row, Share
+from millstream.operators.protocol import Host, KeyedStep, Row, Share
 from millstream.operators.stores import Table
+from millstream.operators.waiting import Immediate
 from millstream.ops.chunks import Chunk, Mask, concat, decode_block, flat
 from millstream.ops.keys import key_arrays
 from millstream.ops.preparing import null_keys
 from millstream.ops.records import dead_row
 from millstream.ops.updates import NEVER, Publication, both_hashes
-from millstream.state.manifests import Manifest
 
 _ROW = "row."  # before the names of a record's own columns
 _PLACE = ("ts", "src", "pos")  # which of two records is the later one
@@ -71,7 +71,7 @@ class Changes(KeyedStep):
 
 
 @dataclass(frozen=True)
-class Tagger:
+class Tagger(Immediate):
     """The operator: a table with one row per object."""
 
     name: str
@@ -133,20 +133,6 @@ class Tagger:
         record = ((ts * 31 + src) * 1_000_003 + pos) & ((1 << 62) - 1)
         change = np.full(len(rows), batch, np.int64)
         return Chunk(table, ts, identity, self.number, weight, record, change)
-
-    def order(self, known: Known) -> None:
-        """All it needs is in its table."""
-
-    def holds(self, known: Known) -> dict[str, int]:
-        """It takes all that came."""
-        return {}
-
-    def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
-        """Time alone changes nothing."""
-        return False
-
-    def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
-        """Nothing to remember beside the table."""
 
     def stored(self) -> Tables:
         """The latest record of each object, by its hash."""

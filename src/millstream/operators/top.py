@@ -19,12 +19,12 @@ from millstream.errors import ConfigError
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.grouped.arriving import Arriving, names_of
 from millstream.operators.grouped.moves import VALUE, Moves
-from millstream.operators.protocol import Done, Host, Input, KeyedStep, Known, Share
+from millstream.operators.protocol import Host, Input, KeyedStep, Share
 from millstream.operators.stores import Bag
+from millstream.operators.waiting import Immediate
 from millstream.ops.chunks import Chunk, Int64, concat, decode_block, flat
 from millstream.ops.mixed import exact_columns, exactly
 from millstream.state.bags import Entries, Order, codes_of
-from millstream.state.manifests import Manifest
 
 _RANK = "rank"
 _PLACE = ("ts", "src", "pos", "window")  # which of two rows comes first that are equal else
@@ -104,7 +104,7 @@ def told(order: Order) -> str:
 
 
 @dataclass(frozen=True)
-class Topping:
+class Topping(Immediate):
     """The operator: rows of groups in order, and those that were given."""
 
     name: str
@@ -178,20 +178,6 @@ class Topping:
         table = exactly(columns, [n.removeprefix(VALUE) for n in names if n in exact])
         change = np.full(len(changed), batch, np.int64)
         return Chunk(table, ts, row, self.number, weight, since, change)
-
-    def order(self, known: Known) -> None:
-        """All it needs is in its bags."""
-
-    def holds(self, known: Known) -> dict[str, int]:
-        """It takes all that came."""
-        return {}
-
-    def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
-        """Time alone changes nothing."""
-        return False
-
-    def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
-        """Nothing to remember beside the bags."""
 
     def stored(self) -> Tables:
         """Rows of groups in order, and those that were given, by the hash of the group."""

@@ -1,10 +1,12 @@
-"""What operators have in common that look at rows once the watermark has passed them."""
+"""What operators have in common: those that wait for the watermark, and those that do not."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millstream.operators.protocol import Done, Known, Share
+from millstream.graph.nodes import Node
+from millstream.operators.protocol import Done, Host, Known, Share
+from millstream.ops.chunks import Chunk, Mask
 from millstream.ops.progress import END
 from millstream.ops.spans import NOTHING_CLOSED
 from millstream.state.manifests import Manifest
@@ -64,3 +66,31 @@ class Waiting:
         """Report how far this task came."""
         reached = self.reached(share, watermark)
         share.host.control.reports[self.name] = Passed(reached, next_time)
+
+
+class Immediate:
+    """The same side of an operator that works on all that came and keeps all in its store."""
+
+    def order(self, known: Known) -> None:
+        """All it needs is stored."""
+
+    def holds(self, known: Known) -> dict[str, int]:
+        """It takes all that came."""
+        return {}
+
+    def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
+        """Time alone changes nothing."""
+        return False
+
+    def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
+        """Nothing to remember beside what is stored."""
+
+
+def without_late(host: Host, step: Node, chunk: Chunk, late: Mask) -> Chunk:
+    """Account for records that arrive at a step, and set those aside that are late."""
+    counts = host.ledger(step.name)
+    counts["offered"] += len(chunk)
+    counts["late"] += int(late.sum())
+    counts["aggregated"] += len(chunk) - int(late.sum())
+    host.push_late(step.name, chunk.take(late))
+    return chunk.take(~late)

@@ -297,11 +297,11 @@ def add_answers(job: WindowJob, measure: Measure, states: list[Any], answers: An
     elif job.reducer is not None:
         answers.values = [[measure.objects.finish(state)] for state in states]
     else:
-        _call_each(measure.name, measure.objects.finish, states, answers)
+        call_each(measure.name, measure.objects.finish, states, answers)
 
 
-def _call_each(name: str, fn: Callable[[Any], Any], given: list[Any], answers: Answers) -> None:
-    """A user's function per window; where it raises, that one window has failed."""
+def call_each(name: str, fn: Callable[[Any], Any], given: list[Any], answers: Answers) -> None:
+    """A user's function per window or group; where it raises, that one has failed."""
     values: list[Any] = []
     for at, one in enumerate(given):
         try:
@@ -336,7 +336,7 @@ def held_outputs(
             kept = gather_lists(column, low, high)
         if measure.fold is not None:
             lists = kept if isinstance(kept, list) else kept.to_pylist()
-            _call_each(measure.name, measure.fold, lists, answers)
+            call_each(measure.name, measure.fold, lists, answers)
         else:
             answers.columns[measure.name] = kept if measure.lists is None else measure.lists(kept)
 

@@ -64,7 +64,7 @@ _LOOPS: dict[CodeType, Callable[[Locals], str]] = {
     updates.Machine.call_plain.__code__: _event,
     updates.Machine.merge.__code__: _event,
     closing._call_reducer.__code__: lambda here: f"key {shown(here['key'])}",
-    closing._call_each.__code__: lambda here: f"{here['name']!r} of {shown(here['one'])}",
+    closing.call_each.__code__: lambda here: f"{here['name']!r} of {shown(here['one'])}",
     holding.ObjectKernel.lift.__code__: lambda here: f"value {shown(here['value'])}",
     holding.ObjectKernel.lift_pairs.__code__: lambda here: (
         f"{here['stop'] - here['start']:,} values of key {shown(decode_key(here['key']))}"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millstream.operators.grouped.keeping import BagOf, States, call_each, finish, lift_rows
+from millstream.operators.grouped.keeping import BagOf, States, finish, lift_rows
 from millstream.operators.grouped.moves import VALUE, Kept, Moves
 from millstream.operators.stores import Bag
 from millstream.ops.chunks import flat
-from millstream.ops.closing import Answers
+from millstream.ops.closing import Answers, call_each
 from millstream.ops.codec import encode, python_rows
 from millstream.ops.holding import gather_lists
 from millstream.ops.jobs import Measure

@@ -8,9 +8,8 @@ from what an aggregate can do, and from whether rows are ever taken away (`choos
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +18,10 @@ from millstream.errors import RunError
 from millstream.operators.grouped.moves import VALUE, Kept, Moves
 from millstream.operators.stores import Bag
 from millstream.ops.chunks import Chunk, Mask
-from millstream.ops.closing import Answers
+from millstream.ops.closing import Answers, call_each
 from millstream.ops.jobs import Measure
 from millstream.ops.kernels import Rows
 from millstream.ops.preparing import lift
-from millstream.ops.records import describe
 from millstream.state.bags import Order
 
 PLACE = ("ts", "src", "pos")
@@ -125,15 +123,3 @@ def finish(measure: Measure, packed: pa.Array, found: Answers) -> None:
         found.columns[measure.name] = measure.objects.typed(states)
     else:
         call_each(measure.name, measure.objects.finish, states, found)
-
-
-def call_each(name: str, fn: Callable[[Any], Any], given: list[Any], found: Answers) -> None:
-    """A user's function per group; where it raises, that group has no row."""
-    values: list[Any] = []
-    for at, one in enumerate(given):
-        try:
-            values.append(fn(one))
-        except BaseException as error:  # a user's function may raise anything
-            values.append(None)
-            found.failed[at] = f"{name!r}: {describe(error)}"
-    found.add(name, values)

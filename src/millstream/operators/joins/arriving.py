@@ -13,6 +13,7 @@ from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed
 from millstream.operators.joins.layout import ROW, Layout
 from millstream.operators.protocol import Host
+from millstream.operators.waiting import without_late
 from millstream.ops.chunks import Chunk, Int64, Mask, concat
 from millstream.ops.keys import blended, canonical, content_hash
 from millstream.ops.updates import NEVER, Publication, both_hashes
@@ -53,12 +54,7 @@ class Arriving:
         late = chunk.late() if chunk.weight is None else np.zeros(len(chunk), np.bool_)
         if self.waits:
             late |= chunk.ts < self.host.batch.orders[step.name]
-        counts = self.host.ledger(step.name)
-        counts["offered"] += len(chunk)
-        counts["late"] += int(late.sum())
-        counts["aggregated"] += len(chunk) - int(late.sum())
-        self.host.push_late(step.name, chunk.take(late))
-        chunk = chunk.take(~late)
+        chunk = without_late(self.host, step, chunk, late)
         for number, one in enumerate(step.inputs):
             if one is before and len(chunk):
                 self._add(number, chunk)

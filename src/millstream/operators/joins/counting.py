@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millstream.operators.stores import Table
+from millstream.operators.stores import Table, counted_rows
 from millstream.ops.chunks import Int64, Mask
 from millstream.ops.joins import Keys, distinct, keys_of, numbers, pairs
-from millstream.ops.updates import NEVER
 
 _COLUMNS = ("count.0", "count.1", "since.0", "since.1", "first")
 
@@ -100,12 +99,4 @@ class Counted:
 
     def stored(self) -> pa.Table:
         """What is to be stored of every key; one that no side has is gone."""
-        gone = (self.now["count.0"] == 0) & (self.now["count.1"] == 0)
-        heads = {
-            "shard": pa.array(self.shard.astype(np.int32)),
-            "expires": pa.array(np.full(len(self.shard), NEVER)),
-            "hash": pa.array(self.keys[0]),
-            "check": pa.array(self.keys[1]),
-            "gone": pa.array(gone),
-        }
-        return pa.table(heads | {name: pa.array(self.now[name]) for name in _COLUMNS})
+        return counted_rows(self.shard, self.keys, {name: self.now[name] for name in _COLUMNS})
