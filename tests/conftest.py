@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +29,36 @@ SPREAD = frozenset(
         "tests/run/test_window_kinds.py",
     }
 )
+
+# Every commit of every test waits for the disk some ten times. In memory nothing waits, and nothing
+# that is checked depends on it: the calls are the same.
+MEMORY = Path("/dev/shm")
+ENOUGH = 2**32
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let temporary files lie in memory, here and in every process that is started."""
+    if hasattr(config, "workerinput") or "TMPDIR" in os.environ:
+        return  # a process of xdist has it from the one that started it
+    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ENOUGH:
+        os.environ["TMPDIR"] = config.stash[_PLACE] = tempfile.mkdtemp("", "tests-", MEMORY)
+        tempfile.tempdir = None  # look again
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Give the memory back, unless there is something to look at."""
+    if (place := session.config.stash.get(_PLACE, None)) and exitstatus == pytest.ExitCode.OK:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+_PLACE = pytest.StashKey[str]()
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A directory on a disk, where inodes are used again as in memory they are not."""
+    with tempfile.TemporaryDirectory("", "tests-", "/var/tmp") as place:
+        yield Path(place)
 
 
 @pytest.hookimpl(tryfirst=True)

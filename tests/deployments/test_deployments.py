@@ -23,6 +23,12 @@ from tests.deployments.running import Ledger, Running, build, read, results
 QUICK, LONG = range(14), range(1_000, 1_370)
 
 
+@pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    """On a disk: files that come and go may have the same inode."""
+    return disk_path
+
+
 def expected(case: Case, given: Input, before: int | None) -> list[Row]:
     """What must have come out, of input without an end before this time."""
     in_time = given.in_time()

@@ -25,6 +25,12 @@ SCHEMA = parse_schema("n bigint")
 MUCH = 10**9
 
 
+@pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    """On a disk: files that come and go may have the same inode."""
+    return disk_path
+
+
 class Kept:
     """A tracker, what it has read so far, and its checkpoint."""
 

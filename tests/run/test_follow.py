@@ -24,6 +24,12 @@ from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 
 
+@pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    """On a disk: files that come and go may have the same inode."""
+    return disk_path
+
+
 def build(tmp: Path, path: str = "in") -> ms.Flow:
     flow = ms.Flow("follow")
     (tmp / "in").mkdir(exist_ok=True)

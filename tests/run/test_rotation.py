@@ -26,6 +26,12 @@ from tests.run.test_files_tracker import Kept, lines
 Where = Callable[[Path], str]
 
 
+@pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    """On a disk: files that come and go may have the same inode."""
+    return disk_path
+
+
 @pytest.fixture(params=["directory", "glob", "file"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
     """A followed log, whose rotated names are listed (directory) or not (glob, file)."""
