@@ -21,7 +21,7 @@ from millstream.run import owning, publishing
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.letters import Letters
-from millstream.run.runner import plan_flow
+from millstream.run.planning import plan_flow
 from millstream.run.sources import make_tracker
 from millstream.run.splits import AnySplit, Item
 from millstream.run.tasks import Task

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import millstream as ms
 from millstream.run import engine, files, publishing
 from millstream.run.executors import InProcess
-from millstream.run.runner import plan_flow
+from millstream.run.planning import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from tests.deployments.oracle import Row, Window

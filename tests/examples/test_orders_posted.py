@@ -13,7 +13,7 @@ import pytest
 
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
-from millstream.run.runner import plan_flow
+from millstream.run.planning import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import millstream as ms
-from millstream.run.runner import plan_flow
+from millstream.run.planning import plan_flow
 from millstream.state.traces import Trace
 from millstream.testing import Driver, run_in_process
 from millstream.testing.reference import reference_after

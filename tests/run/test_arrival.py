@@ -18,8 +18,8 @@ from millstream.run.arrival import ArrivalClock
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.lines import LineReceiver
+from millstream.run.planning import plan_flow
 from millstream.run.received import SpoolTracker
-from millstream.run.runner import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.directory import Directory

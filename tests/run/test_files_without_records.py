@@ -15,8 +15,8 @@ import pytest
 import millstream as ms
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
+from millstream.run.planning import plan_flow
 from millstream.run.recognising import Recogniser
-from millstream.run.runner import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 

@@ -23,7 +23,7 @@ from millstream.run import files
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.files import FilesTracker
-from millstream.run.runner import plan_flow
+from millstream.run.planning import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import SourceState

@@ -23,7 +23,7 @@ from millstream.run.calls import Call, calling, described
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.handing import Hands
-from millstream.run.runner import plan_flow
+from millstream.run.planning import plan_flow
 from millstream.run.watching import Attempt, Notes, Same, hung, leave_note, watched
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint

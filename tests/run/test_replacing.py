@@ -19,8 +19,8 @@ from millstream.plan.stages import Plan
 from millstream.run import engine
 from millstream.run.executors import InProcess
 from millstream.run.faults import SWITCHING
+from millstream.run.planning import plan_flow
 from millstream.run.replacing import replace_program
-from millstream.run.runner import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.testing import Driver

@@ -26,9 +26,9 @@ from millstream.run import lines, spool
 from millstream.run.engine import Engine
 from millstream.run.generating import GeneratorReceiver
 from millstream.run.lines import LineReceiver, SocketReceiver
+from millstream.run.planning import plan_flow
 from millstream.run.reading import read
 from millstream.run.received import SpoolTracker
-from millstream.run.runner import plan_flow
 from millstream.run.sources import RateTracker, resolve_format
 from millstream.run.splits import RateSplit, SpoolSplit
 from millstream.run.spool import Receiver

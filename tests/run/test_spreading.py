@@ -12,7 +12,7 @@ import millstream as ms
 from millstream.operators.batch import Control
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
-from millstream.run.runner import plan_flow
+from millstream.run.planning import plan_flow
 from millstream.run.splits import AnySplit, SpoolSplit
 from millstream.run.spreading import Spreading, readers, rows_of
 from millstream.settings import Settings

@@ -257,7 +257,7 @@ from pathlib import Path
 from tests.security.hostile import OPTIONS, flow_to
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
-from millstream.run.runner import plan_flow
+from millstream.run.planning import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from tests.stored import content_of, manifests_in

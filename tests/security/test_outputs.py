@@ -9,7 +9,7 @@ import pytest
 
 import millstream as ms
 from millstream.run import engine as engines
-from millstream.run.runner import plan_flow
+from millstream.run.planning import plan_flow
 from millstream.testing import run_in_process
 from tests.security.hostile import OPTIONS, ROWS, flow_to, rows_in
 

@@ -17,8 +17,8 @@ from millstream.cli import complain
 from millstream.cli.loading import load_application
 from millstream.io.mirrors import Address
 from millstream.run.listing import list_files
+from millstream.run.planning import plan_flow
 from millstream.run.publishing import publish, stage_delivery
-from millstream.run.runner import plan_flow
 from millstream.showing import visible, visible_lines
 from millstream.state.manifests import Manifest
 from millstream.state.storage import open_storage

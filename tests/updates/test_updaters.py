@@ -13,7 +13,7 @@ import pytest
 
 import millstream as ms
 from millstream.plan.planner import sketch
-from millstream.run.runner import plan_flow
+from millstream.run.planning import plan_flow
 from millstream.testing import Driver
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

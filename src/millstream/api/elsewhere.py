@@ -21,7 +21,13 @@ STREAMS = {
     **dict.fromkeys(("apply", "transform"), "map(fn), or map_batches(fn) for tables"),
     **dict.fromkeys(("concat", "unionAll", "merge_streams"), "union(other)"),
     **dict.fromkeys(("write", "writeStream", "to", "output"), "sink(ms.Parquet(path))"),
-    **dict.fromkeys(("print", "show"), "sink(ms.Console())"),
+    **dict.fromkeys(("print", "display"), "show(), or sink(ms.Console()) for a running flow"),
+    **dict.fromkeys(("take", "limit", "peek", "first", "tail"), "head(n)"),
+    **dict.fromkeys(
+        ("to_pandas", "toPandas", "toArrow", "to_arrow", "execute", "compute"),
+        "collect(), and collect().to_pandas()",
+    ),
+    **dict.fromkeys(("columns", "dtypes", "printSchema", "describe"), "schema"),
     **dict.fromkeys(("aggregate", "sum", "count", "mean"), "key_by(...).agg(n=ms.count())"),
 }
 NAMES = {

@@ -9,7 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from millstream.api.early import Bounds, Snapshot, looks
+from millstream.api.samples import Preview, Sample
 from millstream.api.sources import SourceSpec
 from millstream.api.stream import Stream
 from millstream.durations import Duration
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from millstream.run.runner import Handle, Progress
     from millstream.sql.session import Answer, Session
 
+USUAL = ""  # the checkpoint of a run that names none: .millstream/<flow>
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\- ]{0,99}")
 
 
@@ -102,19 +106,38 @@ class Flow:
 
         return picture(self.name, self.nodes, path, checkpoint)
 
-    def run(self, checkpoint: str | Path | None = None, **options: Any) -> Progress:
+    def preview(self, n: int = 5, *, records: int = 10_000) -> Preview:
+        """The first `n` rows of every stream that is sent somewhere, by the name of its step.
+
+        It works in this process on the first records of every source, without Spark and without a
+        checkpoint, and sends nothing anywhere.
+        records: how many of each source; windows over them leave as at the end of the input.
+        """
+        ends = [one for node in self._nodes if isinstance(node, graph.Sink) for one in node.inputs]
+        if not ends:
+            used = {one for node in self._nodes for one in node.inputs}
+            ends = [node for node in self._nodes if node not in used]
+        return Preview(self.sampled([node.name for node in ends], n, records))
+
+    def run(self, checkpoint: str | Path | None = USUAL, **options: Any) -> Progress:
         """Run to the end of the input, or until interrupted; gives the final progress.
 
+        checkpoint: where it remembers how far it is; by default .millstream/<name>. None remembers
+            nothing: every run begins anew, and `Memory` holds the rows of the last one.
         Options are the fields of `millstream.Settings`, such as master="local[4]".
         """
         return self.start(checkpoint, **options).wait()
 
-    def start(self, checkpoint: str | Path | None = None, **options: Any) -> Handle:
+    def start(self, checkpoint: str | Path | None = USUAL, **options: Any) -> Handle:
         """The same without blocking: the handle has `progress`, `stop()` and `wait()`."""
         from millstream.run.runner import start
 
-        where = Path(checkpoint) if checkpoint is not None else Path(".millstream") / self.name
-        return start(self, where, Settings.from_options(options))
+        return start(self, self._place(checkpoint), Settings.from_options(options))
+
+    def _place(self, checkpoint: str | Path | None) -> Path | None:
+        if checkpoint == USUAL:
+            return Path(".millstream") / self.name
+        return None if checkpoint is None else Path(checkpoint)
 
     def snapshots(
         self,
@@ -127,7 +150,7 @@ class Flow:
         step: str | None = None,
         seed: int = 0,
         publish: str | Path | None = None,
-        checkpoint: str | Path | None = None,
+        checkpoint: str | Path | None = USUAL,
         **options: Any,
     ) -> Iterator[Snapshot]:
         """Run over stored files in a random order of blocks, and give answers on the way.
@@ -152,12 +175,36 @@ class Flow:
             seed=seed,
             publish=None if publish is None else Path(publish),
         )
-        where = Path(checkpoint) if checkpoint is not None else Path(".millstream") / self.name
+        where = self._place(checkpoint)
         settings = Settings.from_options(options)
         plan_snapshots(self, where, asked)
         return snapshots(self, where, settings, asked)
 
+    # -- looking, used by streams ---------------------------------------------------------------
+
+    def sampled(self, steps: Iterable[str], rows: int, records: int) -> dict[str, Sample]:
+        """The first rows of some steps."""
+        from millstream.run.exploring import sample
+
+        for what, given in (("rows", rows), ("records", records)):
+            if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+                raise ConfigError(f"how many {what} to look at: expected from 1 on, got {given!r}")
+        return sample(self, dict.fromkeys(steps), rows, records)
+
+    def collected(self, step: str, options: dict[str, Any]) -> pa.Table:
+        """All rows of a step."""
+        from millstream.run.exploring import collect
+
+        return collect(self, step, options)
+
     # -- building, used by streams --------------------------------------------------------------
+
+    @classmethod
+    def of_nodes(cls, name: str, nodes: Iterable[graph.Node]) -> Flow:
+        """A flow of nodes that are there already, inputs first."""
+        flow = cls(name)
+        flow._nodes = list(nodes)
+        return flow
 
     def add(
         self,

@@ -78,7 +78,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Memory:
-    """Results kept in this process: `rows` as dicts, `table()` as Arrow."""
+    """Results kept in this process: `rows` as dicts, `table()` as Arrow, or `pandas()`."""
 
     tables: list[pa.Table] = field(default_factory=list, compare=False)
 
@@ -92,6 +92,10 @@ class Memory:
         if not self.tables:
             return pa.table({})
         return concat(self.tables)
+
+    def pandas(self) -> Any:
+        """All results so far as a pandas DataFrame."""
+        return self.table().to_pandas()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Memory, ()  # results stay in the driver

@@ -15,6 +15,7 @@ from millstream.api.job import check_close
 from millstream.api.job import job as as_job
 from millstream.api.mapreduce import MapReduce
 from millstream.api.programs import Program, job_name
+from millstream.api.samples import Sample
 from millstream.api.sinks import Call, Console, Jsonl, Memory, Parquet, Redis, SinkSpec
 from millstream.api.windows import WHOLE, WindowSpec
 from millstream.durations import Duration, micros
@@ -273,6 +274,33 @@ class Stream:
         job: a subclass of `ms.MapReduce`, or any program that `ms.job` takes.
         """
         return KeyedStream(self, (), "keep").map_reduce(job, window, sorted=sorted)
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def head(self, n: int = 5, *, records: int = 10_000) -> Sample:
+        """The first rows, computed in this process from the first records of the sources.
+
+        Neither Spark nor a checkpoint is used, and sinks get nothing.
+        records: how many of each source; windows over them leave as at the end of the input.
+        """
+        return self.flow.sampled([self.name], n, records)[self.name]
+
+    def show(self, n: int = 20, *, records: int = 10_000) -> None:
+        """Print the first rows, and what they were made of."""
+        print(self.head(n, records=records))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of this stream and their types, as the first records show them."""
+        return self.head(1).schema
+
+    def collect(self, **options: Any) -> pa.Table:
+        """All rows over the whole of a bounded input, as an Arrow table; `.to_pandas()` of it.
+
+        A small input is read in this process; a large one, or one run with options (the fields of
+        `millstream.Settings`), on Spark. No checkpoint is left, and sinks get nothing.
+        """
+        return self.flow.collected(self.name, options)
 
     # -- leaving --------------------------------------------------------------------------------
 

@@ -291,7 +291,7 @@ def plan(
     The sources are looked at, so that a wrong path or column is found; neither Spark nor Java is
     started.
     """
-    from millstream.run.runner import plan_flow
+    from millstream.run.planning import plan_flow
 
     found = load_application(file, flow)
     with found.locating():

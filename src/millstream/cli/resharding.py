@@ -11,8 +11,8 @@ from millstream.cli.loading import load_application
 
 def reshard_checkpoint(path: Path, shards: int, file: Path | None, flow: str | None) -> None:
     """Change the number of shards of a stopped flow, and say what was done."""
+    from millstream.run.planning import plan_flow
     from millstream.run.resharding import reshard
-    from millstream.run.runner import plan_flow
 
     plan = None
     if file is not None:

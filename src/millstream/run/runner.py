@@ -15,15 +15,15 @@ from millstream.api.early import Looks, Snapshot
 from millstream.api.sinks import Redis
 from millstream.api.sources import Http
 from millstream.errors import MillstreamError, RunError
-from millstream.graph import nodes as graph
 from millstream.io.mirrors import require_redis
-from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
 from millstream.run.cores import wait_for_cores
 from millstream.run.early import Looker, trackers_of
 from millstream.run.engine import Engine
+from millstream.run.fleeting import forget_rows, make_fleeting, remove_fleeting
 from millstream.run.looked import looked_at
-from millstream.run.program import check_owners, check_program, known_panes
+from millstream.run.planning import plan_flow
+from millstream.run.program import check_owners, check_program
 from millstream.run.replacing import Replacement, replace_program
 from millstream.run.session import (
     check_surroundings,
@@ -33,7 +33,7 @@ from millstream.run.session import (
     open_session,
     remove_scratch,
 )
-from millstream.run.sources import progress_of, resolve_format
+from millstream.run.sources import progress_of
 from millstream.run.spark import OnSpark
 from millstream.serve.following import Follower
 from millstream.serve.slates import Decoder
@@ -78,13 +78,20 @@ class Handle:
     """A running flow."""
 
     def __init__(
-        self, engine: Engine, settings: Settings, flow: str, looker: Looker | None = None
+        self,
+        engine: Engine,
+        settings: Settings,
+        flow: str,
+        looker: Looker | None = None,
+        *,
+        fleeting: bool = False,
     ) -> None:
         self.progress = Progress()
         self._engine = engine
         self._looker = looker
         self._settings = settings
         self._flow = flow
+        self._fleeting = fleeting  # its checkpoint goes with it
         self._stopping = threading.Event()
         self._patience = settings.stop_timeout
         self._ours = False  # whether the Spark context is
@@ -257,6 +264,8 @@ class Handle:
             before = self._error
             self._error = error if before is None else RunError(f"{error}. Before that: {before}")
             self._error.__cause__ = before
+        if self._fleeting:
+            remove_fleeting(self._engine.checkpoint.path)
 
     def _on_spark(self, context: SparkContext, plan: Plan) -> OnSpark:
         checkpoint, timeout = self._engine.checkpoint.path, self._settings.function_micros
@@ -425,16 +434,6 @@ def _open_server(engine: Engine, address: int | str, handle: Handle) -> Server:
     return open_server(view, host, port, find_token(None))
 
 
-def plan_flow(flow: Flow, checkpoint: Path | None = None) -> Plan:
-    """Look at the sources and plan; every mistake that can be found without Spark is found."""
-    formats = {
-        node.name: resolve_format(node.name, node.spec)
-        for node in flow.nodes
-        if isinstance(node, graph.Source)
-    }
-    return make_plan(flow.name, flow.nodes, formats, *known_panes(checkpoint))
-
-
 def _check_ports(plan: Plan) -> None:
     """Who takes records over HTTP can have its port and its token."""
     specs = [node.spec for node in plan.sources() if isinstance(node.spec, Http)]
@@ -444,8 +443,31 @@ def _check_ports(plan: Plan) -> None:
         check_places(specs)
 
 
-def start(flow: Flow, checkpoint: Path, settings: Settings, looks: Looks | None = None) -> Handle:
-    """Check everything, take the checkpoint, and run on a thread."""
+def start(
+    flow: Flow, checkpoint: Path | None, settings: Settings, looks: Looks | None = None
+) -> Handle:
+    """Check everything, take the checkpoint, and run on a thread.
+
+    Without a checkpoint the state lies in a directory that is removed at the end.
+    """
+    if checkpoint is not None:
+        return _start(flow, checkpoint, settings, looks)
+    place = make_fleeting(settings)
+    try:
+        return _start(flow, place, settings, looks, fleeting=True)
+    except BaseException:
+        remove_fleeting(place)
+        raise
+
+
+def _start(
+    flow: Flow,
+    checkpoint: Path,
+    settings: Settings,
+    looks: Looks | None,
+    *,
+    fleeting: bool = False,
+) -> Handle:
     plan = plan_flow(flow, checkpoint)
     looked = None if looks is None else looked_at(plan, looks.step)
     check_surroundings(settings)
@@ -461,20 +483,26 @@ def start(flow: Flow, checkpoint: Path, settings: Settings, looks: Looks | None 
         place.latest()
         _check_ports(plan)
         if looks is None or looked is None:
-            return Handle(Engine(plan, place, settings), settings, flow.name)
-        engine = Engine(looked.plan, place, settings, trackers=trackers_of(looks))
-        return Handle(engine, settings, flow.name, Looker(engine, looked, looks))
+            engine, looker = Engine(plan, place, settings), None
+        else:
+            engine = Engine(looked.plan, place, settings, trackers=trackers_of(looks))
+            looker = Looker(engine, looked, looks)
+        if fleeting:
+            forget_rows(plan)
+        return Handle(engine, settings, flow.name, looker, fleeting=fleeting)
     except BaseException:
         place.close()
         raise
 
 
-def plan_snapshots(flow: Flow, checkpoint: Path, looks: Looks) -> None:
+def plan_snapshots(flow: Flow, checkpoint: Path | None, looks: Looks) -> None:
     """Find every mistake that can be found before anything is started."""
     looked_at(plan_flow(flow, checkpoint), looks.step)
 
 
-def snapshots(flow: Flow, checkpoint: Path, settings: Settings, looks: Looks) -> Iterator[Snapshot]:
+def snapshots(
+    flow: Flow, checkpoint: Path | None, settings: Settings, looks: Looks
+) -> Iterator[Snapshot]:
     """Run a flow and give its snapshots; whoever stops asking for them stops it."""
     handle = start(flow, checkpoint, settings, looks)
     try:

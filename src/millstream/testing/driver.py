@@ -30,11 +30,12 @@ from millstream.ops.records import to_table
 from millstream.plan.planner import make_plan
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
+from millstream.run.exploring import run_here
 from millstream.run.failing import letters_in
+from millstream.run.planning import plan_flow
 from millstream.run.program import known_panes
 from millstream.run.replacing import Replacement, replace_program
 from millstream.run.resharding import reshard
-from millstream.run.runner import plan_flow
 from millstream.run.splits import AnySplit, SpoolSplit
 from millstream.run.tracking import WithoutFiles
 from millstream.settings import Settings
@@ -310,15 +311,4 @@ def run_in_process(
     """Run a flow on bounded input to its end without Spark; gives the ledger."""
     settings = Settings.from_options({"parallelism": parallelism, **options})
     plan = plan_flow(flow, Path(checkpoint))
-    place = Checkpoint(checkpoint)
-    place.lock()
-    engine = Engine(plan, place, settings)
-    try:
-        engine.open(parallelism)
-        executor = InProcess(plan, parallelism)
-        while not engine.done:
-            if not engine.step(executor) and not engine.done:
-                time.sleep(settings.poll)
-        return engine.manifest.ledger
-    finally:
-        engine.close()
+    return run_here(plan, Path(checkpoint), settings).manifest.ledger

@@ -14,7 +14,7 @@ from millstream.run.early import Looker, trackers_of
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.looked import looked_at
-from millstream.run.runner import plan_flow
+from millstream.run.planning import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 

@@ -530,7 +530,7 @@ LATER: dict[str, tuple[str, int, list[str]]] = {
 
 @pytest.mark.parametrize("name", LATER)
 def test_a_mistake_found_while_planning(load: Any, name: str) -> None:
-    from millstream.run.runner import plan_flow
+    from millstream.run.planning import plan_flow
 
     text, line, parts = LATER[name]
     found = load(HEAD + text)

@@ -1,0 +1,270 @@
+"""Looking at streams without Spark and without a checkpoint: in this process, on some records.
+
+The engine, the tasks and the state are those of every run. Only the sources are cut: each ends
+after its first records, so that windows leave as they would at the end of the input. The state lies
+in a directory that is removed afterwards.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.api.flow import Flow
+from millstream.api.samples import Sample
+from millstream.api.sinks import Memory
+from millstream.api.sources import Files, Generator, Rate, SourceSpec
+from millstream.errors import ConfigError
+from millstream.graph import nodes
+from millstream.plan.stages import Plan
+from millstream.run.engine import Engine
+from millstream.run.executors import InProcess
+from millstream.run.failing import letters_in
+from millstream.run.files import FilesTracker
+from millstream.run.fleeting import fleeting
+from millstream.run.listing import list_files
+from millstream.run.planning import plan_flow
+from millstream.run.received import SpoolTracker, make_receiver
+from millstream.run.sources import make_tracker
+from millstream.run.splits import AnySplit
+from millstream.run.spool import Receiver
+from millstream.run.tracking import Tracker
+from millstream.settings import Settings
+from millstream.state.checkpoint import Checkpoint
+from millstream.state.manifests import SourceState
+
+_PATIENCE = 1.0  # seconds that a generator has to give its first records
+_SMALL = 32 * 1024 * 1024  # bytes of input that are collected here sooner than Spark starts
+
+
+def sample(flow: Flow, steps: Iterable[str], rows: int, records: int) -> dict[str, Sample]:
+    """The first rows of some steps, made of the first records of every source they depend on."""
+    part, sinks = _part(flow, steps, lambda node: _shortened(node.name, node.spec, records))
+    made: dict[str, Tracker] = {}
+
+    def trackers(number: int, node: nodes.Source, *rest: Any) -> Tracker:
+        made[node.name] = _first_records(records, number, node, *rest)
+        return made[node.name]
+
+    settings = Settings(parallelism=1, dead_letter_limit=1.0, function_timeout=None)
+    with fleeting() as path:
+        engine = run_here(plan_flow(part), path, settings, trackers)
+        ledger = engine.manifest.ledger
+        read = {name: ledger.get(name, {}).get("offered", 0) for name in made}
+        whole = not any(_was_cut(one, read[name], records) for name, one in made.items())
+        first = next(letters_in(engine.checkpoint.dead), {"operator": "", "error": ""})
+        example = f"{first['operator']}: {first['error']}"
+        tables = {step: _in_columns(memory.table(), engine, step) for step, memory in sinks.items()}
+    return {
+        step: Sample(
+            step, table.slice(0, rows), len(table), read, whole, engine.manifest.dead, example
+        )
+        for step, table in tables.items()
+    }
+
+
+def collect(flow: Flow, step: str, options: dict[str, Any]) -> pa.Table:
+    """All rows of a step over the whole of a bounded input."""
+    from millstream.run.runner import start  # and with it pyspark, which takes a second
+
+    settings = Settings.from_options(options)
+    part, sinks = _part(flow, [step], lambda node: _bounded(step, node))
+    with fleeting() as path:
+        plan = plan_flow(part)
+        if not options and all(map(_is_small, plan.sources())):
+            run_here(plan, path, settings, make_tracker)
+        else:
+            start(part, path, settings).wait()
+    return sinks[step].table()
+
+
+def run_here(
+    plan: Plan, path: Path, settings: Settings, trackers: Callable[..., Tracker] = make_tracker
+) -> Engine:
+    """Run a plan on bounded input to its end in this process; gives its engine, closed."""
+    place = Checkpoint(path)
+    place.lock()
+    parallelism = settings.parallelism or 1
+    engine = Engine(plan, place, settings, trackers=trackers)
+    try:
+        engine.open(parallelism)
+        executor = InProcess(plan, parallelism)
+        while not engine.done:
+            if not engine.step(executor) and not engine.done:
+                time.sleep(settings.poll)
+        return engine
+    finally:
+        engine.close()
+
+
+def _in_columns(table: pa.Table, engine: Engine, step: str) -> pa.Table:
+    """A table without a row has the columns that are known all the same."""
+    if table.column_names:
+        return table
+    known, types = engine.plan.columns.get(step) or (), engine.plan.types.get(step, {})
+    return pa.schema([(name, types.get(name, pa.null())) for name in known]).empty_table()
+
+
+# -- the part of a flow that a step depends on -----------------------------------------------------
+
+
+def _part(
+    flow: Flow, steps: Iterable[str], source: Callable[[nodes.Source], SourceSpec]
+) -> tuple[Flow, dict[str, Memory]]:
+    """What some steps depend on, as a flow of its own, with a sink in memory for each of them."""
+    by_name = {node.name: node for node in flow.nodes}
+    looked = [by_name[step] for step in steps]
+    needed = _needed(flow.nodes, looked)
+    copies: dict[nodes.Node, nodes.Node] = {}
+    for node in needed:
+        fields: dict[str, Any] = {"inputs": tuple(copies[one] for one in node.inputs)}
+        if isinstance(node, nodes.Late):
+            fields["of"] = copies[node.of]
+        if isinstance(node, nodes.Source):
+            fields["spec"] = source(node)
+        copies[node] = replace(node, **fields)
+    sinks = {node.name: Memory() for node in looked}
+    ends = [
+        nodes.Sink(name=f"rows of {node.name}", inputs=(copies[node],), spec=sinks[node.name])
+        for node in looked
+    ]
+    return Flow.of_nodes(flow.name, [*copies.values(), *ends]), sinks
+
+
+def _needed(all_of_them: Iterable[nodes.Node], looked: list[nodes.Node]) -> list[nodes.Node]:
+    """Steps whose records can reach others; who publishes to a stream is found by the planner."""
+    steps = [node for node in all_of_them if not isinstance(node, nodes.Sink)]
+    found: set[nodes.Node] = set()
+    waiting = list(looked)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, nodes.Published):
+            return steps
+        if node not in found:
+            found.add(node)
+            waiting += [*node.inputs, *([node.of] if isinstance(node, nodes.Late) else [])]
+    return [node for node in steps if node in found]
+
+
+# -- sources that end after their first records ----------------------------------------------------
+
+
+def _shortened(name: str, spec: SourceSpec, records: int) -> SourceSpec:
+    """A source that ends, with the same idea of what is late."""
+    lateness = "0s" if spec.lateness is None and not spec.bounded else spec.lateness
+    match spec:
+        case Files():
+            return replace_spec(spec, follow=False, lateness=lateness)
+        case Rate():
+            return replace_spec(spec, limit=min(records, spec.limit or records), lateness=lateness)
+        case Generator():
+            return replace_spec(spec, fn=lambda: islice(spec.fn(), records), lateness=lateness)
+    raise ConfigError(
+        f"source {name!r} is ms.{type(spec).__name__}, and what it receives is only known while "
+        "the flow runs: there is nothing to look at before. Try the flow on a file with ms.Files, "
+        "or push records by hand with millstream.testing.Driver"
+    )
+
+
+def replace_spec(spec: SourceSpec, **changed: Any) -> SourceSpec:
+    """The same source with other options."""
+    options = {name: getattr(spec, name) for name in spec.__dataclass_fields__}
+    return type(spec)(**{**options, **changed})
+
+
+def _first_records(records: int, number: int, node: nodes.Source, *rest: Any) -> Tracker:
+    spec = node.spec
+    if isinstance(spec, Files):
+        return _FirstOfFiles(records, number, node, *rest)
+    if isinstance(spec, Rate):  # as if it had begun long enough ago
+        fmt, checkpoint, _ = rest
+        since = int((time.time() - records / spec.rows_per_second) * 1e6)
+        return make_tracker(number, node, fmt, checkpoint, SourceState(extra={"origin": since}))
+    fmt, checkpoint, state = rest
+    receiver = make_receiver(node.name, spec, checkpoint.within("spool"))
+    return _FirstOfGenerator(number, receiver, state)
+
+
+def _was_cut(tracker: Tracker, read: int, records: int) -> bool:
+    if isinstance(tracker, _FirstOfFiles | _FirstOfGenerator):
+        return tracker.cut(read, records)
+    return read >= records
+
+
+class _FirstOfFiles(FilesTracker):
+    """Files of which only the first records are read."""
+
+    def __init__(
+        self, records: int, number: int, node: nodes.Source, fmt: Any, checkpoint: Any, state: Any
+    ) -> None:
+        super().__init__(number, node.spec, fmt, checkpoint.within("sources"), "sample", state)
+        self._left: float = records
+        self._over = False
+
+    def cut(self, read: int, records: int) -> bool:
+        """Whether there is more than was read."""
+        return super().pending() > 0
+
+    def pending(self) -> int:
+        return 0 if self._over else super().pending()
+
+    def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
+        if self._over:
+            return []
+        splits = super().take(max(1, int(self._left)), size, parts)
+        self._left -= sum(map(self.weigh, splits))
+        self._over = self._left < 1 or super().pending() == 0
+        self.ended = self._over
+        return splits
+
+    def poll(self, *probe: Any) -> None:
+        super().poll(*probe)
+        self.ended |= self._over
+
+
+class _FirstOfGenerator(SpoolTracker):
+    """A generator that is not waited for any longer than it takes to look."""
+
+    def __init__(self, number: int, receiver: Receiver, state: SourceState) -> None:
+        super().__init__(number, receiver, state)
+        self._until = time.monotonic() + _PATIENCE
+        self._given_up = False
+
+    def poll(self, probe: object = None) -> None:
+        super().poll(probe)
+        if not self._finished and time.monotonic() > self._until:
+            self._given_up = True
+            self.ask_to_stop(0.0)
+        if self._given_up:
+            self.ended = not self.waiting
+
+    def cut(self, read: int, records: int) -> bool:
+        """Whether it had more to give than was read."""
+        return read >= records or self._given_up
+
+
+# -- all records -----------------------------------------------------------------------------------
+
+
+def _bounded(step: str, node: nodes.Source) -> SourceSpec:
+    spec: SourceSpec = node.spec
+    endless = isinstance(spec, Rate) and spec.limit is None
+    if isinstance(spec, Generator) or spec.bounded or (isinstance(spec, Rate) and not endless):
+        return spec
+    raise ConfigError(
+        f"collect(): source {node.name!r} of {step!r} never ends; look at its first rows with "
+        "head(), or send the stream to a sink and run the flow"
+    )
+
+
+def _is_small(node: nodes.Source) -> bool:
+    spec = node.spec
+    if not isinstance(spec, Files):
+        return False
+    return sum(Path(path).stat().st_size for path in list_files(spec)) <= _SMALL

@@ -1,0 +1,22 @@
+"""From a flow to its plan: look at the sources, then apply the rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from millstream.api.flow import Flow
+from millstream.graph import nodes as graph
+from millstream.plan.planner import make_plan
+from millstream.plan.stages import Plan
+from millstream.run.program import known_panes
+from millstream.run.sources import resolve_format
+
+
+def plan_flow(flow: Flow, checkpoint: Path | None = None) -> Plan:
+    """Look at the sources and plan; every mistake that can be found without Spark is found."""
+    formats = {
+        node.name: resolve_format(node.name, node.spec)
+        for node in flow.nodes
+        if isinstance(node, graph.Source)
+    }
+    return make_plan(flow.name, flow.nodes, formats, *known_panes(checkpoint))
