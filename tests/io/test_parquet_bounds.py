@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from millstream.errors import ConfigError, RunError
 from millstream.io import parquet
 from millstream.io.formats import Format
+from millstream.io.pages import page_sizes
 from millstream.io.readers import Split, read_split
 from millstream.io.records import MAX_LINE, Parsed
 from millstream.io.sampling import parquet_schema
@@ -100,6 +102,7 @@ def test_repeated_texts_are_decoded_in_pieces(
 _MEASURE = """
 import resource, sys
 from millstream.io.formats import Format
+from millstream.io.pages import page_sizes
 from millstream.io.readers import Split, read_split
 from millstream.io.schemas import parse_schema
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -125,6 +128,78 @@ def test_a_parquet_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None
     with pytest.raises(RunError, match=r"a\.parquet: column 'word' takes 500\d+ bytes for 1 rows"):
         read(split)
     assert measured(path, 1)[1] < 40
+
+
+def test_a_huge_value_among_small_ones_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    """On the average these rows are small."""
+    table = pa.table({"n": range(100), "word": ["x" * 140_000_000, *("a" for _ in range(99))]})
+    how = {"use_dictionary": False, "compression": "zstd", "write_statistics": False}
+    path, _ = written(tmp_path, table, **how)
+    assert Path(path).stat().st_size < 20_000
+    said, taken = measured(path, 100)
+    assert re.search(r"a\.parquet: the largest pages .* take 1400\d+ bytes together", said)
+    assert taken < 40
+
+
+def test_a_row_of_many_long_values_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    names = [f"c{i}" for i in range(100)]
+    split = written(tmp_path, pa.table({name: ["x" * 500_000] for name in names}))[1]
+    fmt = Format("parquet", parse_schema(", ".join(f"{name} string" for name in names)))
+    with pytest.raises(RunError, match=r"all columns take 500\d+ bytes for 1 rows .* one row 335"):
+        list(read_split(fmt, split))
+
+
+def test_a_row_that_is_too_long_is_a_dead_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "PIECE", 10_000)
+    long = "x" * 6_000
+    table = pa.table({"n": range(90), "a": [long, "", long] * 30, "b": ["", long, long] * 30})
+    split = written(tmp_path, table, store_schema=False)[1]
+    fmt = Format("parquet", parse_schema("n bigint, a string, b string"))
+    parts = list(read_split(fmt, split))
+    rows = [row["n"] for p in parts for row in p.table.to_pylist()]
+    assert rows == [n for n in range(90) if n % 3 < 2]
+    dead = [d for p in parts for d in p.dead]
+    assert [d.position for d in dead] == list(range(2, 90, 3))
+    assert {d.error for d in dead} == {"row of 12000 bytes; the limit is 10000"}
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_pages_are_as_large_as_the_footer_says_altogether(
+    tmp_path: Path, codec: str, version: str
+) -> None:
+    table = pa.table(
+        {
+            "n": range(10_000),
+            "word": [f"{'w' * (i % 70)}{i}" for i in range(10_000)],
+            "few": ["a", None, "b" * 500, "c", ""] * 2_000,
+            "lists": [[i] * (i % 5) for i in range(10_000)],
+        }
+    )
+    how = {"compression": codec, "data_page_version": version, "data_page_size": 4_000}
+    path, _ = written(tmp_path, table, row_group_size=6_000, **how)
+    with pq.ParquetFile(path) as file, open(path, "rb") as stream:
+        for number in range(file.metadata.num_row_groups):
+            group = file.metadata.row_group(number)
+            for column in map(group.column, range(group.num_columns)):
+                pages = [*page_sizes(stream, column)]
+                heads = column.total_uncompressed_size - sum(pages)
+                assert len(pages) > 1 and 10 * len(pages) < heads < 1_200 * len(pages)
+
+
+def test_a_damaged_header_of_a_page_is_refused_by_name(tmp_path: Path) -> None:
+    path, split = written(tmp_path, pa.table({"n": [1], "word": ["a"]}), use_dictionary=False)
+    content = bytearray(Path(path).read_bytes())
+    for at in range(4, 24):
+        Path(path).write_bytes(content[:at] + b"\xff" + content[at + 1 :])
+        try:
+            (parsed,) = read(split)
+        except RunError as error:
+            assert "a.parquet" in str(error)
+        else:
+            assert parsed.offered == 1
 
 
 def test_a_long_text_repeated_many_times_takes_bounded_memory(tmp_path: Path) -> None:

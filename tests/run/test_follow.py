@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
+from millstream.run import engine
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.planning import plan_flow
@@ -224,3 +225,48 @@ def test_a_log_is_rotated_while_it_is_followed(tmp_path: Path, path: str, restar
     until(lambda: len(rows(tmp_path)) > count or not running.thread.is_alive())
     running.stop()
     assert sorted(rows(tmp_path)) == list(range(count + 1))
+
+
+class Elsewhere(InProcess):
+    """Tasks that begin while the log is on its way from one place to another."""
+
+    def __init__(self, plan: Any, log: Path, times: int) -> None:
+        super().__init__(plan)
+        self.log, self.away, self.times = log, log.parent.parent / "away", times
+        self.runs = 0
+
+    def run(self, batch: Any, tasks: Any) -> Any:
+        self.runs += 1
+        if self.runs > self.times:
+            return super().run(batch, tasks)
+        self.log.rename(self.away)
+        try:
+            return super().run(batch, tasks)
+        finally:
+            self.log = Path(f"{self.log}.{self.runs}")
+            self.away.rename(self.log)
+
+
+@pytest.mark.parametrize("times", [1, 2, 99])
+def test_a_batch_whose_log_moved_before_it_was_read_is_planned_anew(
+    tmp_path: Path, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_LOOKS", (0.0, 0.0))
+    flow, log = build(tmp_path), tmp_path / "in" / "app.csv"
+    append(log, "ts,n\n" + lines(0, 15))
+    plan, place = plan_flow(flow), Checkpoint(tmp_path / "ck")
+    place.lock()
+    running = Engine(plan, place, Settings(poll=0.01))
+    running.open(1)
+    executor = Elsewhere(plan, log, times)
+    if times == 99:  # it never is where it was seen
+        with pytest.raises((ms.RunError, OSError), match="removed or replaced while it was read"):
+            running.step(executor)
+        assert executor.runs == 3 and running.manifest.batch == -1
+    else:
+        assert running.step(executor)
+        append(executor.log, lines(15, 25))
+        while len(rows(tmp_path)) < 25:
+            running.step(executor)
+        assert rows(tmp_path) == list(range(25)) and windows(tmp_path) == [10, 10]
+    running.close()

@@ -19,11 +19,14 @@ import pyarrow.parquet as pq
 from millstream.errors import ConfigError, RunError
 from millstream.io.columns import build, shown
 from millstream.io.formats import Format
+from millstream.io.pages import page_sizes
 from millstream.io.records import MAX_LINE, MAX_RAW, Dead, Parsed, Split, raw_text
 from millstream.io.timestamps import Bools, Ints, nulls_of
 
-PIECE = 32 * 1024 * 1024  # bytes of values decoded at a time
+PIECE = 32 * 1024 * 1024  # bytes of values decoded at a time; no row may have more
+PAGES = 128 * 1024 * 1024  # bytes that the largest pages of all columns may take unpacked
 _VALUE = 8  # bytes one value takes at least; what is stored of it may be much less
+_TAKE_OUT = "Take the file out of the source or write it"
 _DELTA_ROWS = 256  # rows at a time of texts that are stored as the difference to the one before
 
 
@@ -87,31 +90,46 @@ def _batches(
 
 
 def _affordable(fmt: Format, file: pq.ParquetFile, groups: list[int], path: str) -> int:
-    """How many rows are read at a time; refuses values that cannot but exceed the limit."""
+    """How many rows are read at a time; refuses what cannot but exceed a limit."""
     rows = MAX_LINE
-    for number in groups:
-        group, wanted = file.metadata.row_group(number), 0
-        for at in range(group.num_columns):
-            column = group.column(at)
-            name = column.path_in_schema.partition(".")[0]
-            if name not in fmt.delivered.names:
-                continue
-            # A run of equal values is stored as one: what a list holds tells only their number.
-            width = max(_VALUE, file.schema.column(at).length)
-            taken = max(column.total_uncompressed_size, column.num_values * width)
-            wanted += taken
-            if taken > (MAX_LINE + MAX_RAW) * group.num_rows:
+    with open(path, "rb", buffering=0) as stream:
+        for number in groups:
+            group, wanted, held = file.metadata.row_group(number), 0, 0
+            for at in range(group.num_columns):
+                column = group.column(at)
+                name = column.path_in_schema.partition(".")[0]
+                if name not in fmt.delivered.names:
+                    continue
+                try:
+                    pages = [*page_sizes(stream, column)]
+                except RunError as error:
+                    raise RunError(f"parquet file {path}: column {name!r}: {error}") from None
+                # A run of equal values is stored as one: what a list holds tells only their number.
+                width = max(_VALUE, file.schema.column(at).length)
+                taken = max(sum(pages), column.num_values * width)
+                wanted, held = wanted + taken, held + max(pages, default=0)
+                if taken > (MAX_LINE + MAX_RAW) * group.num_rows:
+                    raise _too_much(path, f"column {name!r} takes {taken}", number, group.num_rows)
+                if "DELTA_BYTE_ARRAY" in column.encodings:
+                    rows = min(rows, max(_DELTA_ROWS, PIECE // max(sum(pages), 1)))
+            if wanted > (PIECE + MAX_RAW) * group.num_rows:
+                raise _too_much(path, f"all columns take {wanted}", number, group.num_rows)
+            if held > PAGES:
                 raise RunError(
-                    f"parquet file {path}: column {name!r} takes {taken} "
-                    f"bytes for {group.num_rows} rows in row group {number}; the limit for one "
-                    f"value is {MAX_LINE} bytes. Take the file out of the source or write it "
-                    f"without such values, or leave the column out of schema="
+                    f"parquet file {path}: the largest pages of its columns in row group {number} "
+                    f"take {held} bytes together once unpacked, and at most {PAGES} are held at a "
+                    f"time. {_TAKE_OUT} with smaller pages, or leave columns out of schema="
                 )
-            if "DELTA_BYTE_ARRAY" in column.encodings:
-                stored = max(column.total_uncompressed_size, 1)  # no value is longer than all
-                rows = min(rows, max(_DELTA_ROWS, PIECE // stored))
-        rows = min(rows, max(1, PIECE * group.num_rows // max(wanted, 1)))
+            rows = min(rows, max(1, PIECE * group.num_rows // max(wanted, 1)))
     return rows
+
+
+def _too_much(path: str, found: str, group: int, rows: int) -> RunError:
+    return RunError(
+        f"parquet file {path}: {found} bytes for {rows} rows in row group {group}; the limit for "
+        f"one value is {MAX_LINE} bytes, for one row {PIECE}. {_TAKE_OUT} without such values, or "
+        f"leave the column out of schema="
+    )
 
 
 def _packed(fmt: Format, file: pq.ParquetFile, groups: list[int]) -> list[str]:
@@ -217,15 +235,19 @@ def _parsed(fmt: Format, batch: pa.RecordBatch, first: int) -> Parsed:
 
 
 def _refused(batch: pa.RecordBatch) -> dict[int, str]:
-    """Rows with a value that is too long or not UTF-8, with the reason."""
+    """Rows with a value that is too long or not UTF-8, or too long as a whole, with the reason."""
     refused: dict[int, str] = {}
+    together = np.zeros(batch.num_rows, np.int64)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         sizes = _sizes(column)
+        together += sizes
         for i in np.flatnonzero(sizes > MAX_LINE).tolist():
             why = f"column {name!r}: value of {sizes[i]} bytes; the limit is {MAX_LINE}"
             refused.setdefault(i, why)
         for i in np.flatnonzero(_undecodable(column)).tolist():
             refused.setdefault(i, f"column {name!r}: not UTF-8")
+    for i in np.flatnonzero(together > PIECE).tolist():
+        refused.setdefault(i, f"row of {together[i]} bytes; the limit is {PIECE}")
     return refused
 
 

@@ -18,6 +18,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 REACH = 1024  # bytes looked at, at either end
 _WINDOW = 1024 * 1024
+MOVED = "no such file, or it was removed or replaced while it was read"
 _PAUSES = (0.01, 0.05, 0.2)  # seconds before a file that was not found is looked for again
 
 
@@ -117,8 +118,7 @@ def open_known(path: str, inode: int, seen: Print = NOTHING) -> Iterator[BinaryI
                     copy.seek(0)
                     yield copy
                     return
-    why = "no such file, or it was removed or replaced while it was read; start the flow again"
-    raise FileNotFoundError(errno.ENOENT, why, path)
+    raise FileNotFoundError(errno.ENOENT, f"{MOVED}; start the flow again", path)
 
 
 def _uncompressed(path: str) -> BinaryIO:

@@ -17,8 +17,10 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from millstream.api.sinks import FileSink
+from millstream.api.sources import Files
 from millstream.durations import text
 from millstream.errors import RunError
+from millstream.io.prints import MOVED
 from millstream.operators.batch import Batch, Control, digest_of
 from millstream.operators.protocol import Known
 from millstream.ops.chunks import concat, decode_block, in_place
@@ -57,6 +59,7 @@ GATHERED = 16  # above so many partitions a job that puts together what tasks sa
 _GARBAGE_EVERY = 10
 _ORDERED = 8  # batches for which a source that was jumbled is read in order
 _TRIES = 8  # times a batch is run whose tasks do not agree
+_LOOKS = (0.0, 0.1, 0.5, 2.0)  # seconds before followed files that have moved are looked for again
 _PAUSE = 0.5  # seconds between looks at a full disk
 
 T = TypeVar("T")
@@ -139,12 +142,8 @@ class Engine:
         self._owned.discard_staged()
         self._steady.raise_to(int(self.manifest.at * 1e6) + 1)
         self.started = self.wall()
-        for number, node in enumerate(self.plan.sources()):
-            state = self.manifest.sources.get(node.name) or SourceState()
-            fmt = self.plan.formats[node.name]
-            self.trackers[node.name] = self._make_tracker(
-                number, node, fmt, self.checkpoint.store, state
-            )
+        for node in self.plan.sources():
+            self.trackers[node.name] = self._tracker_of(node.name)
 
     def _follow(self, program: dict[str, Any]) -> None:
         """Take the state for what the program says it is."""
@@ -242,10 +241,21 @@ class Engine:
         parts = self.cores = max(1, self.settings.parallelism or executor.cores)
         rows, size = self.rows_target * parts, self.settings.batch_bytes * parts
         splits = {name: one.take(rows, size, parts) for name, one in self.trackers.items()}
-        batch = self._batch(self._parallelism(pending, parts))
-        crash_point("batch-planned", batch.number)
         started = time.perf_counter()
-        items = self._run(executor, batch, splits)
+        for pause in (*_LOOKS, None):
+            batch = self._batch(self._parallelism(pending, parts))
+            crash_point("batch-planned", batch.number)
+            try:
+                items = self._run(executor, batch, splits)
+                break
+            except (RunError, OSError) as error:
+                rotated = self._followed() if MOVED in str(error) else set()
+                if not rotated or pause is None:
+                    raise
+                time.sleep(pause)
+                self._discard(batch)
+                for name in rotated:
+                    splits[name] = self._look_again(name, executor).take(rows, size, parts)
         controls = [payload for _, tag, _, payload in items if tag == "control"]
         crash_point("tasks-done", batch.number)
         self._commit(batch, controls, items)
@@ -253,6 +263,23 @@ class Engine:
         self._adapt(controls, splits)
         self.done = self.manifest.complete
         return True
+
+    def _followed(self) -> set[str]:
+        """Sources whose files may be rotated between the plan of a batch and its reading."""
+        specs = {node.name: node.spec for node in self.plan.sources()}
+        return {name for name, spec in specs.items() if isinstance(spec, Files) and spec.follow}
+
+    def _look_again(self, name: str, executor: Executor) -> Tracker:
+        """Forget what was seen of files since the last commit, and look for them anew."""
+        self.trackers[name] = self._tracker_of(name)
+        self.trackers[name].poll(partial(executor.probe, name))
+        return self.trackers[name]
+
+    def _tracker_of(self, name: str) -> Tracker:
+        nodes = {node.name: (number, node) for number, node in enumerate(self.plan.sources())}
+        state = self.manifest.sources.get(name) or SourceState()
+        fmt = self.plan.formats[name]
+        return self._make_tracker(*nodes[name], fmt, self.checkpoint.store, state)
 
     def _poll(self, executor: Executor) -> None:
         for name, tracker in self.trackers.items():
