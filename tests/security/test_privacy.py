@@ -7,13 +7,16 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 import millstream as ms
 from millstream.api.config.trust import untrusted
-from millstream.cli import complain
+from millstream.cli import complain, running
+from millstream.cli.commands import app
 from millstream.cli.loading import load_application
 from millstream.io.mirrors import Address
 from millstream.run.listing import list_files
@@ -126,6 +129,83 @@ def test_a_file_sends_no_functions_elsewhere(tmp_path: Path, master: str) -> Non
     load_application(file).check_trust()
 
 
+REDIS = """
+[source.in]
+kind = "files"
+path = "in.jsonl"
+time = "ts"
+[sink.out]
+from = "in"
+kind = "redis"
+key = "n"
+prefix = "p"
+url = "redis://elsewhere.example:6379"
+password_env = "NAME"
+"""
+HTTP = """
+[source.in]
+kind = "http"
+port = 8401
+schema = "n bigint"
+token_env = "NAME"
+[sink.out]
+from = "in"
+kind = "console"
+"""
+SQL = """
+CREATE STREAM s (n BIGINT) WITH (source = 'http', port = 8401, token_env = 'NAME');
+SELECT n FROM s;
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "own"),
+    [
+        ("app.toml", REDIS, "MILLSTREAM_REDIS_PASSWORD_2"),
+        ("app.toml", HTTP, "MILLSTREAM_INPUT_ORDERS"),
+        ("app.sql", SQL, "MILLSTREAM_INPUT_ORDERS"),
+    ],
+)
+@pytest.mark.parametrize("foreign", ["AWS_SECRET_ACCESS_KEY", "MILLSTREAM_TOKEN", "PATH"])
+def test_a_file_takes_no_secrets_that_are_not_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str, own: str, foreign: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.jsonl").write_text('{"ts": 1, "n": 1}\n')
+    path = tmp_path / file
+    path.write_text(text.replace("NAME", own))
+    load_application(path).check_trust()
+    path.write_text(text.replace("NAME", foreign))
+    with pytest.raises(ms.ConfigError, match=rf"{file}.*_env: '{foreign}'.*--trust-config"):
+        load_application(path).check_trust()
+    commands = [["run", file], ["sql", file]] if file == "app.sql" else [["run", file]]
+    for command in commands:
+        done = CliRunner().invoke(app, command)
+        assert isinstance(done.exception, ms.ConfigError) and foreign in str(done.exception)
+    assert not (tmp_path / ".millstream").exists()
+
+
+def test_a_file_that_is_loaded_again_is_not_trusted_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.jsonl").write_text('{"ts": 1, "n": 1}\n')
+    loads: list[Any] = []
+    monkeypatch.setattr(running, "run_flow", lambda *a, load, **b: loads.append(load))
+    for file, text in (("app.toml", HTTP), ("app.sql", SQL)):
+        (tmp_path / file).write_text(text.replace("NAME", "MILLSTREAM_INPUT_TOKEN"))
+        for command in ("run", "sql") if file == "app.sql" else ("run",):
+            for options in ([], ["--trust-config"]):
+                done = CliRunner().invoke(app, [command, file, *options])
+                assert done.exit_code == 0, done.exception
+        (tmp_path / file).write_text(text.replace("NAME", "HOME"))
+    for plain, trusting in zip(loads[::2], loads[1::2], strict=True):
+        with pytest.raises(ms.ConfigError, match="'HOME' may be a secret"):
+            plain()
+        trusting()
+    assert len(loads) == 6
+
+
 # -- Redis ----------------------------------------------------------------------------------------
 
 
@@ -203,6 +283,7 @@ def test_a_path_that_was_given_may_be_a_link(tmp_path: Path) -> None:
 LOOK = """
 import os, stat, sys
 from pathlib import Path
+from typing import Any
 import millstream as ms
 
 tmp = Path(sys.argv[1])

@@ -50,6 +50,14 @@ Debug = Annotated[
     bool,
     typer.Option("--debug", help="Show Spark's log and stack traces, and check running values."),
 ]
+TrustConfig = Annotated[
+    bool,
+    typer.Option(
+        "--trust-config",
+        help="Let APP.TOML set any Spark property, those that run code too, and APP.TOML and "
+        "APP.SQL name any environment variable for a password or token.",
+    ),
+]
 
 
 def _print_version(asked: bool) -> None:
@@ -168,13 +176,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    trust_config: Annotated[
-        bool,
-        typer.Option(
-            "--trust-config",
-            help="Let APP.TOML set any Spark property, those that run code too.",
-        ),
-    ] = False,
+    trust_config: TrustConfig = False,
     ui: Annotated[bool, typer.Option("--ui", help="Serve Spark's web interface.")] = False,
     debug: Debug = False,
     quiet: Annotated[
@@ -194,9 +196,7 @@ def run(
     from millstream.cli.running import run_flow
 
     looks = looks_of(snapshots, until, within, publish, step)
-    found = load_application(file, flow)
-    if not trust_config:
-        found.check_trust()
+    found = _load(file, flow, trust_config)
     given = {
         "master": master,
         "parallelism": parallelism,
@@ -217,9 +217,14 @@ def run(
             chosen,
             quiet=quiet,
             file=place,
-            load=lambda: load_application(place, flow),
+            load=lambda: _load(place, flow, trust_config),
             looks=looks,
         )
+
+
+def _load(file: Path, flow: str | None, trusted: bool) -> Application:
+    found = load_application(file, flow)
+    return found if trusted else found.check_trust()
 
 
 def _chosen(
@@ -331,6 +336,7 @@ def sql(
     master: Annotated[
         str, typer.Option(metavar="URL", help="Spark's master, like local[4] or spark://host:7077.")
     ] = "local[*]",
+    trust_config: TrustConfig = False,
     debug: Debug = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Print nothing but errors and what the flow prints.")
@@ -343,7 +349,11 @@ def sql(
     from millstream.cli.loading import load_sql
     from millstream.cli.running import run_flow
 
-    flow = load_sql(file)
+    def load() -> Application:
+        found = Application(load_sql(file), sql=file)
+        return found if trust_config else found.check_trust()
+
+    flow = load().flow
     if not any(isinstance(node, Sink) for node in flow.nodes):
         return  # statements that only look or declare
     where = checkpoint or Path(".millstream") / flow.name
@@ -354,7 +364,7 @@ def sql(
         options,
         quiet=quiet,
         file=file.absolute(),
-        load=lambda: Application(load_sql(file)),
+        load=load,
     )
 
 

@@ -30,7 +30,7 @@ _HINT = 'flow = ms.Flow("name")'
 def load_application(path: Path, name: str | None = None) -> Application:
     """The flow of a file, Python, TOML or SQL, and how the file wants it run."""
     if path.suffix == ".sql":
-        application = Application(load_sql(path))
+        application = Application(load_sql(path), sql=path)
         if name not in (None, application.flow.name):
             raise ConfigError(f"{path} has no flow {name!r}; it has: {application.flow.name!r}")
         return application

@@ -1,8 +1,8 @@
 """How large the pages of a parquet file are, by their own headers.
 
 A page is unpacked in one piece, and a few bytes can stand for gigabytes. The footer tells only what
-a column takes altogether, or whatever its writer wants to be believed; a page is unpacked to what its
-header says. So `parquet.py` looks at the headers before it lets Arrow read a page.
+a column takes altogether, or whatever its writer wants to be believed; a page is unpacked to what
+its header says. So `parquet.py` asks the headers before it lets Arrow read a page.
 """
 
 from __future__ import annotations

@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from millstream.api.config.document import SECTIONS, Document, Mistake, together
 from millstream.api.config.functions import LoadModule, suggest
 from millstream.api.config.options import SETTINGS, SINKS, SOURCES, TWO, VERBS, Option, shown
 from millstream.api.config.positions import Place
 from millstream.api.config.steps import StepReader
-from millstream.api.config.trust import untrusted
+from millstream.api.config.trust import foreign_variable, untrusted
 from millstream.api.flow import Flow
 from millstream.api.sources import Rate
 from millstream.api.stream import Stream
@@ -33,11 +33,20 @@ class Application:
     settings: dict[str, Any] = field(default_factory=dict)
     checkpoint: Path | None = None
     document: Document | None = None
+    sql: Path | None = None  # the file, if it is one of SQL
 
-    def check_trust(self) -> None:
-        """Refuse what runs code: a file may not, who starts it may."""
+    def check_trust(self) -> Self:
+        """Refuse what runs code or takes secrets: a file may not, who starts it may."""
+        if self.document is None and self.sql is None:
+            return self  # a program
+        variable = foreign_variable(self.flow.nodes)
+        if variable is not None and self.document is not None:
+            place = (variable.section, variable.step, variable.option)
+            raise self.document.mistake(place, str(variable))
+        if variable is not None:
+            raise ConfigError(f"{self.sql}: {variable}")
         if self.document is None:
-            return
+            return self
         master = self.settings.get("master", "local")
         if not str(master).startswith("local"):
             raise self.document.mistake(
@@ -53,6 +62,7 @@ class Application:
                 f"spark: {name!r} is not a plain size or time and may run code; take it out, or "
                 "run with --trust-config if you trust this file as you trust a program",
             )
+        return self
 
     @contextlib.contextmanager
     def locating(self) -> Iterator[None]:
