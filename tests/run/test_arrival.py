@@ -27,6 +27,7 @@ from millstream.state.manifests import SourceState
 from millstream.state.storage import open_storage
 from millstream.testing import Driver, run_in_process
 from tests.run.pieces import pieces
+from tests.security.hostile import flow_to, forge, newest
 
 MUCH = 10**9
 SECOND = 1_000_000
@@ -103,6 +104,54 @@ def test_a_clock_that_stays_ahead_is_believed() -> None:
     ours.now()
     clock.passed = 12
     assert ours.now() == (NOON + 12 + 7200) * SECOND
+
+
+@pytest.mark.parametrize("year", [-1, 1969, 3001, 5139, 60_000])
+def test_a_year_that_cannot_be_is_never_believed(year: int, tmp_path: Path) -> None:
+    """A manifest with a time beyond its range could not be read again."""
+    clock = Clock()
+    ours, there = arrival(clock), (year - 1970) * 31_556_952 + 1_000
+    for clock.passed in (1, 5, 20, 3600):
+        clock.off = there - NOON - clock.passed
+        assert ours.now() == (NOON + clock.passed) * SECOND
+        assert ours.wrong is not None
+        assert ours.wrong.startswith(f"the clock of this machine shows the year {year}, expected")
+    clock.off = 0
+    assert ours.now() == (NOON + 3600) * SECOND and ours.wrong is None
+    clock.off = there - NOON - clock.passed
+    with pytest.raises(ms.ConfigError, match=f"shows the year {year}, expected .* set it and"):
+        arrival(clock)
+
+
+def test_a_run_goes_on_beside_an_absurd_clock_and_says_so(tmp_path: Path) -> None:
+    flow, clock = ms.Flow("absurd"), Clock()
+    (tmp_path / "in").mkdir()
+    source = ms.Files(tmp_path / "in", schema="ts bigint", format="json", time="ts", follow=True)
+    flow.source(source, name="in").sink(ms.Memory())
+    plan, place = plan_flow(flow), Checkpoint(tmp_path / "ck")
+    place.lock()
+    running = Engine(plan, place, Settings())
+    running._steady = arrival(clock)
+    running.open(1)
+    for clock.passed, clock.off in ((1, 0), (2, 1e11), (30, 1e11)):
+        (tmp_path / "in" / f"{clock.passed}").write_text('{"ts": 1}\n')
+        while not running.step(InProcess(plan)):
+            time.sleep(0.01)
+    running.close()
+    assert [note for note in running.notes if "shows the year 5195" in note] == running.notes
+    assert len(running.notes) == 1
+    found = Checkpoint(tmp_path / "ck").latest()
+    assert found is not None and found.batch == 2 and found.at == NOON + 30
+
+
+def test_a_checkpoint_from_beyond_the_calendar_is_refused_not_continued(tmp_path: Path) -> None:
+    """Each batch would write a later time, until one that cannot be read."""
+    flow = flow_to(tmp_path)
+    run_in_process(flow, tmp_path / "ck")
+    (tmp_path / "ck" / "published").unlink()
+    forge(newest(tmp_path), lambda content: content.update(at=99_999_999_999.0, complete=False))
+    with pytest.raises(ms.CheckpointError, match="after the year 2999; run with a new checkpoint"):
+        run_in_process(flow, tmp_path / "ck")
 
 
 def test_it_never_goes_back_behind_what_was_there_before() -> None:

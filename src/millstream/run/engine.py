@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from millstream.api.sinks import FileSink
 from millstream.api.sources import Files
 from millstream.durations import text
-from millstream.errors import RunError
+from millstream.errors import CheckpointError, RunError
 from millstream.io.prints import MOVED
 from millstream.operators.batch import Batch, Control, digest_of
 from millstream.operators.protocol import Known
@@ -30,7 +30,7 @@ from millstream.plan.outputs import check_apart
 from millstream.plan.stages import Plan
 from millstream.run import fitting
 from millstream.run.adopting import adopt, without_dropped
-from millstream.run.arrival import ArrivalClock
+from millstream.run.arrival import LAST, ArrivalClock
 from millstream.run.committing import next_manifest
 from millstream.run.executors import Executor
 from millstream.run.faults import crash_point
@@ -285,6 +285,9 @@ class Engine:
         for name, tracker in self.trackers.items():
             tracker.poll(partial(executor.probe, name))
         self._notice_silence()
+        if self._steady.wrong is not None and self._steady.wrong not in self.notes:
+            self.notes = [*self.notes, self._steady.wrong]
+            self.on_pause()
 
     def _notice_silence(self) -> None:
         """Say once of a generator that it has given nothing for long; it may have nothing to give.
@@ -319,7 +322,13 @@ class Engine:
 
     def _now(self) -> int:
         """The wall clock; for timers and arrival it never goes back, nor far ahead for a moment."""
-        return max([self._steady.now(), *self.manifest.rung.values()])
+        now = max([self._steady.now(), *self.manifest.rung.values()])
+        if now >= LAST:  # a manifest with such a time could not be read again
+            raise CheckpointError(
+                f"checkpoint {self.checkpoint.path} says that it was written after the year 2999; "
+                "run with a new checkpoint, or one from before the clock was wrong"
+            )
+        return now
 
     def wall(self) -> float:
         """The same in seconds."""
