@@ -32,6 +32,8 @@ class Settings:
     cycle_hops: how often what one event sets off may go round a cycle, before the run stops.
     max_key: the most bytes the key of a slate or a window may have.
     max_participants: the most values a column named with participant= may have.
+    incremental: a run that finds more input than the one before gives results over the whole input
+        of what is new alone; else of everything, as changes of those given before.
     remove: operators, and aggregates as "operator.aggregate", that the program no longer has:
         what the checkpoint stores for them is dropped.
     earliest, latest: a record whose time lies outside is a dead letter; the zero and the last
@@ -63,6 +65,7 @@ class Settings:
     cycle_hops: int = 100_000
     max_key: int = 1024
     max_participants: int = 10_000
+    incremental: bool = False
     remove: tuple[str, ...] = ()
     earliest: str = "1800-01-01"
     latest: str = "2200-01-01"

@@ -128,6 +128,14 @@ def run(
             show_default=False,
         ),
     ] = None,
+    incremental: Annotated[
+        bool,
+        typer.Option(
+            "--incremental",
+            help="If there is more input than the last run had: results over the whole input of "
+            "what is new alone, not totals of everything.",
+        ),
+    ] = False,
     serve: Annotated[
         str | None,
         typer.Option(
@@ -204,6 +212,7 @@ def run(
         "batch_rows": batch_rows,
         "dead_letter_limit": dead_letter_limit,
         "remove": tuple(remove or ()),
+        "incremental": incremental,
         "serve": serve,
         "ui": ui,
         "debug": debug,

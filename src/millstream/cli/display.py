@@ -180,11 +180,7 @@ def show_summary(
     console: Console, progress: Progress, steps: list[str], dead_letters: str, outcome: str
 ) -> None:
     """What was done and where every record went; `steps` is the order of the books."""
-    batches = progress.batch + 1
-    head = (
-        f"{outcome} after {progress.elapsed:.1f} s: {batches:,} batch{'es' * (batches != 1)}, "
-        f"{progress.rows:,} records, {progress.windows:,} results"
-    )
+    head = f"{outcome} after {progress.elapsed:.1f} s: {told_work(progress)}"
     console.print(head, markup=False, highlight=False, soft_wrap=True, style="bold")
     if progress.ledger:
         console.print(_books(progress, steps))
@@ -211,6 +207,22 @@ def show_summary(
                 f"{step!r}: a larger lateness= of the source would let it wait for them"
             )
             console.print(told, markup=False, highlight=False, soft_wrap=True, style="yellow")
+
+
+def told_work(progress: Progress) -> str:
+    """What this run did, and all of them if there were others before it."""
+    batches = progress.batch + 1
+    total = _counted(batches, progress.rows, progress.windows)
+    if progress.new_batches == batches:
+        return total
+    if not progress.new_batches:
+        return f"nothing new; {total} in earlier runs"
+    new = _counted(progress.new_batches, progress.new_rows, progress.new_windows)
+    return f"{new}; {total} with earlier runs"
+
+
+def _counted(batches: int, rows: int, results: int) -> str:
+    return f"{batches:,} batch{'es' * (batches != 1)}, {rows:,} records, {results:,} results"
 
 
 def _told_failed(step: str, account: dict[str, int], dead_letters: Storage) -> str:

@@ -19,7 +19,7 @@ from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.progress import BEGIN, END
 from millstream.ops.updates import UpdateGroup
 
-__all__ = ["Plan", "changes_of", "held_by", "marks_changes", "upstream"]
+__all__ = ["Plan", "changes_of", "gives_changes", "held_by", "marks_changes", "upstream"]
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from millstream.plan.outputs import check_apart
 from millstream.plan.stages import Plan
 from millstream.run import fitting
 from millstream.run.adopting import adopt, without_dropped
+from millstream.run.again import go_on
 from millstream.run.arrival import LAST, ArrivalClock
 from millstream.run.committing import next_manifest
 from millstream.run.executors import Executor
@@ -238,6 +239,8 @@ class Engine:
         if not pending and not self._time_moved() and not self._dropped:
             self.done = all(tracker.ended for tracker in self.trackers.values())
             return False
+        if self.manifest.complete and pending:
+            self.notes = [*self.notes, *go_on(self.plan, self.manifest, self.settings.incremental)]
         parts = self.cores = max(1, self.settings.parallelism or executor.cores)
         rows, size = self.rows_target * parts, self.settings.batch_bytes * parts
         splits = {name: one.take(rows, size, parts) for name, one in self.trackers.items()}

@@ -178,6 +178,8 @@ class FilesTracker:
 
     def _measure(self, file: Known, seen: Seen) -> bool:
         """Note how far a known file can be read now; True if its first time is to be found."""
+        if file.done and not self.spec.follow:
+            self._refuse_grown(file, seen)
         if file.stamp != seen.stamp and (self.spec.follow or not file.done):
             # A compressed file that was read to its end does not grow, and its offset may be one of
             # an earlier version, which counted compressed bytes.
@@ -193,6 +195,16 @@ class FilesTracker:
             file.done = False
             self.open[file.number] = file
         return False
+
+    def _refuse_grown(self, file: Known, seen: Seen) -> None:
+        """A file that was read to its end has more by now: neither reading it nor not is right."""
+        plain = file.stamp is not None and file.stamp[1] >= 0 and not file.sealed
+        if plain and seen.size > file.size and not is_gzip(self.fmt.cut, seen.path):
+            raise RunError(
+                f"{file.path} was read to its end at byte {file.size} by an earlier run, and has "
+                f"{seen.size} bytes now: files that grow are read with follow=True; else put what "
+                "is new into a file of its own"
+            )
 
     def _grow(self, file: Known, seen: Seen, end: int) -> None:
         compressed = is_gzip(self.fmt.kind, seen.path) and not file.sealed  # since it was begun

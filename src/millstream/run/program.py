@@ -25,7 +25,8 @@ from millstream.ops.updates import DICTS
 from millstream.plan.outputs import check_apart
 from millstream.plan.stages import Plan
 from millstream.state.checkpoint import Checkpoint
-from millstream.state.manifests import shards_of
+from millstream.state.manifests import list_manifests, shards_of
+from millstream.state.segments import safe_name
 from millstream.state.storage import open_storage
 
 _SHARDS_PER_CORE = 4
@@ -38,6 +39,7 @@ _LABELS = {  # of fields whose names do not tell by themselves
 }
 _SETTLED = ("ttl", "keeps", "plain", "cycle")  # fields that may change, or have own rules
 ALL = "*"
+_OF_ITSELF = ("format", "id", "epoch", "lease")  # what a checkpoint has whatever its program is
 
 
 @dataclass(frozen=True)
@@ -172,10 +174,22 @@ def known_panes(path: Path | None) -> tuple[dict[str, int], dict[str, str], dict
     """
     if path is None or not open_storage(path).exists("flow.json"):
         return {}, {}, {}
-    program = Checkpoint(path, create=False).read_whole_program() or {}
+    place = Checkpoint(path, create=False)
+    program = place.read_whole_program() or {}
+    if _binds_nothing(place, program):
+        return {}, {}, {}
     units = {name: family["unit"] for name, family in program.get("families", {}).items()}
     homes = {name: known["family"] for name, known in program.get("operators", {}).items()}
     return units, homes, _numbers(program)
+
+
+def _binds_nothing(checkpoint: Checkpoint, program: dict[str, Any]) -> bool:
+    """Whether nothing was committed, nor received and promised to be: any program may begin."""
+    if list_manifests(checkpoint.manifests) or checkpoint.store.exists("published"):
+        return False
+    return not any(
+        checkpoint.spool.within(safe_name(name)).names() for name in program.get("sources", {})
+    )
 
 
 def _numbers(program: dict[str, Any]) -> dict[str, int]:
@@ -201,18 +215,18 @@ def check_program(
     described = describe_program(plan)
     _check_removed(described, remove)
     known = checkpoint.read_whole_program()
-    if known is None:
+    if known is None or _binds_nothing(checkpoint, known):
+        before = known or {"format": 1, "id": uuid.uuid4().hex[:12]}
         known = {
-            "format": 1,
-            "id": uuid.uuid4().hex[:12],
-            "shards": shards or max(least_shards, _SHARDS_PER_CORE * cores),
+            **{name: before[name] for name in _OF_ITSELF if name in before},
+            "shards": before.get("shards") or shards or max(least_shards, _SHARDS_PER_CORE * cores),
             "born": {},
             "since": {},
             "dropped": {"operators": {}, "tables": {}},
             **described,
         }
         checkpoint.write_program(known)
-        return known
+        return _in_shards(checkpoint, known, shards)
     try:
         found = difference(known, described)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -238,6 +252,11 @@ def check_program(
             "checkpoint= (--checkpoint) and output directory"
         )
     known["shards"] = shards_of(checkpoint.latest(), known)
+    return _in_shards(checkpoint, known, shards)
+
+
+def _in_shards(checkpoint: Checkpoint, known: dict[str, Any], shards: int | None) -> dict[str, Any]:
+    """The same program; another number of shards than it has is refused."""
     if shards is not None and shards != known["shards"]:
         raise CheckpointError(
             f"checkpoint {checkpoint.path} has {known['shards']} shards; leave out "

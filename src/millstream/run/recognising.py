@@ -63,7 +63,7 @@ class Recogniser:
             self._last.add(file)
 
     def _place(self, file: Known) -> None:
-        if file.inode is None or self.kind == "parquet":
+        if file.inode is None or self.kind == "parquet" or not self.follow:
             self.by_path[file.path] = file
         if file.inode is not None:
             self.by_inode[file.inode] = file
@@ -307,7 +307,15 @@ class Recogniser:
     def _refuse_changed(self, seen: Seen, here: dict[Known, Seen]) -> None:
         """A file that does not grow was read, and is another one now under the same name."""
         before = self.by_path.get(seen.path) or self.by_inode.get(seen.inode)
-        if before is None or before in here or not before.sealed or before.path != seen.path:
+        if before is None or before in here or before.path != seen.path:
+            return
+        if not self.follow and before.number is not None:
+            raise RunError(
+                f"{seen.path} was read before and is another file now: it was overwritten or "
+                "replaced. New data needs a new name, so that what was read stays what it was; if "
+                "it corrects what was read, put it all into a new checkpoint and output directory"
+            )
+        if not before.sealed:
             return
         if self.kind != "parquet" and before not in self._beginning_like(b"", seen):
             return  # a new file in the place of one that was removed

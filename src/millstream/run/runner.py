@@ -54,7 +54,7 @@ _RESERVE = 2.0  # seconds of the time for a stop that ending processes may take
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a flow is. All counts are totals over the life of the checkpoint."""
+    """How far a flow is: counts over the life of the checkpoint, and `new_...` of this run."""
 
     batch: int = -1
     rows: int = 0  # records read
@@ -64,6 +64,9 @@ class Progress:
     fraction: float | None = None  # of bounded input
     watermark: int | None = None  # the lowest of all operators, microseconds UTC
     windows: int = 0  # rows of results
+    new_batches: int = 0
+    new_rows: int = 0
+    new_windows: int = 0
     dead: int = 0
     late: int = 0
     future: int = 0  # too far ahead of the clock to move the watermark
@@ -88,6 +91,7 @@ class Handle:
     ) -> None:
         self.progress = Progress()
         self._engine = engine
+        self._begun = (-1, 0, 0)  # batch, rows and results before this run
         self._looker = looker
         self._settings = settings
         self._flow = flow
@@ -225,6 +229,7 @@ class Handle:
             self._executor = self._on_spark(session, self._engine.plan)
             decided = wait_for_cores(session, self._settings)
             self._engine.open(decided.cores, decided.least_shards)
+            self._begun = self._counts()
             if decided.note:
                 self._engine.notes.append(decided.note)
             self._loop()
@@ -340,11 +345,17 @@ class Handle:
                     RunError(f"flow {self._flow!r} ended before it could be replaced")
                 )
 
+    def _counts(self) -> tuple[int, int, int]:
+        """The last batch, and the records and results up to there."""
+        manifest = self._engine.manifest
+        sources = (manifest.ledger.get(node.name, {}) for node in self._engine.plan.sources())
+        return manifest.batch, sum(one.get("offered", 0) for one in sources), manifest.windows
+
     def _report(self) -> None:
         engine, manifest = self._engine, self._engine.manifest
         pending = sum(tracker.pending() for tracker in engine.trackers.values())
         sources = [node.name for node in engine.plan.sources()]
-        rows = sum(manifest.ledger.get(s, {}).get("offered", 0) for s in sources)
+        batch, rows, windows = self._counts()
         bounded = all(node.spec.bounded for node in engine.plan.sources())
         marks = [at for at in engine.watermarks.values() if abs(at) < 2**61]
         fraction = None
@@ -352,14 +363,17 @@ class Handle:
             width = engine.trackers[sources[0]].__dict__.get("row_bytes", 64.0)
             fraction = 1.0 if engine.done else rows / (rows + pending / max(width, 1.0))
         self.progress = Progress(
-            batch=manifest.batch,
+            batch=batch,
             rows=rows,
             rows_per_second=engine.last_rows / engine.last_seconds if engine.last_seconds else 0.0,
             batch_seconds=engine.last_seconds,
             pending_bytes=pending,
             fraction=fraction,
             watermark=min(marks) if marks else None,
-            windows=manifest.windows,
+            windows=windows,
+            new_batches=batch - self._begun[0],
+            new_rows=rows - self._begun[1],
+            new_windows=windows - self._begun[2],
             dead=manifest.dead,
             late=sum(account.get("late", 0) for account in manifest.ledger.values()),
             future=sum(account.get("future", 0) for account in manifest.ledger.values()),

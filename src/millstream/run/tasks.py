@@ -42,7 +42,7 @@ from millstream.ops.ordering import Sample, as_block, bounds_of, in_order, range
 from millstream.ops.processing import Processor, process
 from millstream.ops.progress import BEGIN, Reached
 from millstream.ops.records import DeadLetter, as_json
-from millstream.plan.stages import Plan, marks_changes
+from millstream.plan.stages import Plan, gives_changes, marks_changes
 from millstream.run import fitting
 from millstream.run.mirroring import mirrors_slates
 from millstream.run.reading import read
@@ -372,7 +372,8 @@ class Task:
         plan = self.plan
         early = (one for one in plan.windowed() if one.emission.mode == "early")
         numbers = frozenset(plan.number(one) for one in early)
-        return leaving(chunks, node.name, numbers, marks_changes(before))
+        again = any(one.weight is not None for one in chunks) and not gives_changes(before)
+        return leaving(chunks, node.name, numbers, marks_changes(before) or again)
 
     def _sink_outputs(self) -> Iterator[Item]:
         for name, chunks in self.sunk.items():

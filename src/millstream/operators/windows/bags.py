@@ -16,6 +16,7 @@ from millstream.ops.preparing import live, merge_panes
 from millstream.state.segments import Segment
 
 BAGS = ("panes", "values")
+SETTLED = -1  # the pane of rows whose answers were given when the whole input ended last
 _NEVER = 2**61
 
 
@@ -107,6 +108,45 @@ class Bag(Store):
         fresh = None if self.new is None else live(self.jobs, self.new, closing)
         self._store_with(kept, fresh, closing)
 
+    # -- rows over the whole input, which may go on after its end ---------------------------------
+
+    def parted(self) -> tuple[pa.Table | None, pa.Table | None]:
+        """Rows whose answers were given before, and those that came since."""
+        old, open = self._by_age()
+        tables = self._read(one for found in open.values() for one in found)
+        new = [] if self.new is None else [self.new]
+        before = self._together(self._read(one for found in old.values() for one in found))
+        return before, self._together([*tables, *new])
+
+    def add(self) -> None:
+        """Keep all there is, and what is new beside what was given before."""
+        _, open = self._by_age()
+        merging = small_ones(open, 0 if self.new is None else len(self.new))
+        self._rewrite(merging, self.new)
+
+    def settle(self, fresh: pa.Table | None) -> None:
+        """Keep all there is: the answers of rows that came since are given now."""
+        old, open = self._by_age()
+        merging = small_ones(old, 0 if fresh is None else len(fresh))
+        gone = [one for found in open.values() for one in found]
+        self._rewrite(merging, None if fresh is None else in_pane(fresh, SETTLED), gone)
+
+    def _by_age(self) -> tuple[dict[str, list[Segment]], dict[str, list[Segment]]]:
+        old = {
+            shard: [s for s in found if s.high == SETTLED] for shard, found in self.stored.items()
+        }
+        return old, {
+            shard: [s for s in found if s.high != SETTLED] for shard, found in self.stored.items()
+        }
+
+    def _rewrite(
+        self, merging: list[Segment], fresh: pa.Table | None, dropped: Iterable[Segment] = ()
+    ) -> None:
+        gone = {*merging, *dropped}
+        left = {shard: [s for s in found if s not in gone] for shard, found in self.stored.items()}
+        tables = [*self._read(merging), *([] if fresh is None else [fresh])]
+        self._report(left, self._write(self._together(tables)))
+
     def _store_with(
         self,
         kept: dict[str, list[Segment]],
@@ -127,6 +167,12 @@ class Bag(Store):
         """Whether a window that has not closed can need rows of a segment."""
         high = np.array([segment.high])
         return any(bool(job.needed_until(high)[0] > closed[job.name]) for job in self.jobs)
+
+
+def in_pane(rows: pa.Table, pane: int) -> pa.Table:
+    """The same rows in one pane."""
+    at = rows.schema.get_field_index("pane")
+    return rows.set_column(at, "pane", pa.array(np.full(len(rows), pane, np.int64)))
 
 
 def _apart(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:

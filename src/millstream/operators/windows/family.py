@@ -12,7 +12,7 @@ import pyarrow as pa
 from millstream.graph.nodes import Node
 from millstream.operators.filing import AGAIN, FUNCTION, Filed, Tables, key_columns, sure
 from millstream.operators.protocol import Done, Host, Known, Share
-from millstream.operators.windows.bags import BAGS
+from millstream.operators.windows.bags import BAGS, SETTLED
 from millstream.operators.windows.choosing import measure, single_values
 from millstream.operators.windows.leaving import leaving
 from millstream.operators.windows.work import Order, Report, Work
@@ -39,6 +39,7 @@ class Windows:
 
     family: Family
     numbers: dict[str, int]  # operator -> its number in the identity of records
+    lasting: bool = False  # over the whole input, and what is given of it can be taken back
 
     @property
     def name(self) -> str:
@@ -97,7 +98,15 @@ class Windows:
             self._firing(known),
             known.since.get(self.name, {}),
             single_values(self.family, known.manifest),
+            self.lasting,
+            self.lasting and not known.settings.incremental and self.has_given(known.manifest),
         )
+
+    def has_given(self, manifest: Manifest) -> bool:
+        """Whether the whole input has ended before, and is remembered."""
+        tables = (manifest.segments.get(self.name, {}).get(table, {}) for table in BAGS)
+        segments = (one for shards in tables for found in shards.values() for one in found)
+        return any(segment.low == SETTLED for segment in segments)
 
     def holds(self, known: Known) -> dict[str, int]:
         """Windows take all that came."""

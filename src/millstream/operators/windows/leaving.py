@@ -27,6 +27,7 @@ from millstream.operators.windows.looking import (
     session_rounds,
 )
 from millstream.operators.windows.sliding import Slider, slider_of
+from millstream.operators.windows.whole import whole
 from millstream.operators.windows.work import Work
 from millstream.ops.changes import lifted, still_open, unsigned
 from millstream.ops.chunks import Chunk, Int64, flat
@@ -44,6 +45,8 @@ def leaving(work: Work, rows: dict[str, list[bytes]]) -> dict[str, Chunk]:
     """Process one family's share of a batch; segments and accounts go into its control."""
     family = work.family
     bags = {table: Bag(work, table, rows.get(table, [])) for table in BAGS if family.users(table)}
+    if family.span.whole:
+        return {family.jobs[0].name: whole(work, family.jobs[0], bags)}
     if family.kind == "time":
         return _plain(work, bags)
     run = {"session": _sessions, "landmark": _landmarks}.get(family.kind, _numbered)

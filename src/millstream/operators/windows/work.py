@@ -20,6 +20,8 @@ class Order:
     firing: dict[str, Firing] = field(default_factory=dict)  # operators with early results
     since: dict[str, int] = field(default_factory=dict)  # state that came later -> from when on
     single: bool = False  # each value is kept by itself, not panes
+    lasting: bool = False  # over the whole input: what was given may change when there is more
+    again: bool = False  # something was given before, and this is to be said of everything
 
 
 @dataclass

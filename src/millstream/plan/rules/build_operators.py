@@ -12,6 +12,16 @@ from millstream.operators.windows.family import Windows
 from millstream.plan.stages import Plan
 
 
+def can_go_on(plan: Plan, node: nodes.Node) -> bool:
+    """Whether results over the whole input may change later: only sinks can follow that."""
+    if isinstance(node, nodes.Keyed) and node.in_order:
+        return False
+    after = plan.consumers(node)
+    if any(isinstance(one, nodes.Keyed) or plan.publishes.get(one.name) for one in after):
+        return False
+    return all(can_go_on(plan, one) for one in after)
+
+
 def build_operators(plan: Plan) -> Plan:
     """Give origins of records that are new the next numbers, then make every operator."""
     numbers = dict(plan.numbers)
@@ -22,7 +32,9 @@ def build_operators(plan: Plan) -> Plan:
     origins = Origins(names, plan.publishes, declared)
     made: list[Operator] = []
     for family in plan.families.values():
-        made.append(Windows(family, {job.name: numbers[job.name] for job in family.jobs}))
+        mine = {job.name: numbers[job.name] for job in family.jobs}
+        lasting = family.span.whole and can_go_on(plan, plan.node(family.jobs[0].name))
+        made.append(Windows(family, mine, lasting))
     for group in plan.groups.values():
         cycle = frozenset(plan.cycle_of(group.jobs[0].name)) if group.cyclic else frozenset()
         made.append(Updates(group, origins, cycle))
