@@ -43,6 +43,8 @@ demo: setup
 	@$(WITH_JAVA) $(BIN)/millstream demo $(ARGS)
 
 # A file is one unit of work, so that its fixtures are made once; tests/conftest.py has exceptions.
+# The hundreds of processes that tests start must not compile the package each.
+test: export PYTHONDONTWRITEBYTECODE =
 test: setup extras
 	@$(WITH_JAVA) $(BIN)/python -m pytest -q -ra -n logical --dist loadgroup $(ARGS)
 

@@ -54,6 +54,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 _PLACE = pytest.StashKey[str]()
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more process than cores: some test or other always waits for a process or a socket."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.fixture
 def disk_path() -> Iterator[Path]:
     """A directory on a disk, where inodes are used again as in memory they are not."""

@@ -198,14 +198,26 @@ def assert_agrees(sql: str, table: pa.Table) -> None:
     assert not wrong, f"{sql}: (kernel, oracle) = {wrong[:3]}"
 
 
-@pytest.mark.parametrize("sql", EXPRESSIONS)
-@settings(max_examples=12, deadline=None)
-@given(data=st.data())
-def test_kernels_agree_with_the_oracle(sql: str, data: st.DataObject) -> None:
+def compare_with_the_oracle(sql: str, data: st.DataObject) -> None:
     table = data.draw(tables({*parsed(sql).columns, "i"}))
     assert_agrees(sql, table)
     for row in range(min(table.num_rows, 2)):  # one row often computes where a batch cannot
         assert_agrees(sql, table.slice(row, 1))
+
+
+@pytest.mark.parametrize("sql", EXPRESSIONS)
+@settings(max_examples=4, deadline=None)
+@given(data=st.data())
+def test_kernels_agree_with_the_oracle(sql: str, data: st.DataObject) -> None:
+    compare_with_the_oracle(sql, data)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sql", EXPRESSIONS)
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_kernels_agree_with_the_oracle_at_length(sql: str, data: st.DataObject) -> None:
+    compare_with_the_oracle(sql, data)
 
 
 @pytest.mark.parametrize("sql", EXPRESSIONS)
