@@ -31,7 +31,7 @@ from millstream.api.aggregates import (
     top_k,
     var,
 )
-from millstream.api.early import Snapshot, rel_error, time_limit
+from millstream.api.early import Snapshot, rel_error, snapshot, time_limit
 from millstream.api.elsewhere import NAMES, called_here
 from millstream.api.flow import Flow
 from millstream.api.job import job
@@ -103,6 +103,7 @@ __all__ = [
     "Snapshot",
     "newest_snapshot",
     "rel_error",
+    "snapshot",
     "time_limit",
     "MapReduce",
     "job",

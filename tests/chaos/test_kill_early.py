@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import millstream as ms
@@ -38,7 +40,15 @@ def run(data: Path, work: Path, crash_at: str | None = None) -> tuple[int, list[
     return code, [json.loads(line.removeprefix("snapshot ")) for line in lines]
 
 
-@pytest.mark.parametrize("point", ["tasks-done:2", "before-manifest:3", "after-manifest:4"])
+def published(work: Path) -> list[dict[str, Any]]:
+    """What the sink has, file by file."""
+    files = sorted((work / "out").glob("part-*"))
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "point", ["tasks-done:2", "before-manifest:3", "after-manifest:4", "half-published:5"]
+)
 def test_snapshots_go_on_after_a_kill(tmp_path: Path, point: str) -> None:
     exact = write(tmp_path / "in")
     code, whole = run(tmp_path / "in", tmp_path / "whole")
@@ -52,9 +62,14 @@ def test_snapshots_go_on_after_a_kill(tmp_path: Path, point: str) -> None:
     progress, is_exact, rows = rest[-1]
     assert (progress, is_exact) == (1.0, True)
     assert {row["lang"]: (row["n"], row["total"]) for row in rows} == exact
-    (out,) = (tmp_path / "work" / "out").glob("part-*")
-    published = [json.loads(line) for line in out.read_text().splitlines()]
-    assert {row["lang"]: (row["n"], row["total"]) for row in published} == exact
+    rows = published(tmp_path / "work")
+    assert rows == published(tmp_path / "whole")  # every snapshot once, whenever the kill came
+    assert [row["progress"] for row in rows[::3]] == [one[0] for one in whole]
+    last = [row for row in rows if row["exact"]]
+    assert {row["lang"]: (row["n"], row["total"]) for row in last} == exact
+    assert rows[-len(last) :] == last
+    tables = pq.read_table(tmp_path / "work" / "tables").to_pylist()
+    assert sorted(tables, key=repr) == sorted(rows, key=repr)
     newest = ms.newest_snapshot(tmp_path / "work" / "answers")
     assert newest is not None
     assert newest.exact

@@ -7,7 +7,7 @@ A user's own is a subclass of `Aggregate`.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -289,9 +289,15 @@ def checked(aggs: dict[str, Any], step: str, taken: builtins.set[str]) -> dict[s
                 f"{step}: {name}= must be an aggregate like ms.sum('price') or an instance of "
                 f"a subclass of ms.Aggregate, got {agg!r}"
             )
+    free(aggs, taken, step)
+    return aggs
+
+
+def free(names: Iterable[str], taken: builtins.set[str], step: str) -> None:
+    """Refuse names that the columns of a result have anyway."""
+    for name in names:
         if name in taken:
             raise ConfigError(f"{step}: the name {name!r} is already a column of the result")
-    return aggs
 
 
 Fold = Callable[[list[Any]], Any]

@@ -13,6 +13,8 @@ from millstream.durations import Duration, micros, text
 from millstream.errors import ConfigError
 
 ESTIMATE = ("", "_lower", "_upper")  # what the columns of a value end with
+MARKS = ("progress", "exact")  # columns of snapshots that are rows of a stream
+_USUAL = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75)  # shares at which one looks if none are given
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ class Looks:
     seed: int = 0
     step: str | None = None
     publish: Path | None = None  # a directory
+    cuts: bool = True  # batches end at the shares at which one looks, not only after them
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.confidence < 1:
@@ -129,6 +132,28 @@ class Looks:
             )
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError(f"snapshots(seed={self.seed!r}): expected a whole number")
+
+    def when(self) -> str:
+        """When one looks, in words."""
+        marks = ", ".join(f"{100 * mark:g}%" for mark in self.at)
+        every = f"every {text(self.every)}" if self.every is not None else ""
+        return " and ".join(filter(None, (f"at {marks}" if marks else "", every, "at the end")))
+
+
+def snapshot(
+    at: Iterable[float] | None = None,
+    *,
+    every: Duration | None = None,
+    until: Bounds | None = None,
+    confidence: float = 0.95,
+    interval: str = "anytime",
+    seed: int = 0,
+) -> Looks:
+    """`agg(emit=ms.snapshot(at=[0.1, 0.5]), ...)`: estimates with bounds leave before the answer.
+
+    What may be given is what `flow.snapshots` takes.
+    """
+    return looks(at, every, until, confidence=confidence, interval=interval, seed=seed)
 
 
 def looks(
@@ -153,5 +178,6 @@ def looks(
     if every is not None:
         options["every"] = micros(every, "snapshots(every=)")
     elif not marks:
-        marks = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75)
+        # Whoever waits for an error to be small need not stop at shares nobody asked for.
+        marks, options["cuts"] = _USUAL, until is None or until.error is None
     return Looks(tuple(sorted(set(map(float, marks)))), until=until or Bounds(), **options)

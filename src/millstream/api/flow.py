@@ -177,8 +177,8 @@ class Flow:
         )
         where = self._place(checkpoint)
         settings = Settings.from_options(options)
-        plan_snapshots(self, where, asked)
-        return snapshots(self, where, settings, asked)
+        plan = plan_snapshots(self, where, asked)
+        return snapshots(self, where, settings, asked, plan)
 
     # -- looking, used by streams ---------------------------------------------------------------
 

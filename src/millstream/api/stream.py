@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from millstream.api import aggregates
 from millstream.api.columns import Columns, join_bounds, join_keys
+from millstream.api.early import ESTIMATE, MARKS, Looks, snapshot
 from millstream.api.elsewhere import STREAMS, as_aggregate, called_here, unnamed
 from millstream.api.job import check_close
 from millstream.api.job import job as as_job
@@ -466,6 +467,9 @@ class KeyedStream:
         emit="delta": a row per group from its first row on, kept up to date: `+` for a new group,
             `u` when it says something else, `-` when no row is left. Without a key there is always
             one row.
+        emit="snapshot", or `ms.snapshot(at=[0.1, 0.5])` to say when: estimates with bounds after
+            some of the (stored) input, and the answer at the end, marked with `progress` and
+            `exact`.
         Left out, it is "delta" over changes and "final" over records, which nothing takes back.
         """
         if without_name:
@@ -476,9 +480,13 @@ class KeyedStream:
             emit = "delta" if gives_changes(self.stream.node) else "final"
         if emit == "final":
             return WindowedStream(self, WHOLE).agg(**aggs)
+        if emit == "snapshot" or isinstance(emit, Looks):
+            asked = emit if isinstance(emit, Looks) else snapshot()
+            return WindowedStream(self, WHOLE, Emission("snapshot", looks=asked)).agg(**aggs)
         if emit != "delta":
             raise ConfigError(
-                f'agg(emit={emit!r}): use "final" or "delta"; early results go with a window'
+                f'agg(emit={emit!r}): use "final", "delta", "snapshot" or ms.snapshot(at=[...]); '
+                "early results go with a window"
             )
         if self.partition is not None:
             raise ConfigError(
@@ -736,6 +744,9 @@ class WindowedStream:
             raise unnamed("agg", without_name)
         taken = {*self.keyed.keys, "window_start", "window_end"}
         taken |= {"early": {"revision", "final"}, "delta": {"op"}}.get(self.emission.mode, set())
+        if self.emission.mode == "snapshot":
+            taken |= {*MARKS, *(name + end for name in aggs for end in ESTIMATE[1:])}
+            aggregates.free(self.keyed.keys, taken - {*self.keyed.keys}, "key_by")
         checked = aggregates.checked(aggs, "agg", taken)
         return self._add("agg", aggs=tuple(checked.items()))
 

@@ -8,6 +8,7 @@ before that multiple: so what it gives does not depend on batches.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,10 +20,11 @@ from millstream.ops.chunks import Int64
 class Emission:
     """The contract of a window's results; times in microseconds, 0 for "not by this"."""
 
-    mode: str = "final"  # "final", "early" or "delta"
+    mode: str = "final"  # "final", "early", "delta" or "snapshot"
     every: int = 0  # early: by the wall clock
     every_rows: int = 0  # early: by the number of records taken in
     every_event: int = 0  # early: by event time
+    looks: Any = None  # snapshot: when to look and how sure to be (`api.early.Looks`)
 
     @property
     def by_event(self) -> bool:

@@ -176,6 +176,8 @@ def results_of(node: nodes.Windowed) -> str:
         return "emits changes"
     if emission.mode == "final":
         return ""
+    if emission.mode == "snapshot":
+        return f"emits snapshots, {emission.looks.when()}"
     whens = [
         f"every {text(emission.every)}" if emission.every else "",
         f"every {emission.every_rows:,} records" if emission.every_rows else "",

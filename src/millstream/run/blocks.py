@@ -44,6 +44,7 @@ class BlocksTracker(WithoutFiles):
         self.taken = state.extra.get("blocks", 0)
         self.ended = state.ended
         self.row_bytes = _ROW_BYTES
+        self.aim: int | None = None  # so many blocks should be enough
         self._seed, self._sources, self._name = seed, sources, f"{stem}.blocks"
         self._begun = "blocks" in state.extra
         self._population: Population | None = None
@@ -96,6 +97,8 @@ class BlocksTracker(WithoutFiles):
             stop = int(np.searchsorted(read, mark * read[-1] * (1 - 1e-12)))
             if self.taken < stop < end:
                 end = stop
+        if self.aim is not None and self.taken < self.aim < end:
+            end = self.aim
         end = min(len(sizes), max(end, self.taken + 1))
         some = self.population.blocks[self.taken : end]
         self._much = sum(block.size for block in some)

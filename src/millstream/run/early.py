@@ -2,7 +2,8 @@
 
 The engine, its commits and its results are those of any run. Different are only the source, which
 is read in random order (`blocks.py`), and the window that is looked at, which also reports what
-each block gave (`operators/early/`). What is looked at is always committed.
+each block gave (`operators/early/`). A look is taken before a batch is committed, so that rows of a
+snapshot that go to sinks are committed with it; it is told to others afterwards.
 """
 
 from __future__ import annotations
@@ -16,28 +17,34 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from millstream.api.early import ESTIMATE, Looks, Snapshot, Unseen
+from millstream.api.early import Looks, Snapshot, Unseen
 from millstream.errors import RunError
+from millstream.operators.batch import Batch, Control
 from millstream.operators.early.logs import Log
-from millstream.ops.estimating.answers import Answers, estimated
+from millstream.ops.estimating.answers import Answers
 from millstream.ops.estimating.estimates import Confidence, Estimates
-from millstream.ops.estimating.intervals import PROMISES
-from millstream.ops.estimating.places import places
+from millstream.ops.estimating.intervals import PROMISES, free_draws
 from millstream.ops.estimating.unseen import unseen
-from millstream.ops.keys import factorize, key_arrays
+from millstream.plan.stages import Plan
 from millstream.run.blocks import BlocksTracker
 from millstream.run.engine import Engine
-from millstream.run.looked import Looked, Top
+from millstream.run.looked import Looked
+from millstream.run.snapshots import estimated_table, exact_table, given, notes_of
 from millstream.run.sources import make_tracker
+from millstream.run.splits import Item
+from millstream.run.tracking import Tracker
 from millstream.serve.answers import publish_snapshot
+from millstream.settings import Settings
+from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import SourceState
 from millstream.state.storage import open_storage
 
+_MARGIN = 1.05  # more blocks than seem to be enough
+
 
 class Looker:
-    """Looks at what is committed: estimates from blocks, or the exact answer.
+    """Looks at what was read: estimates from blocks, or the exact answer.
 
     It works in the thread of the engine; who waits for snapshots takes them out of `found`, which
     ends with None.
@@ -46,7 +53,7 @@ class Looker:
     def __init__(self, engine: Engine, looked: Looked, looks: Looks) -> None:
         self.engine, self.looked, self.looks = engine, looked, looks
         self.found: queue.SimpleQueue[Snapshot | None] = queue.SimpleQueue()
-        self.newest: Snapshot | None = None
+        self.history: list[Snapshot] = []
         self.ended_by: str | None = None
         self._place = None if looks.publish is None else open_storage(looks.publish)
         self._log = Log(engine.checkpoint.store, looked.windows.name)
@@ -54,69 +61,63 @@ class Looker:
         self._answers: Answers | None = None
         self._read = self._batch = 0  # blocks and batches taken in so far
         self._started = time.monotonic()
-        self._shown: float | None = None  # progress of the last snapshot
+        self._made: Snapshot | None = None  # not committed yet
+        self._shown = 0.0  # progress of the last look
         self._at = self._started
         self._complete = True  # all batches were reported
+        engine.beside = self.before_commit
+
+    @property
+    def newest(self) -> Snapshot | None:
+        """The last one that was told."""
+        return self.history[-1] if self.history else None
+
+    # -- when the engine calls ------------------------------------------------------------------
 
     def at_start(self) -> bool:
-        """The same before the first step: a kill may have come between a commit and its look."""
-        return not self.engine.manifest.complete and self.after_step()
+        """Look before the first step: a kill may have come between a commit and its look."""
+        manifest = self.engine.manifest
+        if manifest.complete or manifest.batch < 0 or not self._draws:
+            return False
+        state = manifest.sources.get(self.engine.plan.sources()[0].name) or SourceState()
+        self._tracker.poll()
+        self._catch_up()
+        self._made = self._look(state.extra.get("blocks", 0))
+        self._shown = self._progress
+        return self.after_step()
+
+    def before_commit(self, batch: Batch, controls: list[Control]) -> list[Item]:
+        """Take a look if it is time for one; gives its rows, for sinks that are to get them."""
+        if self.engine.trackers and all(one.ended for one in self.engine.trackers.values()):
+            self._made = self._exact(self.looked.answers.reported(controls, "exact"))
+        elif self._draws:
+            self._catch_up()
+            self._take_in(partial(self.looked.windows.reported, controls))
+            self._made = self._look(self._tracker.taken)
+        if self._made is None or not self.looked.answers.held:
+            return []
+        whole = self._known.whole if self._draws else set()
+        return list(given(self.looked, batch, self._made, whole))
 
     def after_step(self) -> bool:
-        """Look at what was committed; True if that is enough."""
-        if self.ended_by is None and (snapshot := self._look()) is not None:
-            self.newest = snapshot
+        """Tell what was committed; True if that is enough."""
+        made, self._made = self._made, None
+        if made is None and self.engine.done and self.newest is None:
+            made = self._exact(self._kept_results())
+        if made is not None:
+            self.history.append(made)
             if self._place is not None:
                 program = self.engine.checkpoint.read_program() or {}
-                publish_snapshot(self._place, snapshot, str(program.get("id")))
-            self.found.put(snapshot)
+                publish_snapshot(self._place, made, str(program.get("id")))
+            self.found.put(made)
         return self.ended_by is not None
 
-    def _look(self) -> Snapshot | None:
-        """A snapshot, if it is time for one."""
-        engine = self.engine
-        if engine.manifest.batch < 0:
-            return None
-        if engine.done:
-            return self._exact()
-        answers = self._take_in()
-        progress = answers.blocks.progress
-        sure = Confidence(self.looks.confidence, self.looks.interval, engine.manifest.batch + 1)
-        due, bound = self._due(progress), self.looks.until.error is not None
-        found = answers.estimates(sure) if self._complete and (due or bound) else {}
-        self.ended_by = self._bound(found)
-        if self.ended_by is None and not due:
-            return None
-        if self._complete and not found:  # time is up
-            found = answers.estimates(sure)
-        self._shown, self._at = progress, time.monotonic()
-        return self._snapshot(answers, found, progress)
+    # -- taking in ------------------------------------------------------------------------------
 
-    def _take_in(self) -> Answers:
-        """Add what batches reported since the last look."""
-        tracker = self._tracker
-        tracker.poll()
-        if self._answers is None:
-            population = tracker.population
-            sizes = population.sizes[population.by_place]
-            measures = self.looked.windows.family.jobs[0].measures
-            self._answers = Answers(self.looked.keys, measures, population.starts, sizes)
-        source = self.engine.plan.sources()[0].name
-        state = self.engine.manifest.sources.get(source) or SourceState()
-        read = state.extra.get("blocks", 0)
-        self._answers.read(tracker.population.places[self._read : read])
-        self._read = read
-        while self._batch <= self.engine.manifest.batch:
-            if not self._log.has(self._batch, "blocks"):
-                self._complete = False
-            elif (given := self._log.read(self._batch, "blocks")) is not None:
-                self._answers.add(given)
-            for kind, name in self.looked.windows.values.items():
-                values = self._log.read(self._batch, kind) if self._complete else None
-                if values is not None:
-                    self._answers.add_values(name, values)
-            self._batch += 1
-        return self._answers
+    @property
+    def _draws(self) -> bool:
+        """Whether blocks are read at random; who only tries a flow reads its first records."""
+        return all(isinstance(one, BlocksTracker) for one in self.engine.trackers.values())
 
     @property
     def _tracker(self) -> BlocksTracker:
@@ -124,10 +125,62 @@ class Looker:
         assert isinstance(tracker, BlocksTracker)
         return tracker
 
-    def _due(self, progress: float) -> bool:
-        """Whether a mark was passed since the last snapshot, or its time has come."""
-        last = self._shown or 0.0
-        if any(last < mark <= progress * (1 + 1e-9) for mark in self.looks.at):
+    @property
+    def _known(self) -> Answers:
+        """What blocks gave so far."""
+        if self._answers is None:
+            population = self._tracker.population
+            sizes = population.sizes[population.by_place]
+            measures = self.looked.windows.job.measures
+            self._answers = Answers(self.looked.keys, measures, population.starts, sizes)
+        return self._answers
+
+    @property
+    def _progress(self) -> float:
+        return self._known.blocks.progress
+
+    def _catch_up(self) -> None:
+        """Add what batches before this run reported."""
+        while self._batch <= self.engine.manifest.batch:
+            if self._log.has(self._batch, "blocks"):
+                self._take_in(partial(self._log.read, self._batch))
+            else:
+                self._complete = False
+                self._batch += 1
+
+    def _take_in(self, reported: Callable[[str], pa.Table | None]) -> None:
+        """Add what one batch reported."""
+        table = reported("blocks")
+        if table is not None:
+            self._known.add(table)
+        for kind, name in self.looked.windows.values.items():
+            values = reported(kind)
+            if values is not None:
+                self._known.add_values(name, values)
+        self._batch += 1
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def _look(self, read: int) -> Snapshot | None:
+        """A snapshot after so many blocks, if it is time for one."""
+        answers, population = self._known, self._tracker.population
+        answers.read(population.places[self._read : read])
+        self._read = read
+        sure = Confidence(self.looks.confidence, self.looks.interval, self._batch)
+        due, bound = self._due(), self.looks.until.error is not None
+        found = answers.estimates(sure) if self._complete and (due or bound) else {}
+        self.ended_by = self._bound(found)
+        if self.ended_by is None and not due:
+            return None
+        if self._complete and not found:  # time is up
+            found = answers.estimates(sure)
+        self._shown, self._at = self._progress, time.monotonic()
+        return self._snapshot(found)
+
+    def _due(self) -> bool:
+        """Whether a share was passed since the last look, or its time has come."""
+        progress = self._progress * (1 + 1e-9)
+        if any(self._shown < mark <= progress for mark in self.looks.at):
             return True
         every = self.looks.every
         return every is not None and (time.monotonic() - self._at) * 1e6 >= every
@@ -138,66 +191,66 @@ class Looker:
         if until.within is not None and (time.monotonic() - self._started) * 1e6 >= until.within:
             return str(replace(until, error=None))
         if until.error is not None and found:
-            within = np.concatenate([_errors(one) <= until.error for one in found.values()])
-            if len(within) and within.mean() >= until.share:
-                return str(replace(until, within=None))
+            errors = np.sort(np.concatenate([_errors(one) for one in found.values()]))
+            if len(errors):
+                error = float(errors[int(np.ceil(until.share * len(errors))) - 1])
+                if error <= until.error:
+                    return str(replace(until, within=None))
+                self._aim_at(error / until.error)
         return None
 
-    def _snapshot(self, answers: Answers, found: dict[str, Estimates], progress: float) -> Snapshot:
-        job = self.looked.windows.family.jobs[0]
-        columns = answers.key_columns()
-        notes = [
-            f"{m.name}: {m.state} has no estimate before all was read"
-            for m in job.measures
-            if not estimated(m)
-        ]
-        if not job.measures:
-            notes.append(f"{job.name}: a reduce function has no estimate before all was read")
+    def _aim_at(self, times: float) -> None:
+        """Let the next batch read as much as makes errors so many times smaller, if it may be so.
+
+        They go with the root of the number of blocks. A batch more than needed costs as much as
+        some hundred thousand rows.
+        """
+        engine, tracker = self.engine, self._tracker
+        count = len(tracker.population.blocks)
+        if not np.isfinite(times):
+            tracker.aim = None
+            return
+        draws = float(free_draws(float(self._read), float(count))) * times**2
+        tracker.aim = int(np.ceil(_MARGIN * draws * count / (count + draws)))
+        more = tracker.population.blocks[self._read : tracker.aim]
+        weight = sum(tracker.weigh(tracker.population.split(0, block)) for block in more)
+        most = engine.settings.batch_rows
+        engine.rows_target = min(most, max(engine.rows_target, int(weight / engine.cores) + 1))
+
+    def _snapshot(self, found: dict[str, Estimates]) -> Snapshot:
+        looks, population, read = self.looks, self._tracker.population, self._read
+        notes = notes_of(self.looked)
         if not self._complete:
             notes.append("some batches ran without snapshots, so there are no estimates")
-        for measure in job.measures:
-            one = found.get(measure.name)
-            for end, values in zip(ESTIMATE, _columns(one, answers.groups), strict=True):
-                columns[measure.name + end] = values
-        table = pa.table(columns)
-        if self.looked.top is not None and found:
-            table = self._top(self.looked.top, answers, table)
-        population, read = self._tracker.population, self._read
         left = population.sizes[read:] / population.sizes.sum()
-        held = unseen(len(population.blocks), read, left, 1 - self.looks.confidence)
+        held = unseen(len(population.blocks), read, left, 1 - looks.confidence)
         return Snapshot(
-            progress,
-            table,
+            self._progress,
+            estimated_table(self.looked, looks, self._known, found, self._batch),
             exact=False,
-            confidence=self.looks.confidence,
-            promise=PROMISES[self.looks.interval],
+            confidence=looks.confidence,
+            promise=PROMISES[looks.interval],
             unseen=Unseen(held.blocks, held.share) if self.looked.keys else None,
             ended_by=self.ended_by,
             elapsed=time.monotonic() - self._started,
             notes=tuple(notes),
         )
 
-    def _top(self, top: Top, answers: Answers, table: pa.Table) -> pa.Table:
-        """The ranking as far as it is known, with the places that can no longer change."""
-        looks, groups = self.looks, max(1, answers.groups)
-        sure = Confidence(1 - (1 - looks.confidence) / (groups + 1), looks.interval, self._batch)
-        bounds = answers.estimates_of(top.by, sure)
-        beyond = answers.unseen_total(top.by, sure)
-        owner, _ = factorize(key_arrays(table, top.keys)) if top.keys else (None, None)
-        owner = np.zeros(len(table), np.int64) if owner is None else owner
-        ties = np.argsort(np.asarray(pc.rank(table.column(top.column), tiebreaker="first")))
-        value, lower, upper = (one[ties] for one in (bounds.value, bounds.lower, bounds.upper))
-        found = places(owner[ties], value, lower, upper, beyond, top.k)
-        table = table.take(pa.array(ties[found.rows]))
-        kept = [*top.keys, top.column, *(top.by + end for end in ESTIMATE)]
-        return (
-            table.select(kept)
-            .add_column(len(top.keys), "place", pa.array(found.place))
-            .append_column("settled", pa.array(found.settled))
+    def _exact(self, table: pa.Table | None) -> Snapshot:
+        """The answer of the whole input, as it left the window."""
+        self.ended_by = "all was read"
+        return Snapshot(
+            1.0,
+            exact_table(self.looked, table),
+            exact=True,
+            confidence=1.0,
+            promise="exact",
+            ended_by=self.ended_by,
+            elapsed=time.monotonic() - self._started,
         )
 
-    def _exact(self) -> Snapshot:
-        """The answer of the whole input, as it left the window."""
+    def _kept_results(self) -> pa.Table | None:
+        """The answer that an earlier run came to."""
         batch = self.engine.manifest.batch
         while batch >= 0 and not self._results.has(batch, "exact"):
             batch -= 1
@@ -206,47 +259,7 @@ class Looker:
                 "snapshots(): this checkpoint is complete, and its last batches ran without "
                 "snapshots; its answer is in the sinks of the flow"
             )
-        table = self._results.read(batch, "exact")
-        job, top = self.looked.answers.family.jobs[0], self.looked.top
-        measures = [m.name for m in job.measures]
-        if table is None:
-            table = pa.table({name: pa.nulls(0) for name in (*job.keys, *measures)})
-        self.ended_by = "all was read"
-        return Snapshot(
-            1.0,
-            _with_bounds(table, measures) if top is None else _as_places(top, table),
-            exact=True,
-            confidence=1.0,
-            promise="exact",
-            ended_by=self.ended_by,
-            elapsed=time.monotonic() - self._started,
-        )
-
-
-def _with_bounds(table: pa.Table, measures: list[str]) -> pa.Table:
-    """Exact values are their own bounds."""
-    columns: dict[str, Any] = {}
-    for name in table.column_names:
-        columns |= {
-            name + end: table.column(name) for end in ESTIMATE if name in measures or not end
-        }
-    return pa.table(columns)
-
-
-def _as_places(top: Top, table: pa.Table) -> pa.Table:
-    """An exact ranking, one row for each place."""
-    rows = [
-        {
-            **{name: row[name] for name in top.keys},
-            "place": place,
-            top.column: one["value"],
-            **{top.by + end: one["total"] for end in ESTIMATE},
-            "settled": True,
-        }
-        for row in table.to_pylist()
-        for place, one in enumerate(row[top.name], 1)
-    ]
-    return pa.Table.from_pylist(rows)
+        return self._results.read(batch, "exact")
 
 
 def _errors(found: Estimates) -> Any:
@@ -257,14 +270,21 @@ def _errors(found: Estimates) -> Any:
     return np.where(np.isnan(errors), np.inf, errors)
 
 
-def _columns(found: Estimates | None, rows: int) -> list[pa.Array]:
-    """An estimate and its bounds as columns, null where there are none."""
-    if found is None:
-        return [pa.nulls(rows, pa.float64())] * 3
-    values = (found.value, found.lower, found.upper)
-    return [pa.array(one, pa.float64(), mask=~np.isfinite(one)) for one in values]
+def engine_of(
+    plan: Plan,
+    place: Checkpoint,
+    settings: Settings,
+    looking: tuple[Looks, Looked] | None,
+    trackers: Callable[..., Tracker] | None = None,
+) -> tuple[Engine, Looker | None]:
+    """An engine for a plan, and who looks at it, if somebody does.
 
-
-def trackers_of(looks: Looks) -> Callable[..., Any]:
-    """How sources are opened: in a random order of blocks."""
-    return partial(make_tracker, looks=looks)
+    trackers: how sources are opened; if it is not said and somebody looks, in a random order of
+    blocks.
+    """
+    if looking is None:
+        return Engine(plan, place, settings, trackers=trackers or make_tracker), None
+    looks, looked = looking
+    by_blocks = partial(make_tracker, looks=looks)
+    engine = Engine(looked.plan, place, settings, trackers=trackers or by_blocks)
+    return engine, Looker(engine, looked, looks)

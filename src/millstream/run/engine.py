@@ -87,6 +87,8 @@ class Engine:
         self.done = False
         self.paused: str | None = None
         self.on_pause: Callable[[], None] = lambda: None
+        # What somebody makes of a batch before it is committed, to be committed with it.
+        self.beside: Callable[[Batch, list[Control]], list[Item]] = lambda batch, controls: []
         self.silent: dict[str, float] = {}  # sources whose generator hangs, by the clock since when
         self.watermarks: dict[str, int] = {}
         self.rows_target = min(settings.batch_rows, _FIRST_ROWS)  # per core
@@ -259,8 +261,9 @@ class Engine:
                 self._discard(batch)
                 for name in rotated:
                     splits[name] = self._look_again(name, executor).take(rows, size, parts)
-        controls = [payload for _, tag, _, payload in items if tag == "control"]
         crash_point("tasks-done", batch.number)
+        items = [*items, *self.beside(batch, _controls(items))]
+        controls = _controls(items)
         self._commit(batch, controls, items)
         self.last_seconds = time.perf_counter() - started
         self._adapt(controls, splits)
@@ -402,7 +405,7 @@ class Engine:
             tasks = self.spreading.spread(splits, self.trackers, batch.parallelism, ordered)
             self.readers = readers(tasks, list(self.trackers))
             items = self._patiently(partial(executor.run, batch, tasks), batch)
-            controls = [payload for _, tag, _, payload in items if tag == "control"]
+            controls = _controls(items)
             written, agree = fitting.agreed(batch.written, controls)
             jumbled = _jumbled(batch, controls) - ordered
             counts = _same_attempts(controls) and not jumbled
@@ -547,6 +550,11 @@ class Engine:
             factor = self.settings.batch_seconds / max(self.last_seconds, 1e-3)
             target = int(self.rows_target * min(2.0, max(0.5, factor)))
             self.rows_target = min(self.settings.batch_rows, max(_LEAST_ROWS, target))
+
+
+def _controls(items: list[Item]) -> list[Control]:
+    """What tasks told the driver."""
+    return [payload for _, tag, _, payload in items if tag == "control"]
 
 
 def _jumbled(batch: Batch, controls: list[Control]) -> set[str]:

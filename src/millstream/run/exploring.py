@@ -8,7 +8,7 @@ in a directory that is removed afterwards.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millstream.api.early import Snapshot
 from millstream.api.flow import Flow
 from millstream.api.samples import Sample
 from millstream.api.sinks import Memory
@@ -23,12 +24,14 @@ from millstream.api.sources import Files, Generator, Rate, SourceSpec
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.plan.stages import Plan
+from millstream.run.early import Looker, engine_of
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.failing import letters_in
 from millstream.run.files import FilesTracker
 from millstream.run.fleeting import fleeting
 from millstream.run.listing import list_files
+from millstream.run.looked import looked_for
 from millstream.run.planning import plan_flow
 from millstream.run.received import SpoolTracker, make_receiver
 from millstream.run.sources import make_tracker
@@ -78,27 +81,44 @@ def collect(flow: Flow, step: str, options: dict[str, Any]) -> pa.Table:
     with fleeting() as path:
         plan = plan_flow(part)
         if not options and all(map(_is_small, plan.sources())):
-            run_here(plan, path, settings, make_tracker)
+            run_here(plan, path, settings)
         else:
             start(part, path, settings).wait()
     return sinks[step].table()
 
 
 def run_here(
-    plan: Plan, path: Path, settings: Settings, trackers: Callable[..., Tracker] = make_tracker
+    plan: Plan,
+    path: Path,
+    settings: Settings,
+    trackers: Callable[..., Tracker] | None = None,
 ) -> Engine:
     """Run a plan on bounded input to its end in this process; gives its engine, closed."""
-    place = Checkpoint(path)
+    looking, place = looked_for(plan, None), Checkpoint(path)
     place.lock()
-    parallelism = settings.parallelism or 1
-    engine = Engine(plan, place, settings, trackers=trackers)
+    engine, looker = engine_of(plan, place, settings, looking, trackers)
+    for _ in steps_here(engine, looker):
+        pass
+    return engine
+
+
+def steps_here(engine: Engine, looker: Looker | None) -> Iterator[Snapshot]:
+    """Run to the end, or until who looks has seen enough; gives what was seen on the way."""
+    parallelism = engine.settings.parallelism or 1
     try:
         engine.open(parallelism)
-        executor = InProcess(plan, parallelism)
-        while not engine.done:
-            if not engine.step(executor) and not engine.done:
-                time.sleep(settings.poll)
-        return engine
+        executor = InProcess(engine.plan, parallelism)
+        enough = looker is not None and looker.at_start()
+        while True:
+            while looker is not None and not looker.found.empty():
+                if (found := looker.found.get()) is not None:
+                    yield found
+            if enough:
+                return
+            worked = engine.step(executor)
+            enough = engine.done if looker is None else looker.after_step()
+            if not worked and not enough:
+                time.sleep(engine.settings.poll)
     finally:
         engine.close()
 

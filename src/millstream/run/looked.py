@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
-from millstream.api.aggregates import Builtin
+from millstream.api.early import Looks
 from millstream.api.sources import Files
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.operators.early.sampling import Sampled
 from millstream.operators.windows.family import Windows
+from millstream.plan.snapshots import Top, ranking_of
 from millstream.plan.stages import Plan
-
-
-@dataclass(frozen=True)
-class Top:
-    """A ranking of the groups of the window before it."""
-
-    step: str
-    name: str  # the column of its result
-    keys: tuple[str, ...]
-    column: str  # who is ranked: a key of the window before
-    by: str  # one of its aggregates
-    k: int
 
 
 @dataclass(frozen=True)
@@ -44,7 +34,7 @@ def looked_at(plan: Plan, step: str | None) -> Looked:
     """Find the window that is to be looked at; refuses flows whose input has an order."""
     _check_source(plan)
     first = _first(plan)
-    tops = {top.step: (one, top) for one in first if (top := _ranking(plan, one)) is not None}
+    tops = {top.step: (one, top) for one in first for top in _rankings(plan, one)}
     names = [name for one in first for name in one.steps] + [*tops]
     if step is None:
         ends = [name for name in names if not _ranked(tops, plan, name)]
@@ -58,15 +48,41 @@ def looked_at(plan: Plan, step: str | None) -> Looked:
         raise ConfigError(f"snapshots(step={step!r}): there are {', '.join(names)}")
     windows, top = tops.get(step, (plan.operator_of(step), None))
     assert isinstance(windows, Windows)
-    answers = sampled = Sampled(windows.family, windows.numbers)
-    operators = {**plan.operators, windows.name: sampled}
-    if top is not None:
-        ranking = plan.operator_of(top.step)
+    node = plan.node(step)
+    assert isinstance(node, nodes.Windowed)
+    held = node.emission.mode == "snapshot"
+    if top is None:
+        answers = sampled = _sampled(windows, step=step, held=held)
+        operators = {**plan.operators, windows.name: sampled}
+    else:
+        ranking = plan.operator_of(step)
         assert isinstance(ranking, Windows)
-        answers = Sampled(ranking.family, ranking.numbers, blocks=False)
-        sampled = replace(sampled, results=False)
-        operators |= {ranking.name: answers, windows.name: sampled}
+        before = node.inputs[0].name
+        sampled = _sampled(windows, step=before, results=False)
+        answers = _sampled(ranking, step=step, blocks=False, held=held)
+        operators = {**plan.operators, windows.name: sampled, ranking.name: answers}
     return Looked(replace(plan, operators=operators), sampled, answers, top)
+
+
+def _sampled(windows: Windows, **said: Any) -> Sampled:
+    return Sampled(windows.family, windows.numbers, windows.lasting, **said)
+
+
+def looked_for(plan: Plan, looks: Looks | None) -> tuple[Looks, Looked] | None:
+    """What a run looks at: what was asked for, or a step with emit="snapshot"; None if neither."""
+    emitted = [node for node in plan.windowed() if node.emission.mode == "snapshot"]
+    if looks is None and not emitted:
+        return None
+    if not emitted:
+        assert looks is not None
+        return looks, looked_at(plan, looks.step)
+    node = emitted[0]
+    if looks is not None and looks.step not in (None, node.name):
+        raise ConfigError(
+            f'snapshots(step={looks.step!r}): {node.name!r} has emit="snapshot", and one step of '
+            "a flow is looked at"
+        )
+    return looks or node.emission.looks, looked_at(plan, node.name)
 
 
 def _first(plan: Plan) -> list[Windows]:
@@ -89,22 +105,10 @@ def _first(plan: Plan) -> list[Windows]:
     return found
 
 
-def _ranking(plan: Plan, windows: Windows) -> Top | None:
-    """The top_k over the groups of a window, if that is what comes right after it."""
-    before = plan.node(windows.steps[0])
-    for node in plan.consumers(before):
-        if not isinstance(node, nodes.Windowed) or len(node.aggs) != 1 or len(node.inputs) != 1:
-            continue
-        ((name, agg),) = node.aggs
-        if not isinstance(agg, Builtin) or agg.kind != "top_k" or not node.window.span.whole:
-            continue
-        values = [measure.name for measure in windows.family.jobs[0].measures]
-        keys = set(windows.family.keys)
-        ranks_keys = agg.column not in node.keys and keys == {*node.keys, agg.column}
-        if ranks_keys and agg.by in values:
-            k = dict(agg.options)["k"]
-            return Top(node.name, name, node.keys, str(agg.column), str(agg.by), int(k))
-    return None
+def _rankings(plan: Plan, windows: Windows) -> list[Top]:
+    """The rankings of the groups of windows that come right after them."""
+    after = (one for step in windows.steps for one in plan.consumers(plan.node(step)))
+    return [top for one in after if (top := ranking_of(one)) is not None]
 
 
 def _ranked(tops: dict[str, tuple[Windows, Top]], plan: Plan, step: str) -> bool:

@@ -18,10 +18,10 @@ from millstream.errors import MillstreamError, RunError
 from millstream.io.mirrors import require_redis
 from millstream.plan.stages import Plan
 from millstream.run.cores import wait_for_cores
-from millstream.run.early import Looker, trackers_of
+from millstream.run.early import Looker, engine_of
 from millstream.run.engine import Engine
 from millstream.run.fleeting import forget_rows, make_fleeting, remove_fleeting
-from millstream.run.looked import looked_at
+from millstream.run.looked import looked_for
 from millstream.run.planning import plan_flow
 from millstream.run.program import check_owners, check_program
 from millstream.run.replacing import Replacement, replace_program
@@ -168,6 +168,10 @@ class Handle:
         not. What is not possible is raised before anything changes, and the flow goes on as it is.
         With `dry_run` nothing changes either way.
         """
+        if self._looker is not None:
+            raise RunError(
+                f"flow {self._flow!r} is looked at while it runs, and cannot be replaced meanwhile"
+            )
         request = _Request(flow, dry_run)
         with self._asking:
             if self._ended:
@@ -458,17 +462,21 @@ def _check_ports(plan: Plan) -> None:
 
 
 def start(
-    flow: Flow, checkpoint: Path | None, settings: Settings, looks: Looks | None = None
+    flow: Flow,
+    checkpoint: Path | None,
+    settings: Settings,
+    looks: Looks | None = None,
+    plan: Plan | None = None,
 ) -> Handle:
-    """Check everything, take the checkpoint, and run on a thread.
+    """Check everything, take the checkpoint, and run on a thread; `plan`: if it is known.
 
     Without a checkpoint the state lies in a directory that is removed at the end.
     """
     if checkpoint is not None:
-        return _start(flow, checkpoint, settings, looks)
+        return _start(flow, checkpoint, settings, looks, plan)
     place = make_fleeting(settings)
     try:
-        return _start(flow, place, settings, looks, fleeting=True)
+        return _start(flow, place, settings, looks, plan, fleeting=True)
     except BaseException:
         remove_fleeting(place)
         raise
@@ -479,11 +487,12 @@ def _start(
     checkpoint: Path,
     settings: Settings,
     looks: Looks | None,
+    plan: Plan | None,
     *,
     fleeting: bool = False,
 ) -> Handle:
-    plan = plan_flow(flow, checkpoint)
-    looked = None if looks is None else looked_at(plan, looks.step)
+    plan = plan or plan_flow(flow, checkpoint)
+    looking = looked_for(plan, looks)
     check_surroundings(settings)
     if any(isinstance(sink.spec, Redis) for sink in plan.sinks()):
         require_redis()
@@ -496,11 +505,7 @@ def _start(
         check_owners(plan, place.path, program)
         place.latest()
         _check_ports(plan)
-        if looks is None or looked is None:
-            engine, looker = Engine(plan, place, settings), None
-        else:
-            engine = Engine(looked.plan, place, settings, trackers=trackers_of(looks))
-            looker = Looker(engine, looked, looks)
+        engine, looker = engine_of(plan, place, settings, looking)
         if fleeting:
             forget_rows(plan)
         return Handle(engine, settings, flow.name, looker, fleeting=fleeting)
@@ -509,16 +514,18 @@ def _start(
         raise
 
 
-def plan_snapshots(flow: Flow, checkpoint: Path | None, looks: Looks) -> None:
+def plan_snapshots(flow: Flow, checkpoint: Path | None, looks: Looks) -> Plan:
     """Find every mistake that can be found before anything is started."""
-    looked_at(plan_flow(flow, checkpoint), looks.step)
+    plan = plan_flow(flow, checkpoint)
+    looked_for(plan, looks)
+    return plan
 
 
 def snapshots(
-    flow: Flow, checkpoint: Path | None, settings: Settings, looks: Looks
+    flow: Flow, checkpoint: Path | None, settings: Settings, looks: Looks, plan: Plan
 ) -> Iterator[Snapshot]:
     """Run a flow and give its snapshots; whoever stops asking for them stops it."""
-    handle = start(flow, checkpoint, settings, looks)
+    handle = start(flow, checkpoint, settings, looks, plan)
     try:
         yield from handle.snapshots()
         handle.wait()

@@ -162,7 +162,8 @@ def make_tracker(
     stem = safe_name(node.name)
     if isinstance(spec, Files) and (looks is not None or "blocks" in state.extra):
         place, looks = checkpoint.within("sources"), looks or Looks()
-        return BlocksTracker(number, spec, fmt, place, stem, state, looks.seed, looks.at)
+        marks = looks.at if looks.cuts else ()
+        return BlocksTracker(number, spec, fmt, place, stem, state, looks.seed, marks)
     if isinstance(spec, Files):
         return FilesTracker(number, spec, fmt, checkpoint.within("sources"), stem, state)
     if isinstance(spec, Rate):

@@ -158,6 +158,11 @@ class Task:
                 operator.run(Share(self, time_now, self.above, rows.get(operator.name, {})))
         yield from self._finish()
 
+    def give(self, step: str, chunk: Chunk) -> Iterator[Item]:
+        """Records of a step that the driver made, pushed to the sinks behind it."""
+        self.push(step, chunk)
+        yield from (item for item in self._finish() if item[1] in ("control", "deliver"))
+
     def _listen(self, heard: Heard, senders: set[str]) -> None:
         """Take in what the tasks before had to say, and whether the rows here are theirs."""
         self.reached, self.above = heard.reached, heard.counts

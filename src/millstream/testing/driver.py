@@ -130,6 +130,12 @@ class Driver:
             node.name: _pushed_format(node.spec) for node in nodes if isinstance(node, graph.Source)
         }
         self._plan = make_plan(flow.name, nodes, formats, *known_panes(self._path))
+        for node in self._plan.windowed():
+            if node.emission.mode == "snapshot":
+                raise ConfigError(
+                    f"{node.name}: records that are pushed have no blocks to be drawn at random; "
+                    'look at emit="snapshot" over files, with run_in_process(flow, checkpoint)'
+                )
         self._open()
 
     def _with_memory(self, flow: Flow) -> tuple[graph.Node, ...]:

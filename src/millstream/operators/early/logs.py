@@ -11,7 +11,7 @@ import zlib
 import pyarrow as pa
 
 from millstream.errors import CheckpointError
-from millstream.ops.chunks import concat, decode_block, encode_block
+from millstream.ops.chunks import decode_block, encode_block
 from millstream.state.segments import safe_name
 from millstream.state.storage import Storage
 
@@ -23,11 +23,10 @@ class Log:
         # No operator can have a name like this one.
         self._place = checkpoint.within("state").within("+early").within(safe_name(operator))
 
-    def write(self, batch: int, kind: str, blocks: list[bytes]) -> None:
+    def write(self, batch: int, kind: str, reported: pa.Table | None) -> None:
         """Keep what the tasks of a batch reported, also if that is nothing."""
         self._place.create()
-        tables = [decode_block(block) for block in blocks]
-        body = encode_block(concat(tables)) if tables else b""
+        body = encode_block(reported) if reported is not None else b""
         check = zlib.crc32(body).to_bytes(4, "big")
         self._place.put(f"{batch:08d}.{kind}", check + body)
 

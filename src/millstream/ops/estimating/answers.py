@@ -19,7 +19,7 @@ from millstream.ops.estimating.moments import COUNT, SIZE, SQUARES, TOTAL, Block
 from millstream.ops.estimating.ranks import Ranks
 from millstream.ops.estimating.sparse import unseen_total
 from millstream.ops.estimating.values import counts_values, quantile_of
-from millstream.ops.jobs import Family, Measure
+from millstream.ops.jobs import Measure, WindowJob
 from millstream.ops.kernels import Count, Sum, Variance
 from millstream.ops.keys import factorize, key_arrays
 
@@ -36,9 +36,9 @@ def estimated(measure: Measure) -> bool:
     return summed(measure) or quantile_of(measure) is not None or counts_values(measure)
 
 
-def reported_columns(family: Family, columns: Iterable[str]) -> list[str]:
+def reported_columns(job: WindowJob, columns: Iterable[str]) -> list[str]:
     """The columns of states per key that the driver is told."""
-    wanted = tuple(f"state.{m.state}." for m in family.measures if summed(m))
+    wanted = tuple(f"state.{m.state}." for m in job.measures if summed(m))
     return [name for name in columns if name.startswith(("key.", *wanted))]
 
 
@@ -62,11 +62,18 @@ class Answers:
         self._known: pa.Table | None = None  # the keys of groups, in the order of their numbers
         self._kept = {name: Moments(_factors(m)) for name, m in self.measures.items()}
         self._shift: dict[str, float] = {}
+        self._whole: set[str] = set()  # totals of whole numbers
 
     @property
     def groups(self) -> int:
         """How many there are so far."""
         return 0 if self._known is None else len(self._known)
+
+    @property
+    def whole(self) -> set[str]:
+        """The aggregates that are whole numbers in the end."""
+        counts = {name for name, m in self.measures.items() if isinstance(m.kernel, Count)}
+        return counts | {*self._incidence} | self._whole
 
     def read(self, blocks: Int64) -> None:
         """These blocks have been read, whatever they gave."""
@@ -146,6 +153,10 @@ class Answers:
             }
         sums = _state(given, measure, "sum")
         if not measure.kernel.mean:  # type: ignore[union-attr]
+            kind = given.schema.field(f"state.{measure.state}.sum").type
+            self._whole = (
+                self._whole | {name} if pa.types.is_integer(kind) else self._whole - {name}
+            )
             return {COUNT: n, TOTAL: sums}
         return {COUNT: n, TOTAL: sums - n * self._middle(name, sums, n)}
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from millstream.api.mapreduce import combiner
 from millstream.api.programs import Program, pair_combiner
 from millstream.graph import nodes
+from millstream.ops.firing import FINAL
 from millstream.ops.jobs import Measure, WindowJob
 from millstream.plan.stages import Plan, changes_of
 
@@ -18,6 +19,8 @@ def build_jobs(plan: Plan) -> Plan:
 
 def _job(node: nodes.Windowed) -> WindowJob:
     span = node.window.span
+    # Snapshots are made beside a window, from what blocks gave it; its own result is the last one.
+    emission = FINAL if node.emission.mode == "snapshot" else node.emission
     kind = {"landmark": "landmark", "session": "session", "count": "rows", "bytes": "bytes"}.get(
         node.window.kind, "time"
     )
@@ -46,7 +49,7 @@ def _job(node: nodes.Windowed) -> WindowJob:
             partition=node.partition,
             kind=kind,
             logical=logical,
-            emission=node.emission,
+            emission=emission,
             changes=changes,
         )
     measures = tuple(agg.measure(name) for name, agg in node.aggs)
@@ -63,6 +66,6 @@ def _job(node: nodes.Windowed) -> WindowJob:
         partition=node.partition,
         kind=kind,
         logical=logical,
-        emission=node.emission,
+        emission=emission,
         changes=changes,
     )

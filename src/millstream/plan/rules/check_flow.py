@@ -21,6 +21,7 @@ def check_flow(plan: Plan) -> Plan:
     check_outputs(plan)
     _check_deltas(plan)
     _check_publishing(plan)
+    _check_snapshots(plan)
     for node in plan.windowed():
         if node.window.span.whole:
             _check_whole(plan, node)
@@ -61,6 +62,25 @@ def _check_publishing(plan: Plan) -> None:
                     f"{node.name!r} publishes, and works on changes of {origin.name!r}, which may "
                     'be taken back; use emit="final" there, or an updater here'
                 )
+
+
+def _check_snapshots(plan: Plan) -> None:
+    """Refuse to add up snapshots, each of which is the whole answer as far as it is known."""
+    several = [node for node in plan.windowed() if node.emission.mode == "snapshot"]
+    if len(several) > 1:
+        raise ConfigError(
+            f"{' and '.join(repr(node.name) for node in several)} have "
+            'emit="snapshot"; one step of a flow can'
+        )
+    for node in plan.nodes:
+        if isinstance(node, nodes.Keyed | nodes.Process):
+            for before in upstream(plan, node):
+                if before in several:
+                    raise ConfigError(
+                        f"{node.name!r} works on snapshots of {before.name!r}, each of which is a "
+                        "whole answer, and would add them up; let only select, where, map and "
+                        'sinks come after emit="snapshot"'
+                    )
 
 
 def _rewritten(node: nodes.Node) -> bool:

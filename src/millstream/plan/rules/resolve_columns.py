@@ -18,6 +18,7 @@ from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.operators.protocol import KeyedStep
 from millstream.ops.mixed import differ, wider
+from millstream.plan.snapshots import snapshot_columns
 from millstream.plan.stages import Plan
 
 
@@ -192,6 +193,8 @@ def _output(
                 return ("key", "value", *bounds, *marks), {}
             if node.reducer is not None:
                 return None, {}
+            if node.emission.mode == "snapshot":
+                return snapshot_columns(node), {}
             return (*node.keys, *bounds, *(name for name, _ in node.aggs), *marks), {}
         case _:
             return have, types

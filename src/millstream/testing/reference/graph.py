@@ -366,6 +366,11 @@ def check(node: nodes.Node) -> None:
         kind = node.window.kind
         if kind not in KINDS:
             raise ConfigError(f"{node.name}: reference() does not know {kind} windows")
+        if node.emission.mode == "snapshot":
+            raise ConfigError(
+                f"{node.name}: reference() does not know estimates; leave emit= out, and compare "
+                "the rows that are exact"
+            )
         if kind == "bytes" and node.job is not None:
             raise ConfigError(
                 f"{node.name}: reference() does not know how many bytes a pair of a MapReduce job "

@@ -1,0 +1,153 @@
+"""The table of a snapshot: from estimates, or from the answer itself; also as rows of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.api.early import ESTIMATE, MARKS, Looks, Snapshot
+from millstream.operators.batch import Batch
+from millstream.ops.chunks import Chunk
+from millstream.ops.estimating.answers import Answers, estimated
+from millstream.ops.estimating.estimates import Confidence, Estimates
+from millstream.ops.estimating.places import places
+from millstream.ops.keys import factorize, key_arrays
+from millstream.plan.snapshots import Top
+from millstream.run.looked import Looked
+from millstream.run.splits import Item
+from millstream.run.tasks import Task
+
+
+def estimated_table(
+    looked: Looked, looks: Looks, answers: Answers, found: dict[str, Estimates], look: int
+) -> pa.Table:
+    """All groups so far, or the ranking of them."""
+    columns = answers.key_columns()
+    for measure in looked.windows.job.measures:
+        one = found.get(measure.name)
+        for end, values in zip(ESTIMATE, _columns(one, answers.groups), strict=True):
+            columns[measure.name + end] = values
+    table = pa.table(columns)
+    if looked.top is None or not found:
+        return table
+    return _ranked(looked.top, looks, answers, table, look)
+
+
+def notes_of(looked: Looked) -> list[str]:
+    """What has no estimate."""
+    job = looked.windows.job
+    if not job.measures:
+        return [f"{job.name}: a reduce function has no estimate before all was read"]
+    return [
+        f"{m.name}: {m.state} has no estimate before all was read"
+        for m in job.measures
+        if not estimated(m)
+    ]
+
+
+def exact_table(looked: Looked, table: pa.Table | None) -> pa.Table:
+    """The answer, with itself as its bounds."""
+    job = looked.answers.job
+    measures = [m.name for m in job.measures]
+    if table is None:
+        table = pa.table({name: pa.nulls(0) for name in (*job.keys, *measures)})
+    return _with_bounds(table, measures) if looked.top is None else _as_places(looked.top, table)
+
+
+def _ranked(top: Top, looks: Looks, answers: Answers, table: pa.Table, look: int) -> pa.Table:
+    """The ranking as far as it is known, with the places that can no longer change."""
+    groups = max(1, answers.groups)
+    sure = Confidence(1 - (1 - looks.confidence) / (groups + 1), looks.interval, look)
+    bounds = answers.estimates_of(top.by, sure)
+    beyond = answers.unseen_total(top.by, sure)
+    owner, _ = factorize(key_arrays(table, top.keys)) if top.keys else (None, None)
+    owner = np.zeros(len(table), np.int64) if owner is None else owner
+    ties = np.argsort(np.asarray(pc.rank(table.column(top.column), tiebreaker="first")))
+    value, lower, upper = (one[ties] for one in (bounds.value, bounds.lower, bounds.upper))
+    found = places(owner[ties], value, lower, upper, beyond, top.k)
+    table = table.take(pa.array(ties[found.rows]))
+    kept = [*top.keys, top.column, *(top.by + end for end in ESTIMATE)]
+    return (
+        table.select(kept)
+        .add_column(len(top.keys), "place", pa.array(found.place))
+        .append_column("settled", pa.array(found.settled))
+    )
+
+
+def _with_bounds(table: pa.Table, measures: list[str]) -> pa.Table:
+    """Exact values are their own bounds."""
+    columns: dict[str, Any] = {}
+    for name in table.column_names:
+        columns |= {
+            name + end: table.column(name) for end in ESTIMATE if name in measures or not end
+        }
+    return pa.table(columns)
+
+
+def _as_places(top: Top, table: pa.Table) -> pa.Table:
+    """An exact ranking, one row for each place."""
+    rows = [
+        {
+            **{name: row[name] for name in top.keys},
+            "place": place,
+            top.column: one["value"],
+            **{top.by + end: one["total"] for end in ESTIMATE},
+            "settled": True,
+        }
+        for row in table.to_pylist()
+        for place, one in enumerate(row[top.name], 1)
+    ]
+    return pa.Table.from_pylist(rows)
+
+
+def _columns(found: Estimates | None, rows: int) -> list[pa.Array]:
+    """An estimate and its bounds as columns, null where there are none."""
+    if found is None:
+        return [pa.nulls(rows, pa.float64())] * 3
+    values = (found.value, found.lower, found.upper)
+    return [pa.array(one, pa.float64(), mask=~np.isfinite(one)) for one in values]
+
+
+# -- as rows of a stream ------------------------------------------------------------------------
+
+
+def given(looked: Looked, batch: Batch, snapshot: Snapshot, whole: set[str]) -> Iterator[Item]:
+    """A snapshot as rows that go on to the sinks, committed with the batch that brought it.
+
+    whole: the values that are whole numbers in the end. Their estimates are too, so that a column
+    has one type in all files.
+    """
+    plan, step = looked.plan, looked.answers.step
+    table = snapshot.table if snapshot.exact else _in_whole(snapshot.table, whole)
+    marks = (snapshot.progress, snapshot.exact)
+    for name, mark in zip(MARKS, marks, strict=True):
+        table = table.append_column(name, pa.array([mark] * len(table), pa.scalar(mark).type))
+    rows = np.arange(len(table), dtype=np.int64)
+    chunk = Chunk(table, np.full(len(table), batch.now, np.int64), rows, plan.numbers[step])
+    # A task beyond all others of its level, so that its files have names of their own.
+    task = Task(plan, batch, plan.level_of(looked.answers), batch.parallelism)
+    if not snapshot.exact:  # results of the window itself are counted there
+        task.control.results += len(table)
+        task.ledger(step)["results"] += len(table)
+    return task.give(step, chunk)
+
+
+def _in_whole(table: pa.Table, whole: set[str]) -> pa.Table:
+    """Estimates of whole numbers rounded, their bounds outwards; nulls that may become anything."""
+    round_by = dict(zip(ESTIMATE, (pc.round, pc.floor, pc.ceil), strict=True))
+    for at, name in enumerate(table.column_names):
+        stem = next(
+            (name[: len(name) - len(end)] for end in ESTIMATE[1:] if name.endswith(end)), name
+        )
+        column = table.column(at)
+        if stem in whole:
+            end = name[len(stem) :]
+            column = round_by[end](column).cast(pa.int64())
+        elif pa.types.is_floating(column.type) and column.null_count == len(column):
+            column = pa.nulls(len(table))
+        table = table.set_column(at, name, column)
+    return table
