@@ -31,6 +31,7 @@ from millstream.api.aggregates import (
     top_k,
     var,
 )
+from millstream.api.closing import ClosingPolicy, OpenWindow, Participant, evict, watermark
 from millstream.api.early import Snapshot, rel_error, snapshot, time_limit
 from millstream.api.elsewhere import NAMES, called_here
 from millstream.api.flow import Flow
@@ -86,6 +87,11 @@ __all__ = [
     "count_window",
     "bytes_window",
     "Window",
+    "watermark",
+    "evict",
+    "ClosingPolicy",
+    "OpenWindow",
+    "Participant",
     "Aggregate",
     "sum",
     "mean",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millstream.api import aggregates
+from millstream.api.closing import ClosingPolicy, closes_early
 from millstream.api.columns import Columns, join_bounds, join_keys
 from millstream.api.early import ESTIMATE, MARKS, Looks, snapshot
 from millstream.api.elsewhere import STREAMS, as_aggregate, called_here, unnamed
@@ -22,7 +23,7 @@ from millstream.api.windows import WHOLE, WindowSpec
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 from millstream.graph import nodes
-from millstream.graph.changing import gives_changes
+from millstream.graph.changing import gives_changes, tells_fidelity
 from millstream.io.formats import parse_schema
 from millstream.operators.comparing import Compare
 from millstream.operators.distinct import Distinct
@@ -32,6 +33,7 @@ from millstream.operators.last import Last
 from millstream.operators.tagger import Changes
 from millstream.operators.top import Top, parse_order
 from millstream.ops.expressions import parse_condition, parse_projection
+from millstream.ops.fidelity import COLUMNS as FIDELITY
 from millstream.ops.firing import FINAL, Emission
 from millstream.ops.updates import DICTS, UpdateJob
 
@@ -399,6 +401,8 @@ class KeyedStream:
         every: Duration | None = None,
         every_rows: int | None = None,
         every_event: Duration | None = None,
+        close: ClosingPolicy | None = None,
+        fidelity: bool = False,
     ) -> WindowedStream:
         """Cut time into windows.
 
@@ -412,6 +416,9 @@ class KeyedStream:
             when a record within the allowed lateness changes it; column `op` is "+", "u" or, if it
             is no more or has other bounds now, "-". That column is there where results leave the
             flow. Windows further down take changes into account.
+        close: when a window leaves that is not complete, like ms.evict(timeout="60s"). Results then
+            have columns `fidelity`, `participants` and `closed_by`.
+        fidelity: have these columns also where only complete windows leave.
         """
         if not isinstance(window, WindowSpec):
             raise ConfigError(
@@ -424,7 +431,14 @@ class KeyedStream:
                 f"window(emit={emit!r}) after key_by(partition=): what was emitted of open windows "
                 'is kept by the hash of the key; use emit="final", or leave partition= out'
             )
-        return WindowedStream(self, window, emission)
+        if close is not None and not isinstance(close, ClosingPolicy):
+            raise ConfigError(
+                f'window(close=): expected a policy like ms.evict(timeout="60s"), got {close!r}'
+            )
+        policy = close if closes_early(close) else None
+        if policy is not None or fidelity:
+            _check_closing(window, emission)
+        return WindowedStream(self, window, emission, policy, fidelity or policy is not None)
 
     def union(self, *others: KeyedStream) -> KeyedStreams:
         """This keyed stream and others, each with its own key columns, for one updater."""
@@ -545,6 +559,8 @@ class KeyedStream:
         *,
         sorted: bool = False,
         emission: Emission | None = None,
+        policy: ClosingPolicy | None = None,
+        fidelity: bool = False,
     ) -> Stream:
         """A MapReduce job whose `map` gets the key of this stream."""
         job = as_job(job)
@@ -571,6 +587,8 @@ class KeyedStream:
             in_order=sorted,
             partition=self.partition,
             emission=emission or FINAL,
+            policy=policy,
+            fidelity=fidelity,
         )
         return Stream(self.stream.flow, node)
 
@@ -732,11 +750,17 @@ class WindowedStream:
     """A keyed stream cut into windows."""
 
     def __init__(
-        self, keyed: KeyedStream, window: WindowSpec, emission: Emission | None = None
+        self,
+        keyed: KeyedStream,
+        window: WindowSpec,
+        emission: Emission | None = None,
+        policy: ClosingPolicy | None = None,
+        fidelity: bool = False,
     ) -> None:
         self.keyed = keyed
         self.spec = window
         self.emission = emission or FINAL
+        self.policy, self.fidelity = policy, fidelity
 
     def agg(self, /, *without_name: Any, **aggs: Any) -> Stream:
         """One row per window and key: the key columns, window_start, window_end and these."""
@@ -747,8 +771,21 @@ class WindowedStream:
         if self.emission.mode == "snapshot":
             taken |= {*MARKS, *(name + end for name in aggs for end in ESTIMATE[1:])}
             aggregates.free(self.keyed.keys, taken - {*self.keyed.keys}, "key_by")
+        taken |= set(FIDELITY) if self.fidelity else set()
         checked = aggregates.checked(aggs, "agg", taken)
+        if self._inherits(checked):
+            inherited = aggregates.mean("fidelity")
+            return self._add("agg", True, aggs=(*checked.items(), ("fidelity", inherited)))
         return self._add("agg", aggs=tuple(checked.items()))
+
+    def _inherits(self, aggs: dict[str, Any]) -> bool:
+        """Whether results stand on others that say how much of their input they stand on.
+
+        Where the program itself does something with that column, it knows better.
+        """
+        plain = self.spec.kind in EVICTED and self.emission.mode == "final"
+        names = {*aggs, *self.keyed.keys}
+        return plain and names.isdisjoint(FIDELITY) and tells_fidelity(self.keyed.stream.node)
 
     def reduce(self, reducer: Callable[..., Any]) -> Stream:
         """`reducer(key, records, window)` gives a dict, several, a plain value, or None.
@@ -763,12 +800,20 @@ class WindowedStream:
         """A MapReduce job over these windows."""
         if self.emission.mode != "final" and sorted:
             raise ConfigError("map_reduce(sorted=True): sorted output leaves once, as final")
-        return self.keyed.map_reduce(job, self.spec, sorted=sorted, emission=self.emission)
+        return self.keyed.map_reduce(
+            job,
+            self.spec,
+            sorted=sorted,
+            emission=self.emission,
+            policy=self.policy,
+            fidelity=self.fidelity,
+        )
 
-    def _add(self, stem: str, **fields: Any) -> Stream:
+    def _add(self, stem: str, inherits: bool = False, **fields: Any) -> Stream:
         keyed = self.keyed
+        taken = ("window_start", "window_end", *(FIDELITY if self.fidelity else ()))
         for name in keyed.keys:
-            if name in ("window_start", "window_end"):
+            if name in taken:
                 raise ConfigError(f"key_by({name!r}): that name is taken by the window's columns")
         node = keyed.stream.flow.add(
             nodes.Windowed,
@@ -779,9 +824,29 @@ class WindowedStream:
             null_keys=keyed.nulls,
             partition=keyed.partition,
             emission=self.emission,
+            policy=self.policy,
+            fidelity=self.fidelity or inherits,
             **fields,
         )
         return Stream(keyed.stream.flow, node)
+
+
+EVICTED = ("tumbling", "sliding", "hopping", "landmark")  # windows whose bounds time alone gives
+
+
+def _check_closing(window: WindowSpec, emission: Emission) -> None:
+    """Refuse to evict windows of which nobody can say how much has come."""
+    if window.kind not in EVICTED:
+        raise ConfigError(
+            f"window({window}, close=): how much of such a window has come is not known before it "
+            "is over; closing policies and fidelity= are for tumbling, sliding and hopping windows "
+            "and landmarks over time"
+        )
+    if emission.mode != "final":
+        raise ConfigError(
+            f'window(emit="{emission.mode}", close=): a window that is evicted leaves once; leave '
+            "out emit=, or close= and fidelity="
+        )
 
 
 def _emission(

@@ -1,6 +1,8 @@
-"""Which streams of a graph are changes: rows that may be taken back."""
+"""What the rows of a stream are: changes that may be taken back, or a part of what should be."""
 
 from __future__ import annotations
+
+import pyarrow as pa
 
 from millstream.graph import nodes
 
@@ -48,3 +50,19 @@ def marks_changes(node: nodes.Node) -> bool:
     if isinstance(node, _KEEP_ROWS):
         return any(map(marks_changes, node.inputs))
     return changes_of(node) is not None
+
+
+def tells_fidelity(node: nodes.Node) -> bool:
+    """Whether rows that a step gives say, in a column, how much of their input they stand on."""
+    match node:
+        case nodes.Windowed():
+            return node.fidelity
+        case nodes.Select():
+            names = {item.name for item in node.items}
+            kept = bool(names & {"*", "fidelity"})
+            return kept and any(map(tells_fidelity, node.inputs))
+        case nodes.Map(schema=pa.Schema() as schema) | nodes.Process(schema=pa.Schema() as schema):
+            return "fidelity" in schema.names and any(map(tells_fidelity, node.inputs))
+        case nodes.Where() | nodes.Map() | nodes.MapBatches() | nodes.Union() | nodes.Process():
+            return any(map(tells_fidelity, node.inputs))
+    return False

@@ -123,6 +123,8 @@ class Windowed(Keyed):
     null_keys: str = "dead"
     emission: Emission = FINAL
     partition: Callable[[Any], int] | None = None  # which shard a key belongs to; None: by hash
+    policy: Any = None  # when a window leaves that is not complete; None: never
+    fidelity: bool = False  # results say how much of their input they stand on
 
     def output_watermark(self, at: int) -> int:
         """Results have the end of their window as their time."""

@@ -42,6 +42,7 @@ class Batch:
     totals: dict[str, dict[str, Total]]  # operator, table: what is in all shards
     base: tuple[int, str] | None = None  # batch and digest of what tasks read beside the segments
     holds: dict[str, int] = field(default_factory=dict)  # keyed step -> how far it goes at most
+    left: dict[str, int] = field(default_factory=dict)  # keyed step -> how far it goes at least
     gathers: bool = False  # what tasks say to all of the next level is put together on the way
     debug: bool = False  # compare answers found the short way with those found the long way
     max_key: int = 1024
@@ -174,6 +175,8 @@ class Clocks:
     on_time: dict[str, int]
     latest: int  # the latest event time of all
     furthest: dict[str, int]  # per keyed step a time that no watermark of its input has passed
+    progress: dict[str, SourceProgress] = field(default_factory=dict)  # per source
+    outputs: dict[str, int] = field(default_factory=dict)  # per keyed step the watermark after it
 
 
 def held_back(*several: dict[str, int]) -> dict[str, int]:

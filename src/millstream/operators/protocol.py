@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -19,9 +19,12 @@ from millstream.graph.nodes import Keyed, Node
 from millstream.operators.batch import Batch, Clocks, Control
 from millstream.operators.filing import Tables
 from millstream.ops.chunks import Chunk
+from millstream.ops.progress import SourceProgress
 from millstream.ops.updates import Publication
 from millstream.settings import Settings
 from millstream.state.manifests import Manifest
+
+Senders = Counter[tuple[str, str | int]]  # records by source and participant, or number of a file
 
 
 class Host(Protocol):
@@ -51,6 +54,9 @@ class Host(Protocol):
     def count(self, step: str, offered: int, dead: int) -> None:
         """Note what a step got, and how much of it it could not process."""
 
+    def senders(self, records: Chunk) -> Senders:
+        """Whose some of the records are that are being read."""
+
 
 class Inlet(Protocol):
     """The side of an operator that stands beside the readers, in one task."""
@@ -76,6 +82,18 @@ class Share:
 
 
 @dataclass(frozen=True)
+class Times:
+    """Where time stands between two batches, and who brought it there."""
+
+    progress: dict[str, SourceProgress]  # per source
+    heard: dict[str, dict[str, int]]  # per source and participant: the wall clock when it was last
+    inputs: dict[str, int]  # per keyed step the watermark before it
+    outputs: dict[str, int]  # and after it
+    started: int  # the wall clock when this run began: nobody was silent before
+    until: dict[str, int]  # per source the wall clock up to which all that had come is in these
+
+
+@dataclass(frozen=True)
 class Known:
     """What the driver knows between two batches."""
 
@@ -85,6 +103,8 @@ class Known:
     born: dict[str, int]  # keyed step that came later -> from when on it works
     since: dict[str, dict[str, int]]  # operator, state that came later -> from when on it is there
     cores: int = 1  # tasks at once
+    times: Times | None = None  # None: a batch is being committed, and time is in it
+    name_of: Callable[[str, str | int], str] = lambda source, who: str(who) or source
 
     def reached(self, step: str) -> int | None:
         """How far a step has come, in microseconds."""
@@ -108,6 +128,14 @@ class Done:
     def reports(self, operator: str) -> list[Any]:
         """What an operator reported from its tasks."""
         return [one.reports[operator] for one in self.controls if operator in one.reports]
+
+
+@runtime_checkable
+class Evicting(Protocol):
+    """An operator whose results may leave before its input has come so far."""
+
+    def leaves(self, order: Any) -> dict[str, int]:
+        """How far its steps come in a batch with this order whatever its input does."""
 
 
 class Operator(Protocol):

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.ops.chunks import Int64
+from millstream.ops.fidelity import Closing
 from millstream.ops.firing import FINAL, Emission
 from millstream.ops.holding import ObjectKernel
 from millstream.ops.kernels import Kernel
@@ -76,6 +77,12 @@ class WindowJob:
     over_stream: bool = False  # these are counted over all keys together, in one shard
     growing: bool = False  # nothing leaves them: landmarks over rows or bytes
     changes: bool = False  # its input takes back, or is cut anywhere: values and signs are kept
+    closing: Closing | None = None  # its results tell their fidelity; windows may be evicted
+
+    @property
+    def evicts(self) -> bool:
+        """Windows may leave before they are complete."""
+        return self.closing is not None and self.closing.policy is not None
 
     @property
     def counted_by(self) -> tuple[str, ...]:

@@ -108,8 +108,7 @@ class Watch:
     # -- participants by a column -----------------------------------------------------------------
 
     def _by_value(self, chunk: Chunk, seen: Int64, place: Place) -> Int64 | None:
-        column = pc.cast(chunk.column(str(self.participant)), pa.string()).fill_null("")
-        names = column.dictionary_encode()
+        names = participants_of(chunk, str(self.participant)).dictionary_encode()
         codes = names.indices.to_numpy(zero_copy_only=False)
         values = names.dictionary.to_pylist()
         check_participants(self.source, self.participant, self._known.keys() | values, self.most)
@@ -193,6 +192,11 @@ class Watch:
                     break
             slowest.raise_to(name, max(when, self._known.get(name, BEGIN)))
         return starts
+
+
+def participants_of(chunk: Chunk, column: str) -> pa.Array:
+    """Whose each record is, by the column that says it."""
+    return pc.cast(chunk.column(column), pa.string()).fill_null("")
 
 
 class _Slowest:

@@ -175,7 +175,7 @@ def results_of(node: nodes.Windowed) -> str:
     if emission.mode == "delta":
         return "emits changes"
     if emission.mode == "final":
-        return ""
+        return "" if node.policy is None else f"leaves when complete, or by {node.policy}"
     if emission.mode == "snapshot":
         return f"emits snapshots, {emission.looks.when()}"
     whens = [

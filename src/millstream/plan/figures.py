@@ -138,7 +138,8 @@ def _watermarks(plan: Plan, now: Manifest) -> dict[str, int]:
         for node in plan.sources()
     }
     known = {name: at for name, at in sources.items() if at is not None}
-    return known | plan.watermarks(sources, reached=now.watermarks)
+    left = plan.evicted(now.closed)
+    return known | plan.watermarks(sources, reached=now.watermarks, left=left)
 
 
 def moment(at: int) -> str:

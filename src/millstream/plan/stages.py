@@ -148,13 +148,25 @@ class Plan:
         of_sources: dict[str, int | None],
         holds: dict[str, int] | None = None,
         reached: dict[str, int] | None = None,
+        left: dict[str, int] | None = None,
     ) -> dict[str, int]:
         """The watermark at the input of every keyed operator.
 
         `holds`: updaters with events that wait for the next batch, and the first time of these.
         `reached`: where watermarks have been before; none goes back.
+        `left`: windows that may be evicted, and the last that has left, complete or not.
         """
-        before = reached or {}
+        return self.times(of_sources, holds, reached, left)[0]
+
+    def times(
+        self,
+        of_sources: dict[str, int | None],
+        holds: dict[str, int] | None = None,
+        reached: dict[str, int] | None = None,
+        left: dict[str, int] | None = None,
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """The watermarks at the input and after every keyed operator."""
+        before, gone = reached or {}, left or {}
         out: dict[str, int | None] = {}
         at_input: dict[str, int] = {}
         for names in self.order:
@@ -171,11 +183,17 @@ class Plan:
                     out[node.name] = of_sources[node.name]
                 elif isinstance(node, graph.Keyed):
                     at_input[node.name] = at
-                    moved = node.output_watermark(at)
+                    moved = node.output_watermark(max(at, gone.get(node.name, at)))
                     out[node.name] = out[node.name] if moved is None else moved
                 elif isinstance(node, graph.Process) and lowest is not None:
                     out[node.name] = held_by(node.behind, lowest)
-        return at_input
+        after = {name: out[name] for name in at_input}
+        return at_input, {name: at for name, at in after.items() if at is not None}
+
+    def evicted(self, closed: dict[str, int]) -> dict[str, int]:
+        """Of where windows have left, those that may be evicted."""
+        may = {name for name, job in self.jobs.items() if job.evicts}
+        return {name: at for name, at in closed.items() if name in may}
 
     def furthest(self, latest: dict[str, int]) -> dict[str, int]:
         """A time at the input of every keyed operator that no watermark passed before the end.

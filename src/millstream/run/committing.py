@@ -37,6 +37,7 @@ def next_manifest(
         strategies=dict(old.strategies),
         rates=dict(old.rates),
         firing=dict(old.firing),
+        late={step: dict(account) for step, account in old.late.items()},
         readers=readers,
         written=fitting.agreed(old.written, controls)[0],
         hot=dict(old.hot),
@@ -52,7 +53,7 @@ def next_manifest(
             books.add(manifest.ledger, step, counts)
     books.check(manifest.ledger)
     progress = _move_sources(plan, known, batch, controls, trackers, manifest)
-    watermarks = plan.watermarks(progress, holds, old.watermarks)
+    watermarks = plan.watermarks(progress, holds, old.watermarks, batch.left)
     reached = {name: at for name, at in watermarks.items() if BEGIN < at < END}
     manifest.watermarks = {**old.watermarks, **reached}
     done = Done(batch, controls, watermarks, ended)

@@ -22,9 +22,10 @@ from millstream.durations import text
 from millstream.errors import CheckpointError, RunError
 from millstream.io.prints import MOVED
 from millstream.operators.batch import Batch, Control, digest_of
-from millstream.operators.protocol import Known
+from millstream.operators.protocol import Evicting, Known, Times
 from millstream.ops.chunks import concat, decode_block, in_place
 from millstream.ops.lateness import Extent, out_of_order
+from millstream.ops.progress import SourceProgress
 from millstream.ops.records import DeadLetter
 from millstream.plan.outputs import check_apart
 from millstream.plan.stages import Plan
@@ -104,6 +105,7 @@ class Engine:
         self.readers: dict[str, int] = {}  # tasks that read each source in the last batch
         self.mirrors: Mirrors | None = None
         self.hands = Hands(settings.function_micros)
+        self._all_taken: dict[str, int] = {}  # source -> by the clock until when nothing waits
         self._owned = Owned()
         self._held: Holdings | None = None
         self._written: Manifest | None = None  # the last one, if it was committed by this run
@@ -237,7 +239,9 @@ class Engine:
     def step(self, executor: Executor) -> bool:
         """Run and commit one batch if there is anything to do; False if there was nothing."""
         self._patiently(partial(self._poll, executor))
-        pending = sum(tracker.pending() for tracker in self.trackers.values())
+        waiting = {name: tracker.pending() for name, tracker in self.trackers.items()}
+        pending, polled = sum(waiting.values()), self._now()
+        self._all_taken.update({name: polled for name, much in waiting.items() if not much})
         if not pending and not self._time_moved() and not self._dropped:
             self.done = all(tracker.ended for tracker in self.trackers.values())
             return False
@@ -246,6 +250,7 @@ class Engine:
         parts = self.cores = max(1, self.settings.parallelism or executor.cores)
         rows, size = self.rows_target * parts, self.settings.batch_bytes * parts
         splits = {name: one.take(rows, size, parts) for name, one in self.trackers.items()}
+        taken = [name for name, one in self.trackers.items() if not one.pending()]
         started = time.perf_counter()
         for pause in (*_LOOKS, None):
             batch = self._batch(self._parallelism(pending, parts))
@@ -265,6 +270,7 @@ class Engine:
         items = [*items, *self.beside(batch, _controls(items))]
         controls = _controls(items)
         self._commit(batch, controls, items)
+        self._all_taken.update(dict.fromkeys(taken, polled))
         self.last_seconds = time.perf_counter() - started
         self._adapt(controls, splits)
         self.done = self.manifest.complete
@@ -323,8 +329,10 @@ class Engine:
         """Whether windows can leave although nothing came: input ended, clock or idle time-outs."""
         if all(tracker.ended for tracker in self.trackers.values()):
             return not self.manifest.complete
-        known, watermarks = self._known(), self._watermarks()
-        return any(one.wakes(known, watermarks) for one in self.plan.operators.values())
+        known = self._known(self._progress())
+        assert known.times is not None
+        marks = known.times.inputs
+        return any(one.wakes(known, marks) for one in self.plan.operators.values())
 
     def _now(self) -> int:
         """The wall clock; for timers and arrival it never goes back, nor far ahead for a moment."""
@@ -340,12 +348,38 @@ class Engine:
         """The same in seconds."""
         return self._now() / 1e6
 
-    def _known(self) -> Known:
+    def _known(self, progress: dict[str, SourceProgress] | None = None) -> Known:
         """What operators may know between two batches."""
-        now, cores = self._now(), self.cores
-        return Known(self.manifest, self.settings, now, self.born, self.since, cores)
+        return Known(
+            self.manifest,
+            self.settings,
+            self._now(),
+            self.born,
+            self.since,
+            self.cores,
+            None if progress is None else self._times(progress),
+            self._name_of,
+        )
 
-    def _progress(self) -> dict[str, Any]:
+    def _times(self, progress: dict[str, SourceProgress]) -> Times:
+        manifest, started = self.manifest, int(self.started * 1e6)
+        heard = {
+            name: {who: int(at * 1e6) for who, at in state.seen_at.items()}
+            for name, state in manifest.sources.items()
+        }
+        marks = {name: one.watermark() for name, one in progress.items()}
+        left = self.plan.evicted(manifest.closed)
+        inputs, outputs = self.plan.times(marks, None, manifest.watermarks, left)
+        return Times(progress, heard, inputs, outputs, started, dict(self._all_taken))
+
+    def _name_of(self, source: str, who: str | int) -> str:
+        """What people know a participant by: a file by its name, a whole source by its own."""
+        tracker = self.trackers.get(source)
+        if isinstance(who, int):
+            return str(who) if tracker is None else tracker.name_of(who)
+        return who or source
+
+    def _progress(self) -> dict[str, SourceProgress]:
         wall = self.wall()
         out = {}
         for node in self.plan.sources():
@@ -354,12 +388,11 @@ class Engine:
             out[node.name] = progress_of(node.spec, state, tracker, wall, self.started)
         return out
 
-    def _watermarks(self) -> dict[str, int]:
-        progress = {name: p.watermark() for name, p in self._progress().items()}
-        return self.plan.watermarks(progress, reached=self.manifest.watermarks)
-
     def _batch(self, parallelism: int) -> Batch:
-        known, operators = self._known(), self.plan.operators.values()
+        progress, operators = self._progress(), self.plan.operators.values()
+        known = self._known(progress)
+        orders = {one.name: one.order(known) for one in operators}
+        evicting = [one for one in operators if isinstance(one, Evicting)]
         base, segments, files = self._stored()
         return Batch(
             number=self.manifest.batch + 1,
@@ -368,9 +401,10 @@ class Engine:
             parallelism=parallelism,
             shards=self.shards,
             checkpoint=str(self.checkpoint.path),
-            progress=self._progress(),
+            progress=progress,
             watermarks=self.manifest.watermarks,
-            orders={one.name: one.order(known) for one in operators},
+            orders=orders,
+            left={s: at for one in evicting for s, at in one.leaves(orders[one.name]).items()},
             segments=segments,
             files=files,
             base=base,

@@ -475,11 +475,14 @@ class FilesTracker:
             elif not file.done:
                 (blank if file.latest is None else ends).append(file)
         if not self.spec.follow:
-            return Horizon(unread, files)
+            return Horizon(unread, files, heard=self._heard(files))
         files |= self._quiet.at_their_ends(ends, now)
         listed = self._quiet.without_records(self._without_records(blank), now)
         self._quiet.stands(_lowest(unread, *files.values()), listed is not None, now)
-        return Horizon(_lowest(unread, listed), files)
+        return Horizon(_lowest(unread, listed), files, heard=self._heard(files))
+
+    def _heard(self, files: dict[int, int]) -> dict[int, int]:
+        return {number: self.files[number].heard for number in files}
 
     def _without_records(self, begun: list[Known]) -> dict[Inode, Stamp]:
         """Files that take part since they were listed, and of which no time is known."""

@@ -33,11 +33,11 @@ from millstream.operators.batch import (
     held_back,
     on_base,
 )
-from millstream.operators.protocol import Inlet, Share
+from millstream.operators.protocol import Inlet, Senders, Share
 from millstream.operators.published import publish
 from millstream.ops.chunks import Chunk, concat, encode_block, flat, placed
 from millstream.ops.edges import leaving
-from millstream.ops.lateness import Place, Watch
+from millstream.ops.lateness import Place, Watch, participants_of
 from millstream.ops.ordering import Sample, as_block, bounds_of, in_order, ranges
 from millstream.ops.processing import Processor, process
 from millstream.ops.progress import BEGIN, Reached
@@ -74,6 +74,7 @@ class Task:
         self.reached: dict[str, Reached] = {}  # how far sources were read, by all tasks
         self.above: Counter[str] = Counter()  # records that levels before gave to operators
         self.targets: set[int] = set()  # partitions that get rows from here
+        self.reading: tuple[nodes.Source, AnySplit, Chunk] | None = None  # what is pushed now
 
     # -- the two kinds of task ------------------------------------------------------------------
 
@@ -97,7 +98,9 @@ class Task:
                 )
                 self.control.rows_in += piece.offered
                 due = watch.mark(piece.chunk, *_place(split))
-                self.push(source.name, replace(piece.chunk, src=self.plan.number(source), due=due))
+                chunk = replace(piece.chunk, src=self.plan.number(source), due=due)
+                self.reading = (source, split, chunk)
+                self.push(source.name, chunk)
             rows, seconds = self.control.read.get(source.name, (0, 0.0))
             rows += self.control.rows_in - before
             self.control.read[source.name] = (rows, seconds + time.perf_counter() - begun)
@@ -144,13 +147,19 @@ class Task:
             for name, p in self.batch.progress.items()
         }
         held = held_back(self.batch.holds, self.control.holds)
+        inputs, outputs = self.plan.times(
+            {name: p.watermark() for name, p in progress.items()},
+            held,
+            self.batch.watermarks,
+            self.batch.left,
+        )
         time_now = Clocks(
-            self.plan.watermarks(
-                {name: p.watermark() for name, p in progress.items()}, held, self.batch.watermarks
-            ),
+            inputs,
             self.plan.watermarks({name: p.on_time() for name, p in progress.items()}, held),
             max((p.top for p in progress.values()), default=BEGIN),
             self.plan.furthest({name: p.furthest() for name, p in progress.items()}),
+            progress,
+            outputs,
         )
         self._sorted(sorting, heard)
         for operator in self.plan.operators.values():
@@ -280,6 +289,20 @@ class Task:
     def number(self, step: str) -> int:
         """The number of a step in the identity of its records."""
         return self.plan.numbers[step]
+
+    def senders(self, records: Chunk) -> Senders:
+        """Whose some of the records are that are being read: those of one participant, or by it."""
+        if self.reading is None or records.src != self.reading[2].src:
+            origins = {self.plan.number(one): one.name for one in self.plan.origins()}
+            return Counter({(origins.get(records.src, ""), ""): len(records)})
+        source, split, chunk = self.reading
+        who: str | int = split.file if isinstance(split, Split) else ""
+        if source.spec.participant is None:
+            return Counter({(source.name, who): len(records)})
+        order = np.argsort(chunk.pos, kind="stable")
+        rows = order[np.searchsorted(chunk.pos[order], records.pos)]
+        names = participants_of(chunk.take(rows), source.spec.participant).to_pylist()
+        return Counter((source.name, name) for name in names)
 
     # -- accounts -------------------------------------------------------------------------------
 

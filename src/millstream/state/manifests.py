@@ -55,6 +55,13 @@ class Hot(msgspec.Struct, frozen=True):
     keys: list[tuple[str, Count]]
 
 
+class Opened(msgspec.Struct):
+    """Windows of a family that a closing policy may evict."""
+
+    panes: list[Pair] = []  # ranges of panes with records that some window still needs
+    oldest: dict[str, Pair] = {}  # operator -> end of the oldest open one, and since when it is
+
+
 class SourceState(msgspec.Struct):
     """How far a source has been read, and how far its time has come."""
 
@@ -101,6 +108,8 @@ class Manifest(msgspec.Struct):
     carried: dict[str, Count] = {}  # updater of a cycle -> events left over for the next batch
     readers: dict[str, Count] = {}  # source -> tasks that read it in this batch
     memos: dict[str, dict[str, Int64]] = {}  # operator -> what else it needs for the next batch
+    opened: dict[str, Opened] = {}  # family -> its open windows, if they may be evicted
+    late: dict[str, dict[str, Count]] = {}  # operator -> participant -> late records, likewise
     hot: dict[str, Hot] = {}  # updater -> its most frequent keys, in its last batch with events
     outputs: list[Output] = []
     written: dict[str, str] = {}  # Parquet sink -> the columns of its files (an Arrow schema)

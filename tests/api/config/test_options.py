@@ -72,6 +72,8 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "every": ('"10s"', "10s"),
     "every_rows": ("100", 100),
     "every_event": ('"1m"', "1m"),
+    "close": ('"evict(timeout=60s)"', ms.evict(timeout="60s")),
+    "fidelity": ("true", True),
 }
 
 
@@ -163,7 +165,7 @@ def test_every_option_of_update(load: Any, option: str) -> None:
 
 @pytest.mark.parametrize("option", sorted({*options.WINDOWING, *options.KEYING}))
 def test_every_option_of_windows_and_keys(load: Any, option: str) -> None:
-    early = ["emit", "every_rows"] if option != "partition" else []
+    early = ["emit", "every_rows"] if option not in ("partition", "close", "fidelity") else []
     names = list(dict.fromkeys([option, *early]))
     node = load(
         'functions = ["topics.py"]\n'
@@ -178,6 +180,8 @@ def test_every_option_of_windows_and_keys(load: Any, option: str) -> None:
         "every": emission.every,
         "every_rows": emission.every_rows,
         "every_event": emission.every_event,
+        "close": node.policy,
+        "fidelity": node.fidelity,
     }
     assert found[option] == sample(option)
 
@@ -213,5 +217,5 @@ def test_every_method_of_streams_can_be_said(cls: type) -> None:
     for name in public & set(options.VERBS):
         taken = inspect.signature(getattr(cls, name)).parameters.values()
         by_name = {p.name for p in taken if p.kind is inspect.Parameter.KEYWORD_ONLY}
-        # `emission` is how WindowedStream hands on what window(emit=) said.
-        assert by_name - {"name", "emission"} <= set(options.VERBS[name].keys)
+        # With these WindowedStream hands on what window(emit=, close=) said.
+        assert by_name - {"name", "emission", "policy", "fidelity"} <= set(options.VERBS[name].keys)

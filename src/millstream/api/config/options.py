@@ -17,6 +17,7 @@ from types import NoneType, UnionType
 from typing import Any
 
 from millstream.api import aggregates, windows
+from millstream.api.closing import ClosingPolicy, evict, watermark
 from millstream.api.columns import Columns
 from millstream.api.config.calls import parse_call
 from millstream.api.config.functions import Functions, suggest
@@ -224,6 +225,26 @@ def window(value: Any, functions: Functions) -> WindowSpec:
     return made
 
 
+POLICIES: dict[str, Callable[..., ClosingPolicy]] = {"watermark": watermark, "evict": evict}
+
+
+def _policy(value: Any, functions: Functions) -> ClosingPolicy:
+    """A closing policy like "evict(timeout=60s)", or one of a registered module."""
+    if not isinstance(value, str):
+        raise _NotThis
+    call = parse_call(value)
+    if call.module is not None:
+        own: ClosingPolicy = functions.find(value, instance=True)
+        return own
+    if call.name not in POLICIES:
+        raise ConfigError(
+            f"there is no closing policy {call.name!r}; use {', '.join(POLICIES)}, or one of your "
+            'own, like "module:name"'
+        )
+    made: ClosingPolicy = call.apply(POLICIES[call.name])
+    return made
+
+
 def aggregate(name: str, value: Any, functions: Functions) -> Any:
     """An aggregate like "mean(price)", or one of a registered module."""
     if not isinstance(value, str):
@@ -254,6 +275,7 @@ _PLAIN: dict[Any, tuple[str, Accept]] = {
     dict[str, str]: ("a table of texts", _table),
     MapReduce: _OBJECT,
     WindowSpec: ('a window like "tumbling(1m)"', window),
+    ClosingPolicy: ('a closing policy like "evict(timeout=60s)"', _policy),
 }
 _UNTYPED: dict[str, list[tuple[str, Accept]]] = {  # what the API takes as Any
     "schema": [('a text like "ts timestamp, price double"', _plain(str)), _PLAIN[dict[str, str]]],

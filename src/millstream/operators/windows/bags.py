@@ -11,6 +11,7 @@ from millstream.operators.stores import Store, between, small_ones
 from millstream.operators.windows.work import Work
 from millstream.ops.changes import settle, without_pairs
 from millstream.ops.chunks import concat, decode_block, flat
+from millstream.ops.fidelity import Ranges, ranges_of
 from millstream.ops.jobs import WindowJob
 from millstream.ops.preparing import live, merge_panes
 from millstream.state.segments import Segment
@@ -50,6 +51,12 @@ class Bag(Store):
         if self.new is None:
             return _NEVER
         return int(np.asarray(flat(self.new.column("pane"))).min())
+
+    def brought(self) -> Ranges:
+        """The panes of new rows."""
+        if self.new is None:
+            return []
+        return ranges_of(np.asarray(flat(self.new.column("pane"))))
 
     def due(self, closing: dict[str, int], jobs: Iterable[WindowJob] | None = None) -> bool:
         """Whether windows (of some jobs) leave, and any of them may have rows here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ from millstream.operators.filing import AGAIN, FUNCTION, Filed, Tables, key_colu
 from millstream.operators.protocol import Done, Host, Known, Share
 from millstream.operators.windows.bags import BAGS, SETTLED
 from millstream.operators.windows.choosing import measure, single_values
+from millstream.operators.windows.evicting import evicted_now, note_opened, with_fidelity
 from millstream.operators.windows.leaving import leaving
 from millstream.operators.windows.work import Order, Report, Work
 from millstream.ops.chunks import Chunk, concat
@@ -78,7 +80,10 @@ class Windows:
         )
         results = leaving(work, share.rows)
         host.control.reports[self.name] = report
-        for step, chunk in results.items():
+        for job in self.family.jobs:
+            step, chunk = job.name, results[job.name]
+            if job.closing is not None:
+                chunk = with_fidelity(work, job, chunk)
             count = len(given(chunk))
             host.control.results += count
             if count:
@@ -93,13 +98,15 @@ class Windows:
 
     def order(self, known: Known) -> Order:
         """How far windows have left, and what their last looks were."""
+        closed = {job.name: _closed(job, known) for job in self.family.jobs}
         return Order(
-            {job.name: _closed(job, known) for job in self.family.jobs},
+            closed,
             self._firing(known),
             known.since.get(self.name, {}),
             single_values(self.family, known.manifest),
             self.lasting,
             self.lasting and not known.settings.incremental and self.has_given(known.manifest),
+            evicted_now(self.family, known, closed),
         )
 
     def has_given(self, manifest: Manifest) -> bool:
@@ -107,6 +114,14 @@ class Windows:
         tables = (manifest.segments.get(self.name, {}).get(table, {}) for table in BAGS)
         segments = (one for shards in tables for found in shards.values() for one in found)
         return any(segment.low == SETTLED for segment in segments)
+
+    def leaves(self, order: Order) -> dict[str, int]:
+        """How far windows have left or leave now, where that may be further than their input."""
+        return {
+            job.name: job.span.moment(order.evicts_to(job.name))
+            for job in self.family.jobs
+            if job.evicts and order.evicts_to(job.name) > NOTHING_CLOSED
+        }
 
     def holds(self, known: Known) -> dict[str, int]:
         """Windows take all that came."""
@@ -122,7 +137,8 @@ class Windows:
                 return True
             if last is not None and fires(job.emission, last, known.now, last.event, 0):
                 return True
-        return False
+        closed = {job.name: _closed(job, known) for job in self.family.jobs}
+        return bool(evicted_now(self.family, known, closed))
 
     def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
         """Window ends that have left, how windows slid, and what is kept from now on."""
@@ -131,11 +147,19 @@ class Windows:
             manifest.strategies.update(report.strategies)
             for step, firing in report.firing.items():
                 manifest.firing[step] = list(msgspec.structs.astuple(firing))
+        order: Order = done.batch.orders[self.name]
+        reached = {
+            job.name: max(
+                order.evicts_to(job.name),
+                _reached(job, known, done.watermarks[job.name], reports),
+            )
+            for job in self.family.jobs
+        }
         for job in self.family.jobs:
-            reached = _reached(job, known, done.watermarks[job.name], reports)
-            if reached > NOTHING_CLOSED and not job.span.whole:
-                manifest.closed[job.name] = job.span.moment(reached)
-        measure(self.family, done.batch.orders[self.name], done, manifest)
+            if reached[job.name] > NOTHING_CLOSED and not job.span.whole:
+                manifest.closed[job.name] = job.span.moment(reached[job.name])
+        note_opened(self.family, known, reached, reports, manifest)
+        measure(self.family, order, done, manifest)
 
     def stored(self) -> Tables:
         """Rows by key. Stacks are of a whole shard, and are begun anew from its panes."""
@@ -187,6 +211,7 @@ class Panes:
     def __init__(self, family: Family, host: Host) -> None:
         self.family, self.host = family, host
         self.order: Order = host.batch.orders[family.name]
+        self.telling = {job.name for job in family.jobs if job.evicts}  # whose records are late
         self.panes: list[pa.Table] = []
         self.values: list[pa.Table] = []
 
@@ -209,6 +234,9 @@ class Panes:
             counts["late"] += len(account.late)
             counts["dead"] += len(account.dead)
             counts["dropped"] += account.dropped
+            if operator in self.telling and len(account.late):
+                report = host.control.reports.setdefault(family.name, Report())
+                report.late.setdefault(operator, Counter()).update(host.senders(account.late))
             self._push_late(operator, account.late)
 
     def _push_late(self, operator: str, late: Chunk) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,7 @@ from millstream.operators.windows.work import Work
 from millstream.ops.changes import lifted, still_open, unsigned
 from millstream.ops.chunks import Chunk, Int64, flat
 from millstream.ops.closing import Outcome, close
+from millstream.ops.fidelity import joined
 from millstream.ops.jobs import WindowJob
 from millstream.ops.keys import group_by
 from millstream.ops.kinds import close_landmarks, close_sessions
@@ -47,6 +49,8 @@ def leaving(work: Work, rows: dict[str, list[bytes]]) -> dict[str, Chunk]:
     bags = {table: Bag(work, table, rows.get(table, [])) for table in BAGS if family.users(table)}
     if family.span.whole:
         return {family.jobs[0].name: whole(work, family.jobs[0], bags)}
+    if any(job.evicts for job in family.jobs):
+        work.report.brought = joined(chain.from_iterable(bag.brought() for bag in bags.values()))
     if family.kind == "time":
         return _plain(work, bags)
     run = {"session": _sessions, "landmark": _landmarks}.get(family.kind, _numbered)

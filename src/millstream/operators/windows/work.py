@@ -6,8 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from millstream.operators.batch import Batch, Clocks, Control
+from millstream.operators.protocol import Senders
 from millstream.ops.chunks import Chunk
 from millstream.ops.closing import Outcome
+from millstream.ops.fidelity import Ranges
 from millstream.ops.firing import Firing
 from millstream.ops.jobs import Family, WindowJob
 
@@ -22,6 +24,11 @@ class Order:
     single: bool = False  # each value is kept by itself, not panes
     lasting: bool = False  # over the whole input: what was given may change when there is more
     again: bool = False  # something was given before, and this is to be said of everything
+    evicted: dict[str, dict[int, str]] = field(default_factory=dict)  # operator -> window ends, why
+
+    def evicts_to(self, operator: str) -> int:
+        """The last window end that leaves whether it is complete or not."""
+        return max(self.evicted.get(operator, ()), default=self.closed[operator])
 
 
 @dataclass
@@ -31,6 +38,8 @@ class Report:
     last_end: dict[str, int] = field(default_factory=dict)  # operator -> how far it came, in panes
     firing: dict[str, Firing] = field(default_factory=dict)
     strategies: dict[str, str] = field(default_factory=dict)  # operator -> how windows slid
+    brought: Ranges = field(default_factory=list)  # panes with new records, if windows are evicted
+    late: dict[str, Senders] = field(default_factory=dict)  # operator -> whose records were late
     filled: tuple[int, int] = (0, 0)  # panes that entered windows of the longest, and windows
 
 
@@ -53,7 +62,8 @@ class Work:
 
     def closing(self, job: WindowJob) -> int:
         """The last window end that leaves with this batch."""
-        return max(self.closed(job), job.span.closes_at(self.clocks.watermarks[job.name]))
+        complete = job.span.closes_at(self.clocks.watermarks[job.name])
+        return max(self.order.evicts_to(job.name), complete)
 
     def all_closing(self) -> dict[str, int]:
         """The same for all operators of the family."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from millstream.api.mapreduce import combiner
 from millstream.api.programs import Program, pair_combiner
 from millstream.graph import nodes
+from millstream.ops.fidelity import Closing
 from millstream.ops.firing import FINAL
 from millstream.ops.jobs import Measure, WindowJob
 from millstream.plan.stages import Plan, changes_of
@@ -14,7 +15,24 @@ from millstream.plan.stages import Plan, changes_of
 
 def build_jobs(plan: Plan) -> Plan:
     """One window job per keyed operator."""
-    return replace(plan, jobs={node.name: _job(node) for node in plan.windowed()})
+    return replace(plan, jobs={node.name: _closing(plan, node) for node in plan.windowed()})
+
+
+def _closing(plan: Plan, node: nodes.Windowed) -> WindowJob:
+    """A job that knows whose records it gets, if its results tell how much of them there is."""
+    job = _job(node)
+    if not node.fidelity:
+        return job
+    return replace(job, closing=Closing(node.policy, tuple(sorted(_feeding(plan, node)))))
+
+
+def _feeding(plan: Plan, node: nodes.Node) -> set[str]:
+    """The sources and keyed steps whose records reach a step without another exchange."""
+    found: set[str] = set()
+    for one in plan.feeding(node):
+        origin = isinstance(one, nodes.Source | nodes.Keyed)
+        found |= {one.name} if origin else _feeding(plan, one)
+    return found
 
 
 def _job(node: nodes.Windowed) -> WindowJob:

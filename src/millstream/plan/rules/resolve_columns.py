@@ -17,6 +17,7 @@ from millstream.api.sinks import Redis
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.operators.protocol import KeyedStep
+from millstream.ops.fidelity import COLUMNS as FIDELITY
 from millstream.ops.mixed import differ, wider
 from millstream.plan.snapshots import snapshot_columns
 from millstream.plan.stages import Plan
@@ -189,13 +190,15 @@ def _output(
         case nodes.Windowed():
             bounds = () if node.window.span.whole else ("window_start", "window_end")
             marks = ("revision", "final") if node.emission.mode == "early" else ()
+            marks = (*marks, *(FIDELITY if node.fidelity else ()))
             if node.job is not None:
                 return ("key", "value", *bounds, *marks), {}
             if node.reducer is not None:
                 return None, {}
             if node.emission.mode == "snapshot":
                 return snapshot_columns(node), {}
-            return (*node.keys, *bounds, *(name for name, _ in node.aggs), *marks), {}
+            names = (*node.keys, *bounds, *(name for name, _ in node.aggs), *marks)
+            return tuple(dict.fromkeys(names)), {}
         case _:
             return have, types
 
