@@ -23,6 +23,10 @@ class RunError(MillstreamError):
     """Something failed while the flow was running; what was committed stays valid."""
 
 
+class ProgramError(RunError):
+    """A program that cannot go on: no record's fault, so that the run ends with it at once."""
+
+
 class CheckpointError(ConfigError):
     """A checkpoint cannot be used: locked, damaged, read-only, or written by another program."""
 

@@ -127,3 +127,54 @@ def test_what_is_refused_says_what_to_give(
 def test_texts_that_are_no_time_have_no_format() -> None:
     assert formats_of(["hello"]) == []
     assert formats_of(["03/14/2024", "04/15/2024"]) == ["%m/%d/%Y"]
+
+
+# -- times inside of longer texts -----------------------------------------------------------------
+
+LOG = [
+    '10.0.0.1 - - [01/Mar/2026:12:00:05 +0100] "GET / HTTP/1.1" 200 1',
+    "no time here",
+    '10.0.0.1 - - [31/Feb/2026:12:00:05 +0100] "GET / HTTP/1.1" 200 1',
+    '10.0.0.2 - - [01/Mar/2026:11:00:06 +0000] "GET /a] HTTP/1.1" 200 1',
+]
+
+
+def test_times_of_an_access_log() -> None:
+    fmt = infer_format(
+        "text",
+        [],
+        time="value",
+        time_pattern=r"\[([^]]+)\]",
+        time_format="%d/%b/%Y:%H:%M:%S %z",
+    )
+    parsed = parse_lines(fmt, "\n".join(LOG).encode(), 0, first_line_is_header=False)
+    moments = [datetime(2026, 3, 1, 11, 0, second, tzinfo=UTC) for second in (5, 6)]
+    assert parsed.ts is not None
+    assert parsed.ts.tolist() == [micros(one) for one in moments]
+    assert parsed.table.column("value").to_pylist() == [LOG[0], LOG[3]]
+    assert [dead.raw for dead in parsed.dead] == LOG[1:3]
+    assert "finds nothing in it" in parsed.dead[0].error
+
+
+@pytest.mark.parametrize(
+    ("pattern", "lines", "expected"),
+    [
+        ("at=([^ ]+)", ["x at=1970-01-01T00:00:01Z y", "at=2.5"], [1_000_000, 2_500_000]),
+        (r"^\d+", ["17 x", "4"], [17_000_000, 4_000_000]),
+        (r"[(\]](?P<when>[0-9:TZ-]+)", ["(1970-01-01T00:00:03Z)"], [3_000_000]),
+    ],
+)
+def test_patterns(pattern: str, lines: list[str], expected: list[int]) -> None:
+    fmt = infer_format("text", [], time="value", time_pattern=pattern)
+    parsed = parse_lines(fmt, "\n".join(lines).encode(), 0, first_line_is_header=False)
+    assert parsed.ts is not None
+    assert parsed.ts.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "told"),
+    [("[", "no regular expression"), ("(a)(b)", "with 2 groups"), ("(?<=x)a", "looking around")],
+)
+def test_patterns_that_cannot_be_used(pattern: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        infer_format("text", [], time="value", time_pattern=pattern)

@@ -14,7 +14,7 @@ from types import GeneratorType
 from typing import Any
 
 from millstream.api.mapreduce import MapReduce, nothing, untold
-from millstream.errors import RunError
+from millstream.errors import ProgramError, RunError
 from millstream.ops.codec import Keys
 from millstream.ops.holding import ObjectKernel, never
 from millstream.ops.jobs import Window
@@ -208,6 +208,8 @@ class MapSplit:
         try:
             result = _call(method, self.instance, context)
             return _gather(context._pairs, result, f"{self.program.name}.close")
+        except ProgramError:
+            raise
         except Exception as error:  # a user's function may raise anything
             raise RunError(
                 f"{self.program.name}.close() raised {type(error).__name__}: {error}; what it "

@@ -52,6 +52,13 @@ class Jsonl(FileSink):
 
 
 @dataclass(frozen=True)
+class Text(FileSink):
+    """Files of plain lines in a directory, of a stream with one column of texts or bytes."""
+
+    suffix = "txt"
+
+
+@dataclass(frozen=True)
 class Console:
     """A table on the terminal, at most `limit` rows a batch."""
 
@@ -151,4 +158,4 @@ class Redis:
         return Redis, (self.address.shown,)  # written in the driver; secrets stay there
 
 
-SinkSpec = Parquet | Jsonl | Console | Call | Memory | Redis
+SinkSpec = Parquet | Jsonl | Text | Console | Call | Memory | Redis

@@ -22,6 +22,8 @@ class Timing:
     time_unit: for numbers in that column, what they count since the epoch.
     time_format: for texts in that column that are not ISO-8601, how they are written, as for
         `datetime.strptime`: "%m/%d/%Y %H:%M".
+    time_pattern: for texts in that column that hold more than a time: a regular expression whose
+        group, or all that it matches, is the time, like "at=([^ ]+)".
     zone: for times without an offset, the zone they are in, like "UTC" or "Europe/Berlin".
     lateness: how far records may be out of order. None on bounded input means: nothing is late,
         windows leave at the end of the input; on unbounded input it means "0s".
@@ -37,6 +39,7 @@ class Timing:
     time: str | None = None
     time_unit: str = "s"
     time_format: str | None = None
+    time_pattern: str | None = None
     zone: str | None = None
     lateness: Duration | None = None
     idle_timeout: Duration | None = "10s"
@@ -72,6 +75,13 @@ class Timing:
                 )
             if self.time is None:
                 raise ConfigError(f"{step}(time_format=): say with time= which column has these")
+        if self.time_pattern is not None:
+            if not isinstance(self.time_pattern, str):
+                raise ConfigError(
+                    f"{step}(time_pattern={self.time_pattern!r}): expected a regular expression"
+                )
+            if self.time is None:
+                raise ConfigError(f"{step}(time_pattern=): say with time= which column has these")
         if self.time_unit not in _UNITS:
             raise ConfigError(
                 f"{step}(time_unit={self.time_unit!r}): use one of {', '.join(_UNITS)}"

@@ -377,6 +377,236 @@ def sql(
     )
 
 
+Window = Annotated[
+    str | None,
+    typer.Option(
+        "--window",
+        metavar="SIZE[,SLIDE]",
+        help="Windows of time, like 10m,1m; each line of the result begins with its window. "
+        "Without it the whole input is one.",
+        show_default=False,
+    ),
+]
+TimePattern = Annotated[
+    str | None,
+    typer.Option(
+        "--time",
+        metavar="REGEX",
+        help="Where in a line its time stands: what the group of a regular expression matches, or "
+        "all of it. Without it the time is that of arrival.",
+        show_default=False,
+    ),
+]
+TimeFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--time-format",
+        metavar="FORMAT",
+        help="How that time is written, as for strptime.  [dim]\\[default: ISO-8601 or seconds]"
+        "[/dim]",
+        show_default=False,
+    ),
+]
+Zone = Annotated[
+    str | None,
+    typer.Option("--zone", metavar="ZONE", help="The zone of times without one, like UTC."),
+]
+Lateness = Annotated[
+    str | None,
+    typer.Option("--lateness", metavar="5s", help="How far lines may be out of order."),
+]
+Follow = Annotated[bool, typer.Option("--follow", help="Go on with files as they grow and appear.")]
+Reducers = Annotated[
+    int | None,
+    typer.Option("--reducers", metavar="N", min=1, help="Parts that keys are dealt to."),
+]
+Ordered = Annotated[bool, typer.Option("--sorted", help="Write parts in the order of reducers.")]
+JobCheckpoint = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="DIR",
+        help="Where state and progress are kept; the same command goes on after a kill.",
+        show_default=False,
+    ),
+]
+JobMaster = Annotated[
+    str,
+    typer.Option("--master", metavar="URL", help="Spark's master, like local[4]."),
+]
+JobParallelism = Annotated[
+    int | None,
+    typer.Option("--parallelism", metavar="N", min=1, help="Tasks per stage."),
+]
+JobSnapshots = Annotated[
+    str | None,
+    typer.Option(
+        "--snapshots",
+        metavar="10%,25%,...",
+        help="Read stored files in random order, and show the answer so far when so much was read.",
+        show_default=False,
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors and results.")]
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog="Example: [bold]millstream mrjob mr_word_freq_count.py book.txt[/bold]",
+)
+def mrjob(
+    context: typer.Context,
+    script: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SCRIPT [INPUT...]",
+            help="A script with a job of the package mrjob, then its inputs and its own options; "
+            "what follows -- is all for the script.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Where results go; without it they are printed.", show_default=False
+        ),
+    ] = None,
+    window: Window = None,
+    time: TimePattern = None,
+    time_format: TimeFormat = None,
+    zone: Zone = None,
+    lateness: Lateness = None,
+    follow: Follow = False,
+    reducers: Reducers = None,
+    ordered: Ordered = False,
+    checkpoint: JobCheckpoint = None,
+    master: JobMaster = "local[*]",
+    parallelism: JobParallelism = None,
+    snapshots: JobSnapshots = None,
+    debug: Debug = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a job of the package mrjob as it is, unmodified.
+
+    All its steps run as one flow. Results are the lines its own runner would give.
+    """
+    from millstream.adapters.flows import Reading
+    from millstream.adapters.mrjobs import load_job
+    from millstream.cli.early import looks_of
+    from millstream.cli.jobs import Request, run_program
+
+    program = load_job(script, context.args, reducers)
+    if program.ignored and not quiet:
+        typer.echo(f"without meaning here, ignored: {', '.join(program.ignored)}", err=True)
+    if output is None and program.output is not None:
+        output = Path(program.output)
+    request = Request(
+        program.name,
+        Reading(program.inputs, time, time_format, zone, lateness, follow),
+        output,
+        window,
+        ordered,
+        checkpoint,
+        {"master": master, "parallelism": parallelism, "debug": debug},
+        quiet,
+        script,
+        looks_of(snapshots, None, None, None),
+    )
+    run_program(program.stages, request)
+
+
+@app.command(
+    epilog="Example: [bold]millstream streaming --mapper 'cut -f1' --reducer 'uniq -c' "
+    "--input logs/ --output counts/[/bold]"
+)
+def streaming(
+    input: Annotated[
+        list[str],
+        typer.Option(
+            metavar="PATH",
+            help="A file, directory or glob; may be given several times.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where results go.", show_default=False)
+    ],
+    mapper: Annotated[
+        str | None,
+        typer.Option(metavar="CMD", help="Reads lines, writes lines.  [dim]\\[default: cat][/dim]"),
+    ] = None,
+    reducer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CMD",
+            help="Reads lines sorted by key, writes lines; without it (or NONE) the mapper's are "
+            "the result.",
+        ),
+    ] = None,
+    combiner: Annotated[
+        str | None,
+        typer.Option(metavar="CMD", help="The same on the map side, before lines travel."),
+    ] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH[#NAME]", help="A file the commands find beside them."),
+    ] = None,
+    define: Annotated[
+        list[str] | None,
+        typer.Option("-D", metavar="NAME=VALUE", help="A property of Hadoop, or of the program."),
+    ] = None,
+    cmdenv: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A variable in the environment of commands."),
+    ] = None,
+    window: Window = None,
+    time: TimePattern = None,
+    time_format: TimeFormat = None,
+    zone: Zone = None,
+    lateness: Lateness = None,
+    follow: Follow = False,
+    reducers: Reducers = None,
+    ordered: Ordered = False,
+    checkpoint: JobCheckpoint = None,
+    master: JobMaster = "local[*]",
+    parallelism: JobParallelism = None,
+    snapshots: JobSnapshots = None,
+    debug: Debug = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run programs written for Hadoop Streaming: any executables that read and write lines.
+
+    A key is what stands before the first tab. Reducers get lines sorted by key, as bytes.
+    """
+    from millstream.adapters.flows import Reading
+    from millstream.adapters.streaming import properties, streaming_stage
+    from millstream.cli.early import looks_of
+    from millstream.cli.jobs import Request, run_program
+
+    stage = streaming_stage(
+        mapper,
+        reducer,
+        combiner,
+        files=file or (),
+        jobconf=properties("-D", define or ()),
+        environment=properties("--cmdenv", cmdenv or ()),
+        reducers=reducers,
+    )
+    request = Request(
+        "streaming",
+        Reading(input, time, time_format, zone, lateness, follow),
+        output,
+        window,
+        ordered,
+        checkpoint,
+        {"master": master, "parallelism": parallelism, "debug": debug},
+        quiet,
+        output,
+        looks_of(snapshots, None, None, None),
+    )
+    run_program((stage,), request)
+
+
 @app.command(epilog="Example: [bold]millstream doctor .millstream/prices[/bold]")
 def doctor(
     checkpoint: Annotated[

@@ -74,12 +74,14 @@ def run_flow(
     file: Path,
     load: Callable[[], Application],
     looks: Looks | None = None,
+    console: Console | None = None,
 ) -> None:
     """Run to the end or to a signal; raises what went wrong.
 
-    `load` loads the file again, for `millstream reload`. looks: show early answers.
+    `load` loads the file again, for `millstream reload`. looks: show early answers. console: where
+    progress is shown.
     """
-    console = Console()
+    console = console or Console()
     handle = start(flow, checkpoint, Settings.from_options(options), looks)
     specs = [node.spec for node in flow.nodes if isinstance(node, Source)]
     names = [node.name for node in flow.nodes if isinstance(node, Source)]

@@ -9,6 +9,7 @@ at a time in effect: what a value becomes never depends on its neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from millstream.io.formats import NULLS, Format
 from millstream.io.records import Dead, Parsed
 from millstream.io.schemas import TIMESTAMP
 from millstream.io.timeformats import time_format
+from millstream.io.timepatterns import numbered, times_in
 from millstream.io.timestamps import (
     DAY,
     Bools,
@@ -231,6 +233,8 @@ def _mask(values: Any) -> Bools:
 
 def event_time(fmt: Format, column: pa.Array) -> tuple[Ints, dict[int, str]]:
     """Microseconds UTC of the (converted) time column, and why some records have none."""
+    if fmt.time_pattern is not None:
+        return _found_time(fmt, fmt.time_pattern, column)
     nulls, kind = nulls_of(column), column.type
     if pa.types.is_timestamp(kind) and kind.tz:
         micros = ints_of(column.cast(pa.timestamp("us", "UTC"), safe=False))
@@ -250,6 +254,26 @@ def event_time(fmt: Format, column: pa.Array) -> tuple[Ints, dict[int, str]]:
     for i in np.flatnonzero(bad & ~nulls):
         why[int(i)] = "time " + explain(field, column[int(i)], fmt.zone) + _unlike(fmt, kind)
     return micros, why
+
+
+def _found_time(fmt: Format, pattern: str, column: pa.Array) -> tuple[Ints, dict[int, str]]:
+    """The same of times inside of longer texts; a number counts since the epoch."""
+    found = times_in(column, pattern)
+    counted, bad, are = numbered(found, fmt.time_unit)
+    if fmt.time_format is not None:
+        are = np.zeros(len(found), np.bool_)
+    plain = pc.if_else(pa.array(are), pa.scalar(None, pa.string()), found)
+    micros, why = event_time(replace(fmt, time_pattern=None), plain)
+    why = {row: text for row, text in why.items() if not are[row] and not _is_null(found, row)}
+    missing = np.flatnonzero(nulls_of(found)).tolist()
+    why |= dict.fromkeys(missing, f"{fmt.time!r} has no time: {pattern!r} finds nothing in it")
+    for row in np.flatnonzero(bad & are).tolist():
+        why[row] = f"time {found[row].as_py()!r} in {fmt.time!r} is no time in the years 1 to 9999"
+    return np.where(are, counted, micros), dict(sorted(why.items()))
+
+
+def _is_null(values: pa.Array, row: int) -> bool:
+    return not values[row].is_valid
 
 
 def _unlike(fmt: Format, kind: pa.DataType) -> str:

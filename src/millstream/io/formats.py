@@ -19,6 +19,7 @@ import pyarrow as pa
 from millstream.errors import ConfigError
 from millstream.io.schemas import TIMESTAMP, parse_schema
 from millstream.io.timeformats import time_format as time_format_of
+from millstream.io.timepatterns import time_pattern as time_pattern_of
 
 __all__ = ["KINDS", "READER", "Format", "SchemaLike", "infer_format", "parse_schema"]
 
@@ -66,6 +67,7 @@ class Format:
     encoding: str | None = None  # None: UTF-8
     time_format: str | None = None  # of texts in the time column; None: ISO-8601
     multiline: bool = False  # csv: a quoted field may run over line ends
+    time_pattern: str | None = None  # where in texts of the time column the time stands
 
     @property
     def cut(self) -> str:
@@ -100,6 +102,7 @@ def infer_format(
     encoding: str | None = None,
     multiline: bool = False,
     time_format: str | None = None,
+    time_pattern: str | None = None,
 ) -> Format:
     """Check and complete a source's settings, looking at a sample of its files where needed."""
     from millstream.io import programmed, sampling  # they read, and so need this module
@@ -121,6 +124,7 @@ def infer_format(
         encoding=_codec(encoding),
         time_format=time_format,
         multiline=multiline and kind == "csv",
+        time_pattern=time_pattern,
     )
     if kind == "csv" and delimiter is None:
         fmt = replace(fmt, delimiter=sampling.find_delimiter(fmt, paths))
@@ -239,6 +243,13 @@ def _check_time(fmt: Format, time: str) -> None:
     kind = fmt.schema.field(time).type
     if fmt.time_format is not None:
         _check_time_format(fmt, fmt.time_format, kind)
+    if fmt.time_pattern is not None:
+        if not pa.types.is_string(kind):
+            raise ConfigError(
+                f"time_pattern= is {fmt.time_pattern!r}, but time column {time!r} is {kind}; a "
+                "pattern is for texts"
+            )
+        time_pattern_of(fmt.time_pattern)
     temporal = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
     if not (
         temporal

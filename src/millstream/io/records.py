@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -30,6 +31,10 @@ class Split:
     after: int | None = None  # the latest time in the file before this batch
     inode: int = 0  # what it is, whatever it is called by now; 0: whatever has the name
     seen: Print = NOTHING  # the same by its bytes, if it may be rotated
+
+
+# The split whose records a task is working on: programs may ask which file they read.
+reading: ContextVar[Split | None] = ContextVar("reading", default=None)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def stage_file(
         pq.write_table(table, sink, compression="zstd", compression_level=1)
         data = sink.getvalue()
     else:
-        data = json_lines(table)
+        data = text_lines(table) if suffix == "txt" else json_lines(table)
     staged = f"{name}.{suffix}"
     directory.within(STAGING).put(staged, data)
     return staged, (len(data), zlib.crc32(data))
@@ -47,6 +47,24 @@ def json_lines(table: pa.Table) -> bytes:
     if any(holds_mixed(kind) for kind in table.schema.types):
         rows = map(_in_json, rows)
     return b"".join(_encoded(row) + b"\n" for row in rows)
+
+
+def text_lines(table: pa.Table) -> bytes:
+    """The values of a table with one column, one a line; null is an empty line."""
+    if table.num_columns != 1:
+        raise RunError(
+            f"ms.Text writes one column, and there are {table.num_columns} "
+            f"({', '.join(table.column_names)}); choose one with select()"
+        )
+    lines = []
+    for value in table.column(0).to_pylist():
+        if value is not None and not isinstance(value, str | bytes):
+            raise RunError(
+                f"ms.Text writes texts or bytes, and column {table.column_names[0]!r} has "
+                f"{value!r}; make a text of it, like select('CAST(... AS STRING) AS line')"
+            )
+        lines.append(value.encode() if isinstance(value, str) else value or b"")
+    return b"".join(line + b"\n" for line in lines)
 
 
 def json_text(value: Any) -> str:

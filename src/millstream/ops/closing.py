@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from millstream.errors import RunError
+from millstream.errors import ProgramError, RunError
 from millstream.ops.chunks import Chunk, Int64, Objects, concat, flat
 from millstream.ops.codec import Keys, as_key, decode_key, python_rows, python_values, shared_values
 from millstream.ops.grid import Runs, find_runs
@@ -363,6 +363,8 @@ def _call_reducer(
         before = len(made.origin)
         try:
             made.add(index, reducer(key, values[place], window))
+        except ProgramError:
+            raise
         except BaseException as error:  # a user's function may raise anything
             made.keep(range(before))
             failed[index] = describe(error)

@@ -50,6 +50,7 @@ def _format_of(spec: SourceSpec) -> Format:
             time_unit=spec.time_unit,
             zone=spec.zone,
             time_format=spec.time_format,
+            time_pattern=spec.time_pattern,
             header=False,
             delimiter=spec.delimiter,
         )
@@ -77,6 +78,7 @@ def _files_format(spec: Files) -> Format:
         time_unit=spec.time_unit,
         zone=spec.zone,
         time_format=spec.time_format,
+        time_pattern=spec.time_pattern,
         header=spec.header,
         delimiter=spec.delimiter,
         reader=spec.reader,
@@ -98,11 +100,20 @@ def _generator_format(spec: Generator) -> Format:
             time_unit=spec.time_unit,
             zone=spec.zone,
             time_format=spec.time_format,
+            time_pattern=spec.time_pattern,
         )
     check_zone(spec.zone)
     unit = UNITS.get(spec.time_unit, spec.time_unit)
     empty = pa.schema([])
-    return Format("json", empty, spec.time, unit, spec.zone, time_format=spec.time_format)
+    return Format(
+        "json",
+        empty,
+        spec.time,
+        unit,
+        spec.zone,
+        time_format=spec.time_format,
+        time_pattern=spec.time_pattern,
+    )
 
 
 class RateTracker(WithoutFiles):

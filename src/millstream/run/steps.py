@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millstream.errors import ConfigError, RunError
+from millstream.errors import ConfigError, ProgramError, RunError
 from millstream.graph import nodes
 from millstream.ops.chunks import Chunk, Int64, concat, flat
 from millstream.ops.expressions import Expression, ExpressionError
@@ -162,6 +162,8 @@ def _map_batches(node: nodes.MapBatches, chunk: Chunk) -> tuple[Chunk, list[Dead
     numbered = chunk.table.append_column("__row", pa.array(np.arange(len(chunk))))
     try:
         result: Any = node.fn(numbered)
+    except ProgramError:
+        raise
     except BaseException as error:  # a user's function may raise anything
         why = describe(error)
         dead = [dead_row(node.name, chunk, index, why) for index in range(len(chunk))]

@@ -21,6 +21,7 @@ from millstream.api.sinks import FileSink
 from millstream.durations import micros
 from millstream.graph import nodes
 from millstream.io.readers import Split
+from millstream.io.records import reading
 from millstream.io.writers import stage_file
 from millstream.operators.batch import (
     Batch,
@@ -83,6 +84,7 @@ class Task:
         sources = self.plan.sources()
         for split in splits:
             source = sources[split.source]
+            reading.set(split if isinstance(split, Split) else None)
             watch = self._watch(source)
             begun, before = time.perf_counter(), self.control.rows_in
             for piece in read(
@@ -104,6 +106,7 @@ class Task:
             rows, seconds = self.control.read.get(source.name, (0, 0.0))
             rows += self.control.rows_in - before
             self.control.read[source.name] = (rows, seconds + time.perf_counter() - begun)
+        reading.set(None)
         for name, watch in self.watches.items():
             self.control.reached[name] = watch.reached
             self.control.extents[name] = list(watch.extents.values())

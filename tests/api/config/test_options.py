@@ -21,6 +21,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "time": ('"at"', "at"),
     "time_unit": ('"ms"', "ms"),
     "time_format": ('"%d.%m.%Y %z"', "%d.%m.%Y %z"),
+    "time_pattern": ('"at=([^ ]+)"', "at=([^ ]+)"),
     "zone": ('"Europe/Berlin"', "Europe/Berlin"),
     "lateness": ('"5s"', "5s"),
     "idle_timeout": ('"1m"', "1m"),
@@ -133,7 +134,7 @@ def test_every_option_of_sources_and_sinks(load: Any, kind: str, option: str) ->
     names = dict.fromkeys([option, *needed])
     if (option == "format" and kind in ("socket", "stdin")) or kind == "http":
         names["schema"] = None
-    if option == "time_format" and kind != "rate":
+    if option in ("time_format", "time_pattern") and kind != "rate":
         names["time"] = None
     if option == "participants":
         names["participant"] = None

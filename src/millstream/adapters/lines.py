@@ -1,0 +1,248 @@
+"""A step of a program of lines as a MapReduce job, as Hadoop Streaming runs it.
+
+On the map side the lines of a piece of input go through the step's mapper at once; what comes out
+is sorted by key, combined, and parted by key into one *run* of sorted lines per reducer. A reducer
+gets its runs as one sorted sequence of lines. Keys are compared as bytes.
+
+What a program counts travels with its lines: a pair whose key is a text, the name of a counter, is
+no run but an amount.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from millstream.api.programs import JobContext, Program
+from millstream.io.records import reading
+from millstream.ops.jobs import Window
+
+
+@dataclass
+class Work:
+    """One run of a filter: whose it is, what its environment says, and what it counted."""
+
+    name: str  # "step 1, mapper"
+    environment: dict[str, str]
+    counters: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+class Filter(Protocol):
+    """Lines in, lines out (without line ends): a command, or a phase of a script."""
+
+    def __call__(self, lines: Iterable[bytes], work: Work) -> Iterable[bytes]: ...
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Which part of a line is its key: the first fields, or all of it if there are no more."""
+
+    separator: bytes = b"\t"
+    fields: int = 1
+
+    def of(self, line: bytes) -> bytes:
+        """The key of a line."""
+        if self.fields == 1:
+            return line.partition(self.separator)[0]
+        parts = line.split(self.separator, self.fields)
+        return self.separator.join(parts[: self.fields])
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a program: filters for each side, one after the other."""
+
+    name: str
+    mapper: tuple[Filter, ...] = ()
+    combiner: tuple[Filter, ...] = ()
+    reducer: tuple[Filter, ...] | None = ()  # None: what the mapper gives is the result
+    reducers: int = 1
+    keys: Keys = Keys()
+    sort_values: bool = False
+    jobconf: tuple[tuple[str, str], ...] = ()
+    whole_files: bool = False  # its mapper gets the path of a file, not lines
+
+    def job(self, encoding: str, last: bool) -> Program:
+        """As a job for `map_reduce`; encoding: how its lines, where they are texts, are bytes."""
+        from millstream.api.job import job
+
+        mapping, reducing = MapSide(self, encoding), ReduceSide(self, last)
+        made = job(map=mapping, setup=mapping, close=mapping, reduce=reducing)
+        assert isinstance(made, Program)
+        made.name = self.name
+        return made
+
+    def mapped(self, lines: list[bytes], counters: Counter[tuple[str, str]]) -> list[bytes]:
+        """What the mapper makes of the lines of a piece."""
+        return self._filtered("mapper", self.mapper, lines, counters, _of_split())
+
+    def combined(self, lines: list[bytes], counters: Counter[tuple[str, str]]) -> list[bytes]:
+        """What the combiner makes of what the mapper gave, sorted."""
+        return self._filtered("combiner", self.combiner, self.ordered(lines), counters, {})
+
+    def reduced(
+        self, part: int, lines: list[bytes], counters: Counter[tuple[str, str]]
+    ) -> list[bytes]:
+        """What the reducer makes of the lines of a part, which are put in order."""
+        place = {"mapreduce.task.partition": str(part)}
+        return self._filtered("reducer", self.reducer or (), self.ordered(lines), counters, place)
+
+    def ordered(self, lines: list[bytes]) -> list[bytes]:
+        """Lines as a reducer sees them: by key, and by all of the line where that was asked."""
+        if self.sort_values:
+            return sorted(lines, key=lambda line: line + b"\n")
+        return sorted(lines, key=self.keys.of)
+
+    def _filtered(
+        self,
+        side: str,
+        filters: tuple[Filter, ...],
+        lines: list[bytes],
+        counters: Counter[tuple[str, str]],
+        place: dict[str, str],
+    ) -> list[bytes]:
+        environment = task_environment(side, self.name, {**dict(self.jobconf), **place})
+        flowing: Iterable[bytes] = lines
+        for one in filters:
+            work = Work(f"{self.name}, {side}", environment)
+            flowing = list(one(flowing, work))
+            counters.update(work.counters)
+        return flowing if isinstance(flowing, list) else list(flowing)
+
+
+class MapSide:
+    """The map side of a stage: gathers the lines of a piece, and runs the mapper at its end."""
+
+    def __init__(self, stage: Stage, encoding: str) -> None:
+        self.stage, self.encoding = stage, encoding
+        self.lines: list[bytes] = []
+
+    def setup(self) -> None:
+        """A new piece."""
+        self.lines = []
+
+    def map(self, key: Any, line: Any) -> None:
+        """A line of the input, or of the stage before; amounts are of the stage before."""
+        if isinstance(key, str):
+            return
+        self.lines.append(line.encode(self.encoding) if isinstance(line, str) else line)
+
+    def close(self) -> Iterator[tuple[Any, Any]]:
+        """Runs of lines by reducer, and what was counted."""
+        stage, counters = self.stage, Counter[tuple[str, str]]()
+        lines = stage.mapped(self.lines, counters)
+        if stage.combiner:
+            lines = stage.combined(lines, counters)
+        for part, run in sorted(parted(lines, stage.keys, stage.reducers).items()):
+            yield part, b"\n".join(run)
+        yield from told(stage.name, counters)
+
+
+class ReduceSide:
+    """The reduce side of a stage: a key is the number of a reducer, its values are runs."""
+
+    def __init__(self, stage: Stage, last: bool) -> None:
+        self.stage, self.last = stage, last
+
+    def reduce(self, part: Any, runs: Iterable[Any], context: JobContext) -> Iterator[Any]:
+        """The lines of one reducer; those of the last stage say their window."""
+        if isinstance(part, str):
+            yield part, str(sum(map(int, runs))).encode()
+            return
+        counters = Counter[tuple[str, str]]()
+        lines = [line for run in runs for line in run.split(b"\n")]
+        mark = window_mark(context.window) if self.last else b""
+        for line in self.stage.reduced(part, lines, counters):
+            yield None, mark + line
+        yield from told(self.stage.name, counters)
+
+
+def window_mark(window: Window | None) -> bytes:
+    """What stands before a line: the bounds of its window, if it has any."""
+    if window is None or window.start is None or window.end is None:
+        return b""
+    bounds = (one.isoformat().replace("+00:00", "Z") for one in (window.start, window.end))
+    return "".join(f"{one}\t" for one in bounds).encode()
+
+
+def parted(lines: list[bytes], keys: Keys, parts: int) -> dict[int, list[bytes]]:
+    """Lines by reducer, in their order."""
+    if parts == 1 or not lines:
+        return {0: lines} if lines else {}
+    found: dict[int, list[bytes]] = {}
+    known: dict[bytes, int] = {}
+    for line in lines:
+        key = keys.of(line)
+        part = known.get(key)
+        if part is None:
+            part = known[key] = part_of(key, parts)
+        found.setdefault(part, []).append(line)
+    return found
+
+
+def part_of(key: bytes, parts: int) -> int:
+    """The reducer of a key: as Hadoop's HashPartitioner over Text decides it."""
+    code = 1
+    for byte in key:
+        code = (31 * code + (byte - 256 if byte > 127 else byte)) & 0xFFFFFFFF
+    return (code & 0x7FFFFFFF) % parts
+
+
+def shard_of(key: Any) -> int:
+    """Where a reducer's runs are kept; amounts lie together."""
+    return key if isinstance(key, int) else 0
+
+
+def told(step: str, counters: Counter[tuple[str, str]]) -> Iterator[tuple[str, bytes]]:
+    """What was counted, as pairs; amounts are bytes as lines are, so that columns have one type."""
+    for (group, name), amount in sorted(counters.items()):
+        yield json.dumps([step, group, name]), str(amount).encode()
+
+
+def task_environment(side: str, step: str, jobconf: dict[str, str]) -> dict[str, str]:
+    """What Hadoop tells a task by its environment: names of properties with `_` for other signs."""
+    attempt = uuid.uuid4().hex[:12]
+    told = {
+        "mapreduce.job.id": "job_millstream",
+        "mapreduce.task.id": f"task_{attempt}",
+        "mapreduce.task.attempt.id": f"attempt_{attempt}_0",
+        "mapreduce.task.ismap": "false" if side == "reducer" else "true",
+        "mapreduce.task.partition": "0",
+        **jobconf,
+    }
+    told |= {_BEFORE[name]: value for name, value in told.items() if name in _BEFORE}
+    return {_variable(name): value for name, value in told.items()}
+
+
+# Properties by the names they had before Hadoop 2, which many programs still ask for.
+_BEFORE = {
+    "mapreduce.job.id": "mapred.job.id",
+    "mapreduce.task.id": "mapred.tip.id",
+    "mapreduce.task.attempt.id": "mapred.task.id",
+    "mapreduce.task.ismap": "mapred.task.is.map",
+    "mapreduce.task.partition": "mapred.task.partition",
+    "mapreduce.map.input.file": "map.input.file",
+    "mapreduce.map.input.start": "map.input.start",
+    "mapreduce.map.input.length": "map.input.length",
+    "mapreduce.job.reduces": "mapred.reduce.tasks",
+}
+
+
+def _variable(name: str) -> str:
+    return "".join(sign if sign.isalnum() and sign.isascii() else "_" for sign in name)
+
+
+def _of_split() -> dict[str, str]:
+    """Which piece of which file is being read, if it is one."""
+    split = reading.get()
+    if split is None:
+        return {}
+    return {
+        "mapreduce.map.input.file": f"file://{split.path}",
+        "mapreduce.map.input.start": str(split.start),
+        "mapreduce.map.input.length": str(max(0, split.end - split.start)),
+    }
