@@ -15,7 +15,7 @@ from millstream.errors import ConfigError, RunError
 from millstream.io import parquet
 from millstream.io.formats import Format
 from millstream.io.pages import page_sizes
-from millstream.io.readers import Split, read_split
+from millstream.io.readers import Split, available_end, read_split
 from millstream.io.records import MAX_LINE, Parsed
 from millstream.io.sampling import parquet_schema
 from millstream.io.schemas import parse_schema
@@ -103,7 +103,7 @@ _MEASURE = """
 import resource, sys
 from millstream.io.formats import Format
 from millstream.io.pages import page_sizes
-from millstream.io.readers import Split, read_split
+from millstream.io.readers import Split, available_end, read_split
 from millstream.io.schemas import parse_schema
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 fmt = Format("parquet", parse_schema("n bigint, word string"))
@@ -291,3 +291,26 @@ def test_texts_stored_as_differences_are_read_in_pieces(
     parts = read(split)
     assert max(p.table.nbytes for p in parts) < 20_000
     assert pa.concat_tables(p.table for p in parts).to_pylist() == table.to_pylist()
+
+
+def test_rows_are_counted_by_row_group_where_the_file_says_none(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, pa.table({"n": list(range(50)), "word": ["a"] * 50}))
+    stored = Path(path).read_bytes()
+    rows = b"\x16\x64\x19\x1c"  # 50 as Thrift writes it, before the list of row groups
+    assert stored.count(rows) == 1
+    Path(path).write_bytes(stored.replace(rows, b"\x16\x00\x19\x1c"))
+    assert pq.ParquetFile(path).metadata.num_rows == 0
+    end = available_end(path, "parquet", complete=True)
+    assert end == 50
+    (parsed,) = read(Split(0, 0, path, 0, end))
+    assert parsed.table["n"].to_pylist() == list(range(50))
+
+
+def test_a_page_that_differs_from_its_checksum_is_an_error(tmp_path: Path) -> None:
+    table = pa.table({"n": [1, 2], "word": ["good", "fine"]})
+    how = {"write_page_checksum": True, "compression": "none", "use_dictionary": False}
+    path, split = written(tmp_path, table, **how)
+    stored = Path(path).read_bytes()
+    Path(path).write_bytes(stored.replace(b"\x04\0\0\0good", b"\x04\0\0\0gold"))
+    with pytest.raises(RunError, match=r"cannot read parquet file .*checksum"):
+        read(split)

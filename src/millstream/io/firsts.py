@@ -82,8 +82,9 @@ def _first(ts: Ints | None, limit: int, rest: int | None) -> int | None:
 def _of_rows(peek: Peek, path: str) -> int | None:
     """Of the column of times alone; statistics would tell the lowest, which may come later."""
     with parquet.opened(path) as file:
-        rows = min(_ROWS, file.metadata.num_rows)
-        rest = None if rows == file.metadata.num_rows else BEGIN
+        number = parquet.rows_of(file)
+    rows = min(_ROWS, number)
+    rest = None if rows == number else BEGIN
     times = replace(peek.fmt, columns=())
     for parsed in parquet.read_rows(times, Split(0, 0, path, 0, rows), _ROWS):
         first = _first(parsed.ts, peek.limit, None)

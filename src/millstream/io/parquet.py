@@ -32,12 +32,23 @@ _DELTA_ROWS = 256  # rows at a time of texts that are stored as the difference t
 
 @contextmanager
 def opened(path: str, packed: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
-    """The file, with every failure to read it named after it; `packed`: read as dictionaries."""
+    """The file, with every failure to read it named after it; `packed`: read as dictionaries.
+
+    Pages that have a checksum are held against it: a flipped bit is an error, not another value.
+    """
     try:
-        with pq.ParquetFile(path, read_dictionary=list(packed)) as file:
+        with pq.ParquetFile(
+            path, read_dictionary=list(packed), page_checksum_verification=True
+        ) as file:
             yield file
     except (pa.ArrowException, OSError) as error:
         raise RunError(f"cannot read parquet file {path}: {error}") from error
+
+
+def rows_of(file: pq.ParquetFile) -> int:
+    """How many rows there are, by its row groups: some writers leave the total of a file at 0."""
+    groups = file.metadata
+    return sum(groups.row_group(i).num_rows for i in range(groups.num_row_groups))
 
 
 def row_ranges(path: str, start: int, end: int, max_bytes: int) -> list[tuple[int, int]]:
