@@ -108,8 +108,8 @@ def test_one_bound_of_a_window_says_the_other() -> None:
 
 def test_functions_of_users_go_before_those_that_only_the_parser_knows() -> None:
     flow = flow_of()
-    flow.function("date_format", lambda text, how: f"{how} {text}", returns="string")
-    flow.sql("SELECT DATE_FORMAT(symbol, 'at') AS t FROM trades").sink(ms.Memory(), name="out")
+    flow.function("regexp_count", lambda text, how: f"{how} {text}", returns="string")
+    flow.sql("SELECT REGEXP_COUNT(symbol, 'at') AS t FROM trades").sink(ms.Memory(), name="out")
     with Driver(flow) as driver:
         driver.push("trades", ROWS[:1]).end()
         assert driver.output("out") == [{"t": "at A"}]

@@ -293,11 +293,23 @@ def add_answers(job: WindowJob, measure: Measure, states: list[Any], answers: An
     """The answers of a user's states: a column, or what a MapReduce job reduces."""
     assert measure.objects is not None
     if measure.objects.typed is not None:
-        answers.columns[measure.name] = measure.objects.typed(states)
+        typed_answers(measure, states, answers)
     elif job.reducer is not None:
         answers.values = [[measure.objects.finish(state)] for state in states]
     else:
         call_each(measure.name, measure.objects.finish, states, answers)
+
+
+def typed_answers(measure: Measure, states: list[Any], answers: Answers) -> None:
+    """Answers as a column of a known type; what does not fit in it has failed."""
+    kernel = measure.objects
+    assert kernel is not None and kernel.typed is not None
+    answers.columns[measure.name] = kernel.typed(states)
+    if kernel.fails is not None:
+        for at, state in enumerate(states):
+            why = kernel.fails(state)
+            if why is not None:
+                answers.failed.setdefault(at, why)
 
 
 def call_each(name: str, fn: Callable[[Any], Any], given: list[Any], answers: Answers) -> None:

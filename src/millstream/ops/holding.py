@@ -58,6 +58,7 @@ class ObjectKernel:
     windows: Callable[[pa.Array, Int64, Int64], pa.Array] | None = (
         None  # answers of `slide`, faster
     )
+    fails: Callable[[Any], str | None] | None = None  # why a state has no answer
     bare: Callable[[Any], Any] | None = None  # what a message shows of a state
     gather: Callable[[bytes, list[Any]], Any] | None = None  # of pairs: all values of a key at once
 

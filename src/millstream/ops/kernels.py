@@ -67,15 +67,25 @@ def _sum_groups(
 ) -> np.ndarray[Any, Any]:
     if values.dtype == np.float64:
         return np.bincount(groups, weights=values, minlength=count)
-    if len(values):
-        bound = max(abs(int(values.max())), abs(int(values.min())))
-        if bound > 2**62 // len(values):  # only then can 64 bits overflow: look closely
-            shadow = np.bincount(groups, weights=values.astype(np.float64), minlength=count)
-            if bool((np.abs(shadow) > 2.0**63 - 2.0**12).any()):
-                raise RunError(f"{what} overflows 64 bits; cast the column to DOUBLE first")
+    if _may_overflow(values):
+        _check_sums(np.bincount(groups, weights=values.astype(np.float64), minlength=count), what)
     total = np.zeros(count, np.int64)
     np.add.at(total, groups, values)
     return total
+
+
+def _may_overflow(values: np.ndarray[Any, Any]) -> bool:
+    """Whether sums of whole numbers could need more than 64 bits: only then look closely."""
+    if not len(values) or values.dtype == np.float64:
+        return False
+    bound = max(abs(int(values.max())), abs(int(values.min())))
+    return bound > 2**62 // len(values)
+
+
+def _check_sums(shadow: Any, what: str) -> None:
+    """Refuse sums that do not fit, by what they come to in floats."""
+    if bool((np.abs(shadow) > 2.0**63 - 2.0**12).any()):
+        raise RunError(f"{what} overflows 64 bits; cast the column to DOUBLE or DECIMAL first")
 
 
 @runtime_checkable
@@ -154,9 +164,19 @@ class Sum(_Additive):
         }
 
     def slide(self, state: State, grid: Grid) -> State:
+        values = np.asarray(state["sum"])
+        if _may_overflow(values):
+            _check_sums(grid.scan(np.add, values.astype(np.float64), 0.0), "sum")
         return {
             name: pa.array(grid.scan(np.add, np.asarray(state[name]), 0)) for name in self.fields
         }
+
+    def plus(self, total: Columns, more: Columns) -> Columns:
+        made = super().plus(total, more)
+        if made["sum"].dtype != np.float64:
+            before = total["sum"].astype(np.float64) + more["sum"].astype(np.float64)
+            _check_sums(before, "sum")
+        return made
 
     def result(self, state: State) -> pa.Array:
         n, total = np.asarray(state["n"]), np.asarray(state["sum"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millstream.api import aggregates as api
-from millstream.ops.sql.types import INTEGERS, is_numeric
+from millstream.ops.sql.types import INTEGERS, is_decimal, is_numeric
 from millstream.sql.places import Text
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class Call:
     type: Callable[[pa.DataType | None], pa.DataType | None]
     numeric: bool = False
     skips_nulls: bool = True
+    decimal: bool | None = None  # of decimals: their mean, or their total; None: not of them
 
 
 def _same(of: pa.DataType | None) -> pa.DataType | None:
@@ -32,13 +33,13 @@ def _same(of: pa.DataType | None) -> pa.DataType | None:
 
 
 def _total(of: pa.DataType | None) -> pa.DataType | None:
-    if of is None or pa.types.is_decimal(of):
+    if of is None or is_decimal(of):
         return None
     return pa.int64() if of in INTEGERS else pa.float64()
 
 
 def _double(of: pa.DataType | None) -> pa.DataType | None:
-    return None if of is None or pa.types.is_decimal(of) else pa.float64()
+    return None if of is None or is_decimal(of) else pa.float64()
 
 
 def _whole(of: pa.DataType | None) -> pa.DataType | None:
@@ -98,7 +99,8 @@ def read_call(text: Text, node: exp.Expr) -> Call:
         )
     _only(text, node, "this", "expressions")
     make, type_of, numeric, skips = _PLAIN[key]
-    return Call(given, lambda column: make(str(column)), type_of, numeric, skips)
+    decimal = {"sum": False, "avg": True}.get(key)
+    return Call(given, lambda column: make(str(column)), type_of, numeric, skips, decimal)
 
 
 def _only(text: Text, node: exp.Expr, *keys: str) -> None:
@@ -140,7 +142,7 @@ def _quantile(text: Text, node: exp.Expr, approx: bool) -> Call:
 
 def check_type(text: Text, node: exp.Expr, call: Call, of: pa.DataType | None) -> None:
     """An aggregate of numbers over something else would make dead letters of all records."""
-    if call.numeric and of is not None and pa.types.is_decimal(of):
+    if call.numeric and call.decimal is None and of is not None and is_decimal(of):
         raise text.error(
             f"{node.key.upper()} of decimals is not supported; CAST(... AS DOUBLE) first",
             text.of(node),

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from millstream.ops.sql.dialect import dialect
 from millstream.sql.places import Place, Text
 
 if TYPE_CHECKING:
@@ -53,18 +54,19 @@ def _dialect() -> Any:
     global _DIALECT
     if _DIALECT is None:
         from sqlglot import TokenType
-        from sqlglot.dialects.spark import Spark
 
-        class Millstream(Spark):
-            class Tokenizer(Spark.Tokenizer):
+        base: Any = dialect()
+
+        class Continuous(base):  # type: ignore[misc]
+            class Tokenizer(base.Tokenizer):  # type: ignore[misc]
                 KEYWORDS: ClassVar[dict[str, Any]] = {
-                    **Spark.Tokenizer.KEYWORDS,
+                    **base.Tokenizer.KEYWORDS,
                     "CSELECT": TokenType.SELECT,
                     "SESSION": TokenType.VAR,  # the table function
                 }
                 COMMANDS: ClassVar[set[Any]] = set()  # whose rest would be one token
 
-        _DIALECT = Millstream()
+        _DIALECT = Continuous()
     return _DIALECT
 
 

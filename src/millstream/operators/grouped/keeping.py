@@ -18,7 +18,7 @@ from millstream.errors import RunError
 from millstream.operators.grouped.moves import VALUE, Kept, Moves
 from millstream.operators.stores import Bag
 from millstream.ops.chunks import Chunk, Mask
-from millstream.ops.closing import Answers, call_each
+from millstream.ops.closing import Answers, call_each, typed_answers
 from millstream.ops.jobs import Measure
 from millstream.ops.kernels import Rows
 from millstream.ops.preparing import lift
@@ -120,6 +120,6 @@ def finish(measure: Measure, packed: pa.Array, found: Answers) -> None:
     assert measure.objects is not None
     states = measure.objects.decoded(packed)
     if measure.objects.typed is not None:
-        found.columns[measure.name] = measure.objects.typed(states)
+        typed_answers(measure, states, found)
     else:
         call_each(measure.name, measure.objects.finish, states, found)

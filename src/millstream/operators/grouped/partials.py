@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millstream.errors import RunError
 from millstream.operators.grouped.keeping import PLACE, States, Stock, finish, lift_rows
 from millstream.operators.grouped.moves import Kept, Moves
 from millstream.operators.stores import Bag
@@ -108,13 +107,15 @@ class Totalled:
             means = [None if one is None else _share(one, total[0][0]) for one, total in pairs]
             found.columns[measure.name] = pa.array(means, pa.float64())
             return
-        try:
-            found.columns[measure.name] = pa.array(numbers, pa.int64() if whole else pa.float64())
-        except (OverflowError, pa.ArrowInvalid) as error:
-            raise RunError(
-                f"{measure.name}=sum({self.column}) overflows 64 bits; cast the column to DOUBLE "
-                "first"
-            ) from error
+        if whole:
+            for at, one in enumerate(numbers):
+                if one is not None and not -(2**63) <= one < 2**63:
+                    numbers[at] = None
+                    found.failed[at] = (
+                        f"{measure.name}=sum({self.column}) is {one}, which does not fit in 64 "
+                        "bits; cast the column to DOUBLE or DECIMAL first"
+                    )
+        found.columns[measure.name] = pa.array(numbers, pa.int64() if whole else pa.float64())
 
 
 def _share(total: int | float, count: int) -> float:

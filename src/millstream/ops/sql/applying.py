@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from millstream.ops.sql.casts import cast_datum
 from millstream.ops.sql.coercion import Coerce
 from millstream.ops.sql.conversions import cast_value, to_float32
+from millstream.ops.sql.decimals import fit
 from millstream.ops.sql.types import (
     INTEGERS,
     DataType,
@@ -28,6 +29,7 @@ from millstream.ops.sql.types import (
     Types,
     as_array,
     bounds,
+    is_decimal,
 )
 
 
@@ -43,10 +45,15 @@ class Function:
     vector: Callable[..., Datum]
     scalar: Callable[..., Any]
     strict: bool = True
+    shape: Callable[..., tuple[Types, DataType]] | None = None  # its types follow from params too
+
+    def types(self, given: Types, params: tuple[object, ...]) -> tuple[Types, DataType]:
+        """The types it wants for these, and the one it gives."""
+        return self.coerce(given) if self.shape is None else self.shape(given, *params)
 
 
 def apply_vector(function: Function, args: Sequence[Datum], params: tuple[object, ...]) -> Datum:
-    wanted, result = function.coerce(tuple(arg.type for arg in args))
+    wanted, result = function.types(tuple(arg.type for arg in args), params)
     args = [cast_datum(arg, to) for arg, to in zip(args, wanted, strict=True)]
     constant = all(isinstance(arg, pa.Scalar) for arg in args)
     if constant:
@@ -63,11 +70,13 @@ def apply_vector(function: Function, args: Sequence[Datum], params: tuple[object
 def apply_scalar(
     function: Function, types: Types, values: Sequence[Any], params: tuple[object, ...]
 ) -> Any:
-    wanted, result = function.coerce(types)
+    wanted, result = function.types(types, params)
     values = [cast_value(*each) for each in zip(values, types, wanted, strict=True)]
     if function.strict and any(value is None for value in values):
         return None
     out = function.scalar(*values, *params)
+    if out is not None and is_decimal(result):
+        return fit(out, result)
     if out is not None and result in INTEGERS:
         low, high = bounds(result)
         if not low <= out <= high:

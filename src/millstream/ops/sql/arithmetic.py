@@ -5,17 +5,69 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from decimal import ROUND_HALF_UP, Decimal, localcontext
+from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal, localcontext
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.ops.sql import decimals
 from millstream.ops.sql.applying import Function, elementwise, kernel
 from millstream.ops.sql.casts import cast_datum
-from millstream.ops.sql.coercion import all_of, arithmetic, quotient, to_whole, whole
-from millstream.ops.sql.types import INTEGERS, Datum, ExpressionError, is_floating
+from millstream.ops.sql.coercion import (
+    all_of,
+    arithmetic,
+    operation,
+    rounding,
+    to_whole,
+    whole,
+)
+from millstream.ops.sql.types import (
+    INTEGERS,
+    MOST_DIGITS,
+    Datum,
+    ExpressionError,
+    bounds,
+    is_decimal,
+    is_floating,
+)
+
+
+def _exactly(name: str, vector: Callable[[Sequence[Datum]], Datum]) -> Callable[..., Datum]:
+    """A kernel for numbers, and one for decimals where Arrow's gives other digits than Spark."""
+
+    def both(args: Sequence[Datum]) -> Datum:
+        if not is_decimal(args[0].type):
+            return vector(args)
+        types = tuple(arg.type for arg in args)
+        needed = decimals.digits_of(name, types)
+        if name in "+-*" and needed <= MOST_DIGITS:
+            return vector(args)
+        return decimals.vector(name, args, decimals.result_of(name, types))
+
+    return both
+
+
+def _row_exactly(name: str, scalar: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def both(x: Any, y: Any) -> Any:
+        return decimals.compute(name, x, y) if isinstance(x, Decimal) else scalar(x, y)
+
+    return both
+
+
+def _whole_divide(args: Sequence[Datum]) -> Datum:
+    if is_decimal(args[0].type):
+        return elementwise(_checked_divide, pa.int64())(args)
+    return pc.call_function("divide_checked", list(args))
+
+
+def _checked_divide(x: Decimal, y: Decimal) -> int:
+    whole = row_whole_divide(x, y)
+    low, high = bounds(pa.int64())
+    if not low <= whole <= high:
+        raise ExpressionError("overflow")
+    return whole
 
 
 def _remainder(args: Sequence[Datum]) -> Datum:
@@ -40,14 +92,21 @@ def _row_divide(x: float, y: float) -> float:
     return x / y
 
 
-def row_whole_divide(x: int, y: int) -> int:
+def row_whole_divide(x: Any, y: Any) -> int:
     if y == 0:
         raise ExpressionError("divide by zero")
-    return abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
+    if isinstance(x, Decimal):
+        return int(decimals.compute("/", x, y).to_integral_value(ROUND_DOWN))
+    return int(abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1))
 
 
 def _round(args: Sequence[Datum], digits: int) -> Datum:
     (of,) = args
+    if is_decimal(of.type):
+        result = decimals.rounded_type(of.type, digits)
+        if digits >= of.type.scale:
+            return of.cast(result)
+        return elementwise(decimals.round_half_up, result)(args, digits, result)
     if not is_floating(of.type):
         if digits >= 0:
             return of
@@ -89,6 +148,8 @@ def _row_round(number: Any, digits: int) -> Any:
         if not math.isfinite(number) or digits > 330:
             return number
         return float(_half_up(Decimal(repr(number)), digits))
+    if isinstance(number, Decimal):
+        return number if digits > MOST_DIGITS else _half_up(number, digits)
     return number if digits >= 0 else int(_half_up(Decimal(number), digits))
 
 
@@ -104,6 +165,9 @@ def _to_whole(rounding: str) -> Callable[[Sequence[Datum]], Datum]:
         (of,) = args
         if of.type in INTEGERS:
             return of
+        if is_decimal(of.type):  # which may need a digit more in front of the point
+            more = min(of.type.precision + 1, MOST_DIGITS)
+            return pc.call_function(rounding, [of.cast(pa.decimal128(more, of.type.scale))])
         near = pc.call_function(rounding, [of])
         near = pc.if_else(pc.is_nan(near), pa.scalar(0.0), near)  # Java's (long) NaN
         return cast_datum(near, pa.int64())
@@ -111,10 +175,12 @@ def _to_whole(rounding: str) -> Callable[[Sequence[Datum]], Datum]:
     return vector
 
 
-def _row_to_whole(rounding: Callable[[float], int]) -> Callable[[Any], int]:
-    def scalar(number: Any) -> int:
+def _row_to_whole(rounding: Callable[[Any], int]) -> Callable[[Any], Any]:
+    def scalar(number: Any) -> Any:
         if isinstance(number, int):
             return number
+        if isinstance(number, Decimal):
+            return Decimal(rounding(number))
         if math.isnan(number):
             return 0
         if math.isinf(number):
@@ -186,6 +252,14 @@ def _row_exp(number: float) -> float:
         return math.inf
 
 
+def _row_negative(number: Any) -> Any:  # Decimal's own operators round to 28 digits
+    return number.copy_negate() if isinstance(number, Decimal) else -number
+
+
+def _row_abs(number: Any) -> Any:
+    return number.copy_abs() if isinstance(number, Decimal) else abs(number)
+
+
 def _row_sign(number: float) -> float:
     return number if number == 0 or math.isnan(number) else math.copysign(1.0, number)
 
@@ -194,16 +268,22 @@ def _real(vector: Callable[..., Datum], scalar: Callable[..., float | None]) -> 
     return Function(all_of(pa.float64(), pa.float64()), vector, scalar)
 
 
+def _operation(
+    name: str, vector: Callable[..., Datum], scalar: Callable[[Any, Any], Any]
+) -> Function:
+    return Function(operation(name), _exactly(name, vector), _row_exactly(name, scalar))
+
+
 FUNCTIONS: dict[str, Function] = {
-    "+": Function(arithmetic, kernel("add_checked"), operator.add),
-    "-": Function(arithmetic, kernel("subtract_checked"), operator.sub),
-    "*": Function(arithmetic, kernel("multiply_checked"), operator.mul),
-    "/": Function(quotient, kernel("divide_checked"), _row_divide),
-    "%": Function(arithmetic, _remainder, _row_remainder),
-    "div": Function(whole, kernel("divide_checked"), row_whole_divide),
-    "negative": Function(arithmetic, kernel("negate_checked"), operator.neg),
-    "abs": Function(arithmetic, kernel("abs_checked"), abs),
-    "round": Function(arithmetic, _round, _row_round),
+    "+": _operation("+", kernel("add_checked"), operator.add),
+    "-": _operation("-", kernel("subtract_checked"), operator.sub),
+    "*": _operation("*", kernel("multiply_checked"), operator.mul),
+    "/": _operation("/", kernel("divide_checked"), _row_divide),
+    "%": _operation("%", _remainder, _row_remainder),
+    "div": Function(whole, _whole_divide, row_whole_divide),
+    "negative": Function(arithmetic, kernel("negate_checked"), _row_negative),
+    "abs": Function(arithmetic, kernel("abs_checked"), _row_abs),
+    "round": Function(arithmetic, _round, _row_round, shape=rounding),
     "floor": Function(to_whole, _to_whole("floor"), _row_to_whole(math.floor)),
     "ceil": Function(to_whole, _to_whole("ceil"), _row_to_whole(math.ceil)),
     "sqrt": _real(kernel("sqrt"), lambda n: math.nan if n < 0 else math.sqrt(n)),

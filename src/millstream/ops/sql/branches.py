@@ -15,10 +15,18 @@ import pyarrow.compute as pc
 
 from millstream.ops.sql.casts import cast_datum
 from millstream.ops.sql.conversions import cast_value
+from millstream.ops.sql.decimals import fit
 from millstream.ops.sql.frames import Frame, Row, TypeOf
 from millstream.ops.sql.functions import FUNCTIONS
-from millstream.ops.sql.nodes import Node
-from millstream.ops.sql.types import DataType, Datum, ExpressionError, as_array, common_type
+from millstream.ops.sql.nodes import Literal, Node, exact_numbers
+from millstream.ops.sql.types import (
+    DataType,
+    Datum,
+    ExpressionError,
+    as_array,
+    common_type,
+    is_decimal,
+)
 
 
 @dataclass(frozen=True)
@@ -68,8 +76,7 @@ class Case:
     def infer(self, type_of: TypeOf) -> DataType:
         for condition, _ in self.branches:
             FUNCTIONS["not"].coerce((condition.infer(type_of),))
-        values = [value for _, value in self.branches]
-        return common_type(value.infer(type_of) for value in (*values, self.default))
+        return _common([*(value for _, value in self.branches), self.default], type_of)
 
     def vector(self, frame: Frame) -> Datum:
         pending: Datum = pa.scalar(True)
@@ -80,7 +87,8 @@ class Case:
             values.append(evaluate_where(value, frame, hits[-1]))
             pending = pc.and_(pending, pc.invert(hits[-1]))
         values.append(evaluate_where(self.default, frame, pending))
-        return _choose(hits, values)
+        nodes = [*(value for _, value in self.branches), self.default]
+        return _choose(hits, _exact(nodes, values, frame))
 
     def row(self, row: Row) -> Any:
         for condition, value in self.branches:
@@ -89,7 +97,7 @@ class Case:
         return self._value_of(self.default, row)
 
     def _value_of(self, value: Node, row: Row) -> Any:
-        return cast_value(value.row(row), value.infer(row.type_of), self.infer(row.type_of))
+        return _row_value(value, row, self.infer(row.type_of))
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,7 @@ class Coalesce:
     args: tuple[Node, ...]
 
     def infer(self, type_of: TypeOf) -> DataType:
-        return common_type(arg.infer(type_of) for arg in self.args)
+        return _common(self.args, type_of)
 
     def vector(self, frame: Frame) -> Datum:
         pending: Datum = pa.scalar(True)
@@ -106,14 +114,35 @@ class Coalesce:
             values.append(evaluate_where(arg, frame, pending))
             hits.append(pc.and_(pending, pc.is_valid(values[-1])))
             pending = pc.and_(pending, pc.invert(hits[-1]))
-        return _choose(hits[:-1], values)
+        return _choose(hits[:-1], _exact(self.args, values, frame))
 
     def row(self, row: Row) -> Any:
         for arg in self.args:
-            value = arg.row(row)
-            if value is not None:
-                return cast_value(value, arg.infer(row.type_of), self.infer(row.type_of))
+            if arg.row(row) is not None:
+                return _row_value(arg, row, self.infer(row.type_of))
         return None
+
+
+def _common(nodes: Sequence[Node], type_of: TypeOf) -> DataType:
+    """The type of one value of several."""
+    types = [node.infer(type_of) for node in nodes]
+    for at, number in exact_numbers(nodes, types).items():
+        types[at] = number.type
+    return common_type(types)
+
+
+def _exact(nodes: Sequence[Node], values: list[Datum], frame: Frame) -> list[Datum]:
+    """The same with numbers of the text as decimals, if there are any beside them."""
+    for at, number in exact_numbers(nodes, [value.type for value in values]).items():
+        values[at] = number.vector(frame)
+    return values
+
+
+def _row_value(node: Node, row: Row, wanted: DataType) -> Any:
+    if is_decimal(wanted) and isinstance(node, Literal) and node.type == pa.float64():
+        assert node.exact is not None
+        return fit(node.exact, wanted)
+    return cast_value(node.row(row), node.infer(row.type_of), wanted)
 
 
 def _choose(hits: Sequence[Datum], values: Sequence[Datum]) -> Datum:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.ops.sql.conversions import cast_value, require_castable
+from millstream.ops.sql.decimals import unscaled
 from millstream.ops.sql.types import (
     DATE,
     INTEGERS,
@@ -18,8 +20,11 @@ from millstream.ops.sql.types import (
     ExpressionError,
     as_array,
     bounds,
+    is_decimal,
     is_floating,
 )
+
+_EXACT_DIGITS = 15  # of a number that a double holds as it is
 
 
 def cast_datum(of: Datum, target: DataType, lenient: bool = False) -> Datum:
@@ -51,8 +56,10 @@ def _cast_fast(of: Datum, source: DataType, target: DataType) -> Datum | None:
         return _cast_text_fast(of, target)
     if source == TIMESTAMP:
         return _cast_timestamp_fast(of, target)
+    if is_decimal(source) or is_decimal(target):
+        return _cast_decimal_fast(of, source, target)
     if target == pa.string():
-        return None if is_floating(source) or pa.types.is_decimal(source) else of.cast(target)
+        return None if is_floating(source) else of.cast(target)
     if target == pa.bool_():
         return pc.not_equal(of, pa.scalar(0, source))
     if target == TIMESTAMP:
@@ -64,6 +71,19 @@ def _cast_fast(of: Datum, source: DataType, target: DataType) -> Datum | None:
     return of.cast(target)
 
 
+def _cast_decimal_fast(of: Datum, source: DataType, target: DataType) -> Datum | None:
+    """Between decimals and whole numbers where no digit is lost; to floats if that is exact."""
+    whole = {*INTEGERS}
+    if (is_decimal(source) or source in whole) and (is_decimal(target) or target in whole):
+        return of.cast(target)
+    if target == pa.float64() and source.precision <= _EXACT_DIGITS:
+        there = np.asarray(of.is_valid())
+        numbers = np.zeros(len(of))
+        numbers[there] = np.array(unscaled(of), np.float64) / 10.0**source.scale
+        return pa.array(numbers, mask=~there)
+    return None
+
+
 def _truncate(of: Datum, target: DataType) -> Datum | None:
     low, high = bounds(target)
     whole = pc.trunc(of)
@@ -72,6 +92,8 @@ def _truncate(of: Datum, target: DataType) -> Datum | None:
 
 
 def _cast_text_fast(of: Datum, target: DataType) -> Datum | None:
+    if is_decimal(target):
+        return None
     if target in INTEGERS:
         hexadecimal = pc.match_substring(of, "x", ignore_case=True)
         return None if pc.any(hexadecimal).as_py() else of.cast(target)

@@ -10,16 +10,19 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from millstream.ops.sql.decimals import as_decimal, result_of, rounded_type
 from millstream.ops.sql.types import (
     ATOMS,
     DATE,
     INTEGERS,
+    MOST_DIGITS,
     NUMBERS,
     TIMESTAMP,
     DataType,
     TypeMismatch,
     Types,
     common_type,
+    is_decimal,
     is_numeric,
     type_name,
 )
@@ -54,7 +57,7 @@ def all_of(wanted: DataType, result: DataType) -> Coerce:
 def require_implicit(source: DataType, target: DataType) -> None:
     if source in (target, pa.null()) or source in _IMPLICIT[target]:
         return
-    if pa.types.is_decimal(source) and target in (pa.float64(), pa.string()):
+    if is_decimal(source) and target in (pa.float64(), pa.string()):
         return
     raise TypeMismatch(f"{type_name(target)} is needed, not {type_name(source)}")
 
@@ -64,7 +67,7 @@ def alike(types: Types) -> tuple[Types, DataType]:
     common = common_type(types)
     if common == pa.null():
         common = pa.bool_()
-    if common not in ATOMS and not pa.types.is_decimal(common) and common != pa.binary():
+    if common not in ATOMS and not is_decimal(common) and common != pa.binary():
         raise TypeMismatch(f"{type_name(common)} cannot be compared")
     return (common,) * len(types), pa.bool_()
 
@@ -84,9 +87,41 @@ def arithmetic(types: Types) -> tuple[Types, DataType]:
     return (common,) * len(types), common
 
 
+def operation(name: str) -> Coerce:
+    """Arithmetic of two numbers: of decimals, with as many digits as the result may need."""
+
+    def coerce(types: Types) -> tuple[Types, DataType]:
+        if not _are_decimals(types):
+            return quotient(types) if name == "/" else arithmetic(types)
+        wanted = _decimals(types)
+        return wanted, result_of(name, wanted)
+
+    return coerce
+
+
+def _are_decimals(types: Types) -> bool:
+    """Whether they are computed with as decimals: one is, and the others are, or whole numbers."""
+    exact = all(is_decimal(one) or one in INTEGERS or one == pa.null() for one in types)
+    return exact and any(map(is_decimal, types))
+
+
+def _decimals(types: Types) -> Types:
+    known = next(one for one in types if is_decimal(one))
+    return tuple(known if one == pa.null() else as_decimal(one) for one in types)
+
+
+def rounding(types: Types, places: int) -> tuple[Types, DataType]:
+    """ROUND: a decimal has fewer digits then."""
+    wanted, source = arithmetic(types)
+    return wanted, rounded_type(source, places) if is_decimal(source) else source
+
+
 def _require_number(of: DataType) -> None:
-    if pa.types.is_decimal(of):
-        raise TypeMismatch("decimal arithmetic is not supported: CAST(... AS DOUBLE) or .map(fn)")
+    if of in (DATE, TIMESTAMP):
+        raise TypeMismatch(
+            f"a number is needed, not {type_name(of)}; an INTERVAL can be added to a time, and "
+            "timestampdiff(SECOND, start, end) tells how far two lie apart"
+        )
     if not is_numeric(of) and of != pa.null():
         raise TypeMismatch(f"a number is needed, not {type_name(of)}")
 
@@ -98,6 +133,8 @@ def quotient(types: Types) -> tuple[Types, DataType]:
 
 def whole(types: Types) -> tuple[Types, DataType]:
     common = common_type(types)
+    if _are_decimals(types):
+        return _decimals(types), pa.int64()
     if common not in INTEGERS and common != pa.null():
         raise TypeMismatch(f"DIV needs whole numbers, not {type_name(common)}")
     return (pa.int64(),) * len(types), pa.int64()
@@ -105,6 +142,9 @@ def whole(types: Types) -> tuple[Types, DataType]:
 
 def to_whole(types: Types) -> tuple[Types, DataType]:
     _, source = arithmetic(types)
+    if is_decimal(source):
+        front = source.precision - source.scale + (source.scale > 0)
+        return (source,), pa.decimal128(min(front, MOST_DIGITS), 0)
     return (source if source in INTEGERS else pa.float64(),), pa.int64()
 
 

@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 
+from millstream.ops.sql.decimals import fit
 from millstream.ops.sql.types import (
     ATOMS,
     DATE,
@@ -31,12 +32,13 @@ from millstream.ops.sql.types import (
     TypeMismatch,
     bounds,
     from_micros,
+    is_decimal,
     is_floating,
     to_micros,
     type_name,
 )
 
-# What may be cast to each type; decimals are added to the sources of numbers and text.
+# What may be cast to each type, but for decimals.
 _CASTS: dict[DataType, frozenset[DataType]] = {
     **{t: NUMBERS | {pa.string(), pa.bool_(), TIMESTAMP} for t in NUMBERS},
     pa.string(): ATOMS | {pa.binary()},
@@ -50,9 +52,10 @@ CAST_TARGETS = frozenset(_CASTS)
 def require_castable(source: DataType, target: DataType) -> None:
     if source in (target, pa.null()) or source in _CASTS.get(target, ()):
         return
-    if pa.types.is_decimal(target) and (pa.types.is_decimal(source) or source in INTEGERS):
+    exact = NUMBERS | {pa.string(), pa.bool_(), TIMESTAMP}
+    if is_decimal(target) and (is_decimal(source) or source in exact):
         return
-    if pa.types.is_decimal(source) and target in NUMBERS | {pa.string()}:
+    if is_decimal(source) and target in exact:
         return
     raise TypeMismatch(f"cannot cast {type_name(source)} to {type_name(target)}")
 
@@ -76,7 +79,7 @@ def _family(target: DataType) -> str:
         return "integer"
     if is_floating(target):
         return "floating"
-    return "decimal" if pa.types.is_decimal(target) else type_name(target)
+    return "decimal" if is_decimal(target) else type_name(target)
 
 
 # What Spark strips from text before it reads it: ASCII blanks and controls, no other whitespace.
@@ -85,6 +88,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 _FLOATING = re.compile(
     r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?[fd]?|inf|infinity|nan)", re.IGNORECASE
 )
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]{1,9})?", re.IGNORECASE)
 _DATE = re.compile(r"([0-9]{4,7})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
 _TIMESTAMP = re.compile(
     r"([0-9]{4,6})(?:-([0-9]{1,2})(?:-([0-9]{1,2})"
@@ -146,7 +150,7 @@ def _to_text(value: Any, source: DataType, target: DataType) -> str:
         return text + f".{value.microsecond:06d}".rstrip("0") if value.microsecond else text
     if source == pa.binary():
         return cast(str, value.decode())
-    if pa.types.is_decimal(source):
+    if is_decimal(source):
         return format(value, "f")
     return str(value)  # a date in ISO form, or a whole number
 
@@ -202,11 +206,11 @@ def _read_timestamp(match: re.Match[str]) -> datetime:
         int(second or 0),
         micros,
     )
-    return local.replace(tzinfo=_zone(zone or "Z")).astimezone(UTC)
+    return local.replace(tzinfo=zone_of(zone or "Z")).astimezone(UTC)
 
 
 @lru_cache(maxsize=256)
-def _zone(name: str) -> tzinfo:
+def zone_of(name: str) -> tzinfo:
     if name in ("Z", "UTC", "GMT", "UT"):
         return UTC
     offset = _OFFSET.fullmatch(name)
@@ -226,8 +230,14 @@ def _to_date(value: Any, source: DataType, target: DataType) -> date:
     return date(int(year), int(month or 1), int(day or 1))
 
 
-def _to_decimal(value: Any, source: DataType, target: DataType) -> Decimal:
-    return Decimal(value)
+def _to_decimal(value: Any, source: DataType, target: DataType) -> Decimal | None:
+    if source == pa.string():
+        return fit(Decimal(_matched(_NUMBER, value)[0]), target)
+    if source == TIMESTAMP:
+        value = float(to_micros(value)) / MICROS
+    if isinstance(value, float):  # what is no number has no decimal
+        return fit(Decimal(repr(value)), target) if math.isfinite(value) else None
+    return fit(Decimal(value), target)
 
 
 _CONVERSIONS: dict[str, Callable[[Any, DataType, DataType], Any]] = {

@@ -5,7 +5,16 @@ Python workers look functions up here, so nothing that this module imports may i
 
 from __future__ import annotations
 
-from millstream.ops.sql import arithmetic, comparison, nested, patterns, text, times
+from millstream.ops.sql import (
+    arithmetic,
+    calendar,
+    comparison,
+    nested,
+    patterns,
+    text,
+    timeformats,
+    times,
+)
 from millstream.ops.sql.applying import Function
 
 FUNCTIONS: dict[str, Function] = {
@@ -14,5 +23,7 @@ FUNCTIONS: dict[str, Function] = {
     **text.FUNCTIONS,
     **patterns.FUNCTIONS,
     **times.FUNCTIONS,
+    **calendar.FUNCTIONS,
+    **timeformats.FUNCTIONS,
     **nested.FUNCTIONS,
 }

@@ -7,18 +7,20 @@ listed in `_SPECIAL`. What is not known, or has arguments that would be ignored,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from millstream.errors import ConfigError
+from millstream.ops.sql import spans
 from millstream.ops.sql.branches import Case, Coalesce, Logic
 from millstream.ops.sql.calling import UserCall
 from millstream.ops.sql.conversions import CAST_TARGETS, cast_value
 from millstream.ops.sql.nodes import Call, Cast, Column, Field, Literal, Node
 from millstream.ops.sql.patterns import compile_regex, like_parts
 from millstream.ops.sql.times import TRUNC_UNITS
-from millstream.ops.sql.types import bounds, type_name
+from millstream.ops.sql.types import MOST_DIGITS, bounds, type_name
 from millstream.ops.sql.vocabulary import ANONYMOUS, CALLS, HABITS, TYPE_FUNCTIONS, TYPES
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ def _arguments(node: exp.Expr, keys: Sequence[str]) -> Iterable[Node]:
         found = node.args.get(key)
         for each in found if isinstance(found, list) else [found]:
             if each is not None:
-                yield lower(each.this if each.key == "tsordstodate" and key == "this" else each)
+                yield lower(each.this if each.key == "tsordstodate" else each)
 
 
 def _call(function: str, *args: Node, params: tuple[object, ...] = ()) -> Call:
@@ -87,12 +89,18 @@ def _anonymous(node: exp.Expr) -> Node:
     name, given = node.name.lower(), node.args.get("expressions") or []
     if "function" in node.meta:
         return UserCall(node.meta["function"], tuple(map(lower, given)))
+    if name in spans.NAMED:
+        counts, make = spans.NAMED[name]
+        if len(given) not in counts:
+            takes = " or ".join(map(str, counts))
+            raise ConfigError(f"{name} takes {takes} arguments, not {len(given)}")
+        return make(name, list(given), lower)
     if name in TYPE_FUNCTIONS and len(given) == 1:
         return Cast(lower(given[0]), TYPES[TYPE_FUNCTIONS[name]])
     if name not in ANONYMOUS:
         raise _unsupported(node)
     if len(given) != ANONYMOUS[name]:
-        raise ConfigError(f"{name} takes {ANONYMOUS[name]} argument, not {len(given)}")
+        raise ConfigError(f"{name} takes {ANONYMOUS[name]} arguments, not {len(given)}")
     args = tuple(map(lower, given))
     if name == "isnotnull":
         return Call("not", (Call("isnull", args),))
@@ -123,9 +131,10 @@ def _number(text: str) -> Literal:
     if text.lstrip("-").isdigit():
         for of in (pa.int32(), pa.int64()):
             if bounds(of)[0] <= int(text) <= bounds(of)[1]:
-                return Literal(int(text), of)
+                return Literal(int(text), of, Decimal(text))
         raise ConfigError(f"{text} does not fit in a bigint")
-    return Literal(float(text), pa.float64())
+    plain = "e" not in text.lower()  # 1e3 is a double wherever it stands
+    return Literal(float(text), pa.float64(), Decimal(text) if plain else None)
 
 
 def _neg(node: exp.Expr) -> Node:
@@ -221,14 +230,27 @@ def _cast(node: exp.Expr) -> Node:
     _only(node, "this", "to")
     wanted = node.args["to"]
     to = None if wanted.args.get("nested") else TYPES.get(wanted.this.name)
-    if to not in CAST_TARGETS:
-        known = ", ".join(sorted({type_name(of) for of in CAST_TARGETS}))
+    if wanted.this.name == "DECIMAL":
+        to = _decimal(wanted)
+    elif to not in CAST_TARGETS:
+        known = ", ".join(sorted({type_name(of) for of in CAST_TARGETS} | {"decimal(p,s)"}))
         raise ConfigError(f"cannot cast to {wanted.sql('spark')}; the types are {known}")
     # CAST is read as TryCast because it gave NULL in older Sparks; `safe` marks a real TRY_CAST.
     of, lenient = lower(node.this), node.key == "trycast" and bool(node.args.get("safe"))
     if node.key == "cast" and isinstance(of, Literal):  # TIMESTAMP '2026-01-01'
         return Literal(cast_value(of.value, of.type, to), to)
     return Cast(of, to, lenient)
+
+
+def _decimal(wanted: Any) -> pa.DataType:
+    given = [str(one.this.name) for one in wanted.args.get("expressions") or []]
+    precision, scale = (*given, *("10", "0")[len(given) :])[:2]
+    if not 0 <= int(scale) <= int(precision) <= MOST_DIGITS or int(precision) < 1:
+        raise ConfigError(
+            f"decimal({precision},{scale}): expected at most {MOST_DIGITS} digits, and no more "
+            "behind the point than there are"
+        )
+    return pa.decimal128(int(precision), int(scale))
 
 
 def _log(node: exp.Expr) -> Node:
@@ -269,23 +291,31 @@ def _date_trunc(node: exp.Expr) -> Node:
 
 
 def _extract(node: exp.Expr) -> Node:
-    part = str(node.this.name).lower()
-    if part not in ("year", "quarter", "month", "day", "hour", "minute"):
-        raise ConfigError(f"EXTRACT({part.upper()} ...) is not supported; {ELSEWHERE}")
-    return Call(part, (lower(node.expression),))
+    return spans.extracted(str(node.this.name), lower(node.expression))
 
 
-def _unix_timestamp(node: exp.Expr) -> Node:
-    # sqlglot spells out the default format; any other was written by the user.
-    pattern = node.args.get("format")
-    if pattern is not None and pattern.name != "%Y-%mstrict-%dstrict %Hstrict:%Mstrict:%Sstrict":
-        raise ConfigError(f"unix_timestamp with a format is not supported; {ELSEWHERE}")
-    return Call("unix_timestamp", (lower(node.this),))
+def _shifted(node: exp.Expr) -> Node:
+    moved = spans.moved(node, lower)
+    return moved or Call(CALLS[node.key][0], (lower(node.this), lower(node.expression)))
 
 
-def _to_date(node: exp.Expr) -> Node:
-    _only(node, "this")
-    return Cast(lower(node.this), pa.date32())
+def _compared(node: exp.Expr) -> Node:
+    apart = spans.distance(node, lower)
+    return apart or Call(CALLS[node.key][0], (lower(node.this), lower(node.expression)))
+
+
+def _timestampadd(node: exp.Expr) -> Node:
+    unit = spans.unit_of(node.args.get("unit"), "timestampadd")
+    return Call("timestampadd", (lower(node.this), lower(node.expression)), (unit,))
+
+
+def _timestampdiff(node: exp.Expr) -> Node:
+    unit = spans.unit_of(node.args.get("unit"), "timestampdiff")
+    return Call("timestampdiff", (lower(node.expression), lower(node.this)), (unit,))
+
+
+def _interval(node: exp.Expr) -> Node:
+    raise ConfigError("an INTERVAL is added to a time or taken from it, and has no value by itself")
 
 
 _SPECIAL: dict[str, Callable[[Any], Node]] = {
@@ -322,6 +352,13 @@ _SPECIAL: dict[str, Callable[[Any], Node]] = {
     "bracket": _element,
     "timestamptrunc": _date_trunc,
     "extract": _extract,
-    "strtounix": _unix_timestamp,
-    "tsordstodate": _to_date,
+    "interval": _interval,
+    "attimezone": lambda node: spans.zoned(
+        "from_utc_timestamp", lower(node.this), node.args.get("zone")
+    ),
+    "timestampadd": _timestampadd,
+    "timestampdiff": _timestampdiff,
+    "add": _shifted,
+    "sub": _shifted,
+    **dict.fromkeys(("gt", "gte", "lt", "lte", "eq", "neq"), _compared),
 }

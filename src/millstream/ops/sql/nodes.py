@@ -6,7 +6,9 @@ some of their parts only for some rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ import pyarrow.compute as pc
 from millstream.ops.sql.applying import apply_scalar, apply_vector
 from millstream.ops.sql.casts import cast_datum
 from millstream.ops.sql.conversions import cast_value, require_castable
+from millstream.ops.sql.decimals import literal_type
 from millstream.ops.sql.frames import Frame, Row, TypeOf, find_name, to_logical, to_row_value
 from millstream.ops.sql.functions import FUNCTIONS
 from millstream.ops.sql.types import (
@@ -22,6 +25,7 @@ from millstream.ops.sql.types import (
     Datum,
     ExpressionError,
     TypeMismatch,
+    is_decimal,
     logical_type,
     type_name,
 )
@@ -82,6 +86,7 @@ def _field_name(struct: DataType, wanted: str) -> str:
 class Literal:
     value: Any
     type: DataType
+    exact: Decimal | None = None  # a number as it is written
 
     def infer(self, type_of: TypeOf) -> DataType:
         return self.type
@@ -96,6 +101,27 @@ class Literal:
         return self.value
 
 
+_OPERATORS = frozenset(["+", "-", "*", "/", "%", "div", "=", "<>", "<", ">", "<=", ">=", "<=>"])
+
+
+def exact_numbers(
+    nodes: Sequence[Node], types: Sequence[DataType], function: str = ""
+) -> dict[int, Literal]:
+    """Numbers of the text as decimals, where they stand beside decimals: `price * 0.9` is exact.
+
+    A whole number counts its digits beside an operator only; else it is an int, as in Spark.
+    """
+    if not any(map(is_decimal, types)):
+        return {}
+    return {
+        at: Literal(one.exact, literal_type(one.exact))
+        for at, one in enumerate(nodes)
+        if isinstance(one, Literal)
+        and one.exact is not None
+        and (function in _OPERATORS or one.type == pa.float64())
+    }
+
+
 @dataclass(frozen=True)
 class Call:
     """A function of `functions.FUNCTIONS`; `params` are its arguments that must be constants."""
@@ -105,17 +131,24 @@ class Call:
     params: tuple[object, ...] = ()
 
     def infer(self, type_of: TypeOf) -> DataType:
-        types = tuple(arg.infer(type_of) for arg in self.args)
-        return FUNCTIONS[self.function].coerce(types)[1]
+        types = [arg.infer(type_of) for arg in self.args]
+        for at, number in exact_numbers(self.args, types, self.function).items():
+            types[at] = number.type
+        return FUNCTIONS[self.function].types(tuple(types), self.params)[1]
 
     def vector(self, frame: Frame) -> Datum:
         args = [arg.vector(frame) for arg in self.args]
+        types = [arg.type for arg in args]
+        for at, number in exact_numbers(self.args, types, self.function).items():
+            args[at] = number.vector(frame)
         return apply_vector(FUNCTIONS[self.function], args, self.params)
 
     def row(self, row: Row) -> Any:
-        types = tuple(arg.infer(row.type_of) for arg in self.args)
+        types = [arg.infer(row.type_of) for arg in self.args]
         values = [arg.row(row) for arg in self.args]
-        return apply_scalar(FUNCTIONS[self.function], types, values, self.params)
+        for at, number in exact_numbers(self.args, types, self.function).items():
+            types[at], values[at] = number.type, number.value
+        return apply_scalar(FUNCTIONS[self.function], tuple(types), values, self.params)
 
 
 @dataclass(frozen=True)

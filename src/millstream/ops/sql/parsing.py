@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import ConfigError
+from millstream.ops.sql.dialect import dialect
 from millstream.ops.sql.expression import Expression
 from millstream.ops.sql.frames import suggestion
 from millstream.ops.sql.lowering import ELSEWHERE, UnsupportedFunction, lower
@@ -64,7 +65,7 @@ def _tokens(sql: str) -> list[Any]:
     from sqlglot.errors import TokenError
 
     try:
-        return tokenize(sql, read="spark")
+        return tokenize(sql, read=dialect())
     except TokenError as error:
         raise ConfigError(f"cannot parse {sql!r}: {error}, is a quote not closed?") from None
 
@@ -79,7 +80,7 @@ def _parse(text: str, offset: int, whole: str) -> exp.Expr:
     _tokens(text)
     try:
         # Not as a statement: `comment` and `set` are names of columns too.
-        return parse_one(text, read="spark", into=exp.Expr)
+        return parse_one(text, read=dialect(), into=exp.Expr)
     except ParseError as error:
         found = error.errors[0]
         line_start = sum(len(line) for line in text.splitlines(True)[: (found["line"] or 1) - 1])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.ops.sql.applying import Function, kernel
+from millstream.ops.sql.applying import Function, elementwise, kernel
 from millstream.ops.sql.arithmetic import row_whole_divide
+from millstream.ops.sql.calendar import LENGTHS
 from millstream.ops.sql.casts import floor_divide
 from millstream.ops.sql.coercion import fixed
 from millstream.ops.sql.types import (
@@ -38,14 +40,6 @@ TRUNC_UNITS = {
     "MILLISECOND": "millisecond",
     "MICROSECOND": "microsecond",
 }
-_UNIT_MICROS = {
-    "day": 86_400 * MICROS,
-    "hour": 3_600 * MICROS,
-    "minute": 60 * MICROS,
-    "second": MICROS,
-    "millisecond": 1_000,
-    "microsecond": 1,
-}
 
 
 def _date_trunc(args: Sequence[Datum], unit: str) -> Datum:
@@ -53,14 +47,26 @@ def _date_trunc(args: Sequence[Datum], unit: str) -> Datum:
 
 
 def _row_date_trunc(moment: datetime, unit: str) -> datetime:
-    if unit in _UNIT_MICROS:
+    if unit in LENGTHS and unit != "week":
         micros = to_micros(moment)
-        return from_micros(micros - micros % _UNIT_MICROS[unit])
+        return from_micros(micros - micros % LENGTHS[unit])
     midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
     if unit == "week":
         return midnight - timedelta(days=midnight.weekday())
     month = {"year": 1, "quarter": (moment.month - 1) // 3 * 3 + 1}.get(unit, moment.month)
     return midnight.replace(month=month, day=1)
+
+
+def _trunc(args: Sequence[Datum], unit: str) -> Datum:
+    return pc.floor_temporal(args[0], unit=unit).cast(DATE)
+
+
+def _row_trunc(day: Any, unit: str) -> Any:
+    return _row_date_trunc(datetime(day.year, day.month, day.day, tzinfo=UTC), unit).date()
+
+
+def _row_seconds(moment: datetime) -> Decimal:
+    return Decimal(moment.second * MICROS + moment.microsecond).scaleb(-6)
 
 
 def _time_part(name: str, wanted: DataType, scalar: Callable[[Any], int]) -> Function:
@@ -102,6 +108,12 @@ FUNCTIONS: dict[str, Function] = {
     "hour": _time_part("hour", TIMESTAMP, lambda moment: moment.hour),
     "minute": _time_part("minute", TIMESTAMP, lambda moment: moment.minute),
     "second": _time_part("second", TIMESTAMP, lambda moment: moment.second),
+    "second.fraction": Function(  # what EXTRACT(SECOND ...) gives
+        fixed(TIMESTAMP, result=pa.decimal128(8, 6)),
+        elementwise(_row_seconds, pa.decimal128(8, 6)),
+        _row_seconds,
+    ),
+    "trunc": Function(fixed(DATE, result=DATE), _trunc, _row_trunc),
     "date_trunc": Function(fixed(TIMESTAMP, result=TIMESTAMP), _date_trunc, _row_date_trunc),
     "unix_seconds": _unix(MICROS),
     "unix_timestamp": Function(  # unlike unix_seconds, cut towards zero before 1970

@@ -23,6 +23,7 @@ DATE = pa.date32()
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 MICROS = 1_000_000
+MOST_DIGITS = 38  # of a decimal
 INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 SQL_NAMES = dict(zip(INTEGERS, ("tinyint", "smallint", "int", "bigint"), strict=True)) | {
     pa.float32(): "float",
@@ -46,6 +47,8 @@ class TypeMismatch(Exception):
 
 
 def type_name(of: DataType) -> str:
+    if is_decimal(of):
+        return f"decimal({of.precision},{of.scale})"
     return str(SQL_NAMES.get(of, of))
 
 
@@ -53,8 +56,12 @@ def is_floating(of: DataType) -> bool:
     return of in (pa.float32(), pa.float64())
 
 
+def is_decimal(of: DataType) -> bool:
+    return bool(pa.types.is_decimal(of))
+
+
 def is_numeric(of: DataType) -> bool:
-    return of in INTEGERS or is_floating(of) or pa.types.is_decimal(of)
+    return of in INTEGERS or is_floating(of) or is_decimal(of)
 
 
 def logical_type(of: DataType) -> DataType:
@@ -69,6 +76,8 @@ def logical_type(of: DataType) -> DataType:
         return DATE
     if pa.types.is_unsigned_integer(of):
         return {8: pa.int16(), 16: pa.int32()}.get(of.bit_width, pa.int64())
+    if is_decimal(of) and not pa.types.is_decimal128(of):
+        return pa.decimal128(min(of.precision, MOST_DIGITS), min(of.scale, MOST_DIGITS))
     return pa.float32() if pa.types.is_float16(of) else of
 
 
@@ -102,15 +111,17 @@ def _wider_number(a: DataType, b: DataType) -> DataType:
         return pa.float64()  # also for float with int: an int does not fit in a float's 24 bits
     if a in INTEGERS and b in INTEGERS:
         return INTEGERS[max(INTEGERS.index(a), INTEGERS.index(b))]
-    (precision_a, scale_a), (precision_b, scale_b) = _digits(a), _digits(b)
+    (precision_a, scale_a), (precision_b, scale_b) = digits(a), digits(b)
     scale = max(scale_a, scale_b)
     precision = max(precision_a - scale_a, precision_b - scale_b) + scale
-    return pa.decimal128(precision, scale) if precision <= 38 else pa.float64()
+    over = max(precision - MOST_DIGITS, 0)  # digits behind the point go before those in front
+    return pa.decimal128(precision - over, max(scale - over, 0))
 
 
-def _digits(of: DataType) -> tuple[int, int]:
+def digits(of: DataType) -> tuple[int, int]:
+    """How many digits a decimal or whole number may have, and how many of them behind the point."""
     if of in INTEGERS:
-        return (3, 5, 10, 19)[INTEGERS.index(of)], 0
+        return (3, 5, 10, 20)[INTEGERS.index(of)], 0
     return of.precision, of.scale
 
 

@@ -66,10 +66,14 @@ CALLS: dict[str, tuple[str, ...]] = {
     "unixmillis": ("unix_millis", "this"),
     "unixmicros": ("unix_micros", "this"),
     "arraysize": ("size", "this"),
+    "datediff": ("datediff", "this", "expression"),
 }
 # Functions that sqlglot does not know, with the number of their arguments.
-ANONYMOUS = {"isnull": 1, "isnotnull": 1, "btrim": 1} | dict.fromkeys(
-    ("timestamp_seconds", "timestamp_millis", "timestamp_micros"), 1
+ANONYMOUS = (
+    {"isnull": 1, "isnotnull": 1, "btrim": 1, "make_date": 3}
+    | dict.fromkeys(("timestamp_seconds", "timestamp_millis", "timestamp_micros"), 1)
+    | dict.fromkeys(("dayofweek", "weekday", "weekofyear", "last_day"), 1)
+    | dict.fromkeys(("date_add", "date_sub", "add_months"), 2)
 )
 TYPES = {
     "TINYINT": pa.int8(),
@@ -92,7 +96,8 @@ SUPPORTED = sorted(
     {name for name in FUNCTIONS if name.isidentifier()} - {"in", "not", "element", "negative"}
     | {*ANONYMOUS, *TYPE_FUNCTIONS, "coalesce", "nullif", "ifnull", "nvl", "nvl2", "if", "cast"}
     | {"try_cast", "ceiling", "pow", "substr", "char_length", "regexp_like", "dayofmonth", "mod"}
-    | {"to_date", "to_timestamp", "locate", "position", "extract", "signum"}
+    | {"to_date", "to_timestamp", "locate", "position", "extract", "signum", "unix_timestamp"}
+    | {"trunc", "dateadd", "date_part"}
 )
 # Arguments by which sqlglot notes the dialect's habits; they say nothing the user wrote.
 HABITS = {"safe", "typed", "ignore_nulls", "coalesce", "null_if_pos_overflow", "_type", "negate"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from decimal import Context, Decimal
+from fractions import Fraction
 from typing import Any
 
 from millstream.api.aggregates import Aggregate, Builtin
@@ -36,6 +38,8 @@ def aggregate(agg: Builtin | Aggregate, rows: list[Row]) -> Any:
             return _total(there) if there else None
         case "mean":
             return _divided(_total(there), len(there)) if there else None
+        case "decimal_sum" | "decimal_mean":
+            return _exact_total(there, dict(agg.options)["of"], agg.kind == "decimal_mean")
         case "var" | "std":
             return _spread(there, root=agg.kind == "std")
         case "top_k":
@@ -51,6 +55,17 @@ def aggregate(agg: Builtin | Aggregate, rows: list[Row]) -> Any:
                 return [_quantile(ordered, one) for one in q]
             return _quantile(ordered, q)
     raise ConfigError(f"reference() does not know the aggregate {agg}")
+
+
+def _exact_total(values: list[Any], of: Any, mean: bool) -> Decimal | None:
+    """The sum of decimals with ten digits more than they have, or their mean with four more."""
+    if not values:
+        return None
+    total = sum((Fraction(value) for value in values), Fraction(0))
+    scale = min(of.scale + (4 if mean else 0), 38)
+    exact = (total / len(values) if mean else total) * 10**scale
+    rounded = int(abs(exact) + Fraction(1, 2)) * (-1 if exact < 0 else 1)
+    return Decimal(rounded).scaleb(-scale, Context(prec=60))
 
 
 def _top(rows: list[Row], column: str | None, by: str | None, k: int) -> list[Row]:

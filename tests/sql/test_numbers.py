@@ -1,0 +1,121 @@
+"""Sums that are exact or refused: decimals beside DuckDB, and whole numbers beyond 64 bits."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+import duckdb
+import pytest
+
+import millstream as ms
+from millstream.testing import Driver
+from tests.sql.comparing import sign_rows
+
+ITEMS = """
+CREATE STREAM items (id INT, k STRING, price DECIMAL(12,2), qty INT, l BIGINT, ts TIMESTAMP,
+PRIMARY KEY (id)) WITH (source = 'http', port = 8401, time = 'ts');
+"""
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def item(rng: random.Random) -> dict[str, Any]:
+    price = rng.choice([None, Decimal(rng.randint(-(10**12) + 1, 10**12 - 1)).scaleb(-2)])
+    return {"id": rng.randint(1, 9), "k": rng.choice("ab"), "price": price,
+            "qty": rng.randint(-5, 5), "l": rng.randint(0, 9), "ts": NOON}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_decimals_of_groups_are_those_of_duckdb(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sign_rows(monkeypatch)
+    rng, flow = random.Random(seed), ms.Flow("items")
+    flow.sql(ITEMS)
+    sql = """SELECT k, SUM(price) AS s, SUM(price * qty) AS t, MIN(price) AS m, COUNT(price) AS n,
+             SUM(price * 0.07) AS tax FROM items WHERE qty > -4 GROUP BY k"""
+    flow.sql(sql).sink(ms.Memory(), name="out")
+    flow.sql("SELECT k, AVG(price) AS mean FROM items GROUP BY k").sink(ms.Memory(), name="mean")
+    rows: dict[int, dict[str, Any]] = {}
+    with Driver(flow) as driver:
+        for _ in range(6):
+            new = [item(rng) for _ in range(4)]
+            rows |= {one["id"]: one for one in new}
+            driver.push("items_records", new).step()
+            database = duckdb.connect()
+            database.execute("CREATE TABLE items (k VARCHAR, price DECIMAL(12,2), qty INT)")
+            given = [[one["k"], one["price"], one["qty"]] for one in rows.values()]
+            database.executemany("INSERT INTO items VALUES (?, ?, ?)", given)
+            assert table_of(driver.output("out")) == sorted(database.execute(sql).fetchall())
+            assert table_of(driver.output("mean")) == means(list(rows.values()))
+
+
+def table_of(signed: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    found: dict[tuple[Any, ...], int] = {}
+    for row in signed:
+        sign = row.pop("sign")
+        found[tuple(row.values())] = found.get(tuple(row.values()), 0) + sign
+    assert set(found.values()) <= {0, 1}
+    return sorted(row for row, count in found.items() if count)
+
+
+def means(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """With four digits more than the values have, rounded half up."""
+    made = []
+    for key in sorted({one["k"] for one in rows}):
+        there = [one["price"] for one in rows if one["k"] == key and one["price"] is not None]
+        mean = sum(there) / len(there) if there else None
+        made.append((key, mean and mean.quantize(Decimal("0.000001"), ROUND_HALF_UP)))
+    return made
+
+
+def test_a_group_whose_sum_does_not_fit_is_a_dead_letter_until_it_does() -> None:
+    flow = ms.Flow("items")
+    flow.sql(ITEMS)
+    flow.sql("SELECT k, SUM(l) AS s FROM items GROUP BY k").sink(ms.Memory(), name="out")
+    row = {"k": "a", "price": None, "qty": 1, "ts": NOON}
+    with Driver(flow) as driver:
+        driver.push("items_records", [row | {"id": n, "l": 2**62} for n in (1, 2)]).step()
+        assert driver.output("out") == []
+        assert "9223372036854775808, which does not fit in 64 bits" in driver.dead[0]["error"]
+        driver.push("items_records", [row | {"id": 1, "l": -1}]).step()
+        assert driver.output("out") == [{"k": "a", "s": 2**62 - 1, "op": "+"}]
+
+
+@pytest.mark.parametrize("window", [ms.sliding("10s", "1s"), ms.tumbling("10s"), ms.session("5s")])
+def test_a_window_whose_sum_does_not_fit_ends_the_run(window: Any) -> None:
+    flow = ms.Flow("items")
+    schema = "ts timestamp, v bigint"
+    stream = flow.source(ms.Generator(tuple, time="ts", schema=schema), name="in")
+    stream.key_by().window(window).agg(s=ms.sum("v")).sink(ms.Memory(), name="out")
+    with (
+        Driver(flow) as driver,
+        pytest.raises(ms.RunError, match="overflows 64 bits; cast the column"),
+    ):
+        for second in range(12):
+            moment = NOON + timedelta(seconds=second)
+            driver.push("in", [{"ts": moment, "v": 2**61}]).step()
+        driver.end()
+
+
+def test_windows_of_decimals() -> None:
+    flow = ms.Flow("items")
+    flow.sql(
+        "CREATE STREAM items (price DECIMAL(38,2), ts TIMESTAMP) "
+        "WITH (source = 'http', port = 8401, time = 'ts')"
+    )
+    flow.sql(
+        "SELECT window_end, SUM(price) AS s, AVG(price) AS a FROM "
+        "HOP(items, ts, INTERVAL '1' MINUTE, INTERVAL '2' MINUTE) GROUP BY window_end"
+    ).sink(ms.Memory(), name="out")
+    large = Decimal(9).scaleb(35)
+    with Driver(flow) as driver:
+        given = [(0, Decimal("0.10")), (60, Decimal("0.25")), (121, large), (122, large)]
+        records = [{"price": price, "ts": NOON + timedelta(seconds=at)} for at, price in given]
+        driver.push("items", records).end()
+        assert [(row["s"], row["a"]) for row in driver.output("out")] == [
+            (Decimal("0.10"), Decimal("0.100000")),
+            (Decimal("0.35"), Decimal("0.175000")),
+        ]
+        assert len(driver.dead) == 2
+        assert all("sum: 18000" in one["error"] for one in driver.dead)
