@@ -51,9 +51,9 @@ from millstream.api.windows import (
     tumbling,
 )
 from millstream.errors import CheckpointError, ConfigError, MillstreamError, RunError, SqlError
+from millstream.ops.contexts import Context, Event
 from millstream.ops.jobs import Window
 from millstream.ops.processing import ProcessContext
-from millstream.ops.updates import Context, Event
 from millstream.serve.answers import newest_snapshot
 from millstream.serve.bulk import Slates, slates
 from millstream.settings import Settings

@@ -16,7 +16,8 @@ import pytest
 from millstream.errors import RunError
 from millstream.io.mirrors import Address, Mirror
 from millstream.ops.codec import encode
-from millstream.ops.updates import NEVER, UpdateJob, hashes_of_values, key_text
+from millstream.ops.keynames import hashes_of_values, key_text
+from millstream.ops.updates import NEVER, UpdateJob
 from millstream.run.mirroring import SlateMirror, as_text
 from millstream.state.manifests import Manifest
 from millstream.state.segments import write_segment

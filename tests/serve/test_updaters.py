@@ -11,7 +11,7 @@ import pytest
 
 import millstream as ms
 from millstream.ops.codec import decode_key
-from millstream.ops.updates import key_text, pack_key
+from millstream.ops.keynames import key_text, pack_key
 from millstream.serve.changes import changes
 from millstream.serve.following import Follower
 from millstream.testing import Driver

@@ -24,12 +24,13 @@ from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Operator, Row, Share
 from millstream.operators.stores import Queue, Table, counted_rows
 from millstream.operators.waiting import Waiting, without_late
+from millstream.ops.cells import Publication
 from millstream.ops.chunks import Chunk, Int64, concat, decode_block
 from millstream.ops.joins import distinct, numbers, ranges
+from millstream.ops.keynames import SECOND_HASH
 from millstream.ops.keys import blended, content_hash
 from millstream.ops.mixed import differ, wider
 from millstream.ops.progress import END
-from millstream.ops.updates import SECOND_HASH, Publication
 
 _ROW = "row."  # before the names of a row's own columns
 _COLUMNS = ("count.0", "count.1", "latest", "ts", "since")

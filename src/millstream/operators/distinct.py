@@ -20,10 +20,12 @@ from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, KeyedStep, Share
 from millstream.operators.stores import Queue, Table
 from millstream.operators.waiting import Waiting
+from millstream.ops.cells import Publication
 from millstream.ops.chunks import Chunk, Int64, Mask, concat, decode_block, flat
+from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
 from millstream.ops.progress import END
-from millstream.ops.updates import NEVER, Publication, both_hashes
+from millstream.ops.updates import NEVER
 
 _ROW = "row."  # before the names of a row's own columns
 

@@ -21,11 +21,11 @@ from millstream.operators.grouped.arriving import names_of
 from millstream.operators.grouped.moves import VALUE
 from millstream.operators.protocol import Done, Host, KeyedStep, Known, Share
 from millstream.operators.stores import Queue
+from millstream.ops.cells import Publication
 from millstream.ops.chunks import Chunk, Int64, concat, decode_block, flat
 from millstream.ops.mixed import exact_columns, exactly
 from millstream.ops.progress import END
 from millstream.ops.spans import NOTHING_CLOSED
-from millstream.ops.updates import Publication
 from millstream.state.bags import added_up
 from millstream.state.manifests import Manifest
 from millstream.state.segments import Segment

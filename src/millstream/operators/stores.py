@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 
 from millstream.operators.batch import Batch, Control
 from millstream.ops.chunks import concat, flat
+from millstream.ops.keynames import UInt64, both_hashes
 from millstream.ops.keys import key_arrays
-from millstream.ops.updates import NEVER, UInt64, both_hashes
+from millstream.ops.updates import NEVER
 from millstream.state.bags import Entries, KeyedBag, Keys, Order, added_up
 from millstream.state.holdings import Total
 from millstream.state.segments import Segment, read_segments, safe_name, write_segment

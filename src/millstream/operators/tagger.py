@@ -21,11 +21,13 @@ from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, KeyedStep, Row, Share
 from millstream.operators.stores import Table
 from millstream.operators.waiting import Immediate
+from millstream.ops.cells import Publication
 from millstream.ops.chunks import Chunk, Mask, concat, decode_block, flat
+from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
 from millstream.ops.preparing import null_keys
 from millstream.ops.records import dead_row
-from millstream.ops.updates import NEVER, Publication, both_hashes
+from millstream.ops.updates import NEVER
 
 _ROW = "row."  # before the names of a record's own columns
 _PLACE = ("ts", "src", "pos")  # which of two records is the later one

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from millstream.errors import RunError
 from millstream.ops.chunks import Chunk, Int64
 from millstream.ops.codec import encode, encode_rows
+from millstream.ops.keynames import UInt64, both_hashes, hashes_of_values, pack_key
 from millstream.ops.keys import canonical, factorize
 from millstream.ops.packing import pack_rows
 from millstream.ops.partitioning import Partition, Shards, shards_of_packed
-from millstream.ops.updates import UInt64, both_hashes, hashes_of_values, pack_key
 
 SCHEMA = pa.schema(
     [

@@ -16,17 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError, RunError
+from millstream.ops.cells import Publication
 from millstream.ops.chunks import Chunk
 from millstream.ops.codec import as_key, check_plain, encode, python_values
+from millstream.ops.contexts import Event, UnforeseenStream
 from millstream.ops.jobs import EPOCH, timestamp
+from millstream.ops.keynames import derived_position, pack_key
 from millstream.ops.records import DeadLetter, Row, dead_row, describe, several, to_table
-from millstream.ops.updates import (
-    Event,
-    Publication,
-    UnforeseenStream,
-    derived_position,
-    pack_key,
-)
 
 
 @dataclass(frozen=True)

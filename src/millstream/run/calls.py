@@ -17,12 +17,12 @@ from millstream.io import programmed
 from millstream.ops import (
     closing,
     holding,
+    machine,
     partitioning,
     preparing,
     processing,
     records,
     running,
-    updates,
 )
 from millstream.ops.codec import decode_key, decode_row
 from millstream.ops.records import as_json, shown
@@ -60,9 +60,9 @@ _LOOPS: dict[CodeType, Callable[[Locals], str]] = {
     processing.process.__code__: lambda here: f"record {as_json(here['row'])}",
     pairing._call_map.__code__: _record,
     steps._map_batches.__code__: lambda here: f"a table of {len(here['chunk']):,} records",
-    updates.Machine.call.__code__: _event,
-    updates.Machine.call_plain.__code__: _event,
-    updates.Machine.merge.__code__: _event,
+    machine.Machine.call.__code__: _event,
+    machine.Machine.call_plain.__code__: _event,
+    machine.Machine.merge.__code__: _event,
     closing._call_reducer.__code__: lambda here: f"key {shown(here['key'])}",
     closing.call_each.__code__: lambda here: f"{here['name']!r} of {shown(here['one'])}",
     holding.ObjectKernel.lift.__code__: lambda here: f"value {shown(here['value'])}",

@@ -25,7 +25,8 @@ from millstream.graph import nodes as graph
 from millstream.io.mirrors import Away, Entry, Lost, Mirror
 from millstream.ops.chunks import flat
 from millstream.ops.jobs import timestamp
-from millstream.ops.updates import NEVER, UpdateJob, key_text
+from millstream.ops.keynames import key_text
+from millstream.ops.updates import NEVER, UpdateJob
 from millstream.plan.stages import Plan, marks_changes
 from millstream.state.manifests import Manifest
 from millstream.state.segments import read_segments

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from millstream.ops.keynames import SECOND_HASH, hashes_of_values
 from millstream.ops.keys import hash_one
-from millstream.ops.updates import SECOND_HASH, hashes_of_values
 
 LONGEST_TEXT = 8192  # a key has at most 1 KiB packed; its JSON can be longer
 _REMEMBERED = 4096

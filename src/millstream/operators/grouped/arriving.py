@@ -11,14 +11,15 @@ import pyarrow as pa
 from millstream.graph.nodes import Node
 from millstream.operators.grouped.moves import VALUE
 from millstream.operators.protocol import Host
+from millstream.ops.cells import Publication
 from millstream.ops.chunks import Chunk, Int64, concat
 from millstream.ops.jobs import Measure
 from millstream.ops.kernels import Rows
+from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import canonical
 from millstream.ops.mixed import exact_columns, exactly
 from millstream.ops.preparing import lift, long_keys, null_keys, with_numbers
 from millstream.ops.records import dead_row
-from millstream.ops.updates import Publication, both_hashes
 
 
 @dataclass

@@ -13,8 +13,8 @@ from millstream.operators.stores import Bag
 from millstream.ops.chunks import Int64, flat
 from millstream.ops.closing import Answers
 from millstream.ops.jobs import Measure
+from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import canonical
-from millstream.ops.updates import both_hashes
 from millstream.state.bags import Keys, Order
 
 

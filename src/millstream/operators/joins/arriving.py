@@ -14,9 +14,11 @@ from millstream.operators.filing import Filed
 from millstream.operators.joins.layout import ROW, Layout
 from millstream.operators.protocol import Host
 from millstream.operators.waiting import without_late
+from millstream.ops.cells import Publication
 from millstream.ops.chunks import Chunk, Int64, Mask, concat
+from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import blended, canonical, content_hash
-from millstream.ops.updates import NEVER, Publication, both_hashes
+from millstream.ops.updates import NEVER
 
 SIDES = ("left", "right")
 _WAITING = ("waiting", *(f"{side} waiting" for side in SIDES))

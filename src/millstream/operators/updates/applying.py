@@ -18,12 +18,14 @@ from millstream.operators.stores import Queue
 from millstream.operators.updates.cycles import Item, event_rows, simulate
 from millstream.operators.updates.members import Member, behind, in_order, member_of
 from millstream.operators.updates.work import Work
+from millstream.ops.cells import Cell, Outcome
+from millstream.ops.cells import Item as Event
 from millstream.ops.chunks import concat, decode_block, flat
 from millstream.ops.codec import decode_key
+from millstream.ops.keynames import key_text
+from millstream.ops.machine import run_key
 from millstream.ops.progress import BEGIN, END
 from millstream.ops.records import DeadLetter
-from millstream.ops.updates import Cell, Outcome, key_text, run_key
-from millstream.ops.updates import Item as Event
 
 _HOTTEST = 10  # keys that are reported
 _MOST_CARRIED = 50  # batches' worth of events a cycle may leave over

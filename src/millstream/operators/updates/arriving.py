@@ -13,12 +13,14 @@ from millstream.graph.nodes import Node, Update
 from millstream.operators.protocol import Host
 from millstream.operators.published import event_chunk
 from millstream.operators.updates.work import Arrival, Order
+from millstream.ops.cells import Cell, Publication
 from millstream.ops.chunks import Chunk, Int64, concat
 from millstream.ops.codec import decode_row
 from millstream.ops.events import Keys, event_rows, keys_of, keys_of_values, packed_values
+from millstream.ops.machine import Machine
 from millstream.ops.preparing import null_keys
 from millstream.ops.records import DeadLetter, as_json, dead_row
-from millstream.ops.updates import Cell, Machine, Publication, UpdateGroup
+from millstream.ops.updates import UpdateGroup
 
 
 class Events:

@@ -14,10 +14,11 @@ import pyarrow as pa
 from millstream.errors import RunError
 from millstream.operators.updates.members import Member, behind, in_order
 from millstream.operators.updates.work import Arrival, Work
+from millstream.ops.cells import Cell
 from millstream.ops.chunks import flat
 from millstream.ops.events import SCHEMA
+from millstream.ops.machine import Machine, alarm_time
 from millstream.ops.progress import BEGIN
-from millstream.ops.updates import Cell, Machine, alarm_time
 
 
 class Item(NamedTuple):

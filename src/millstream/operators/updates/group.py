@@ -15,9 +15,10 @@ from millstream.operators.updates.applying import run_group
 from millstream.operators.updates.arriving import Events
 from millstream.operators.updates.parting import parted_events, parted_slates
 from millstream.operators.updates.work import Arrival, Order, Origins, Report, Work
+from millstream.ops.cells import Outcome
 from millstream.ops.progress import END
 from millstream.ops.spans import NOTHING_CLOSED
-from millstream.ops.updates import Outcome, UpdateGroup, UpdateJob
+from millstream.ops.updates import UpdateGroup, UpdateJob
 from millstream.state.manifests import Hot, Manifest
 from millstream.state.segments import time_of
 

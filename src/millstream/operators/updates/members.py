@@ -11,9 +11,11 @@ import pyarrow.compute as pc
 from millstream.operators.stores import Queue
 from millstream.operators.updates.slates import Slates
 from millstream.operators.updates.work import Order, Work
+from millstream.ops.cells import Cell
 from millstream.ops.chunks import flat
+from millstream.ops.machine import Machine
 from millstream.ops.progress import BEGIN, END
-from millstream.ops.updates import Cell, Machine, UpdateJob
+from millstream.ops.updates import UpdateJob
 
 
 @dataclass

@@ -9,8 +9,10 @@ import pyarrow as pa
 
 from millstream.operators.batch import Batch, Control
 from millstream.operators.stores import Table
+from millstream.ops.cells import Cell
 from millstream.ops.chunks import flat
-from millstream.ops.updates import NEVER, Cell, key_text
+from millstream.ops.keynames import key_text
+from millstream.ops.updates import NEVER
 
 
 class Slates(Table):

@@ -18,6 +18,7 @@ from millstream.operators.windows.choosing import measure, single_values
 from millstream.operators.windows.evicting import evicted_now, note_opened, with_fidelity
 from millstream.operators.windows.leaving import leaving
 from millstream.operators.windows.work import Order, Report, Work
+from millstream.ops.cells import Publication
 from millstream.ops.chunks import Chunk, concat
 from millstream.ops.edges import given
 from millstream.ops.firing import Firing, fires, passes
@@ -29,7 +30,6 @@ from millstream.ops.preparing import merge_panes, prepare
 from millstream.ops.progress import END
 from millstream.ops.records import as_json
 from millstream.ops.spans import NOTHING_CLOSED
-from millstream.ops.updates import Publication
 from millstream.state.manifests import Manifest
 
 _MERGE_ROWS = 1_000_000  # partial rows a task holds before it merges them

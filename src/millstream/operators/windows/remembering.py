@@ -15,8 +15,8 @@ from millstream.operators.stores import Table
 from millstream.operators.windows.work import Work
 from millstream.ops.chunks import concat, flat
 from millstream.ops.emitted import OLDER
+from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import factorize
-from millstream.ops.updates import both_hashes
 
 _NAME = ("name", "window", "nth")
 _HEAD = ("shard", "pane", *_NAME)

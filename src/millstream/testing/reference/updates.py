@@ -22,7 +22,8 @@ import msgspec
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError, RunError
 from millstream.graph import nodes
-from millstream.ops.updates import UpdateJob, derived_position, hashes_of_values
+from millstream.ops.keynames import derived_position, hashes_of_values
+from millstream.ops.updates import UpdateJob
 from millstream.testing.reference.records import (
     Record,
     Row,

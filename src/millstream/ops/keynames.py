@@ -1,0 +1,99 @@
+"""What a key is called: its two hashes in the store, its bytes on the way, its text for people.
+
+Also what a record is called that an updater made of others (`derived_position`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from millstream.ops.codec import encode_key
+from millstream.ops.keys import canonical, hash_keys
+
+SECOND_HASH = 0x5EED
+_MASK = (1 << 64) - 1
+
+UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+def hashes_of_values(values: list[Any]) -> tuple[UInt64, UInt64]:
+    """The two hashes that name each key, as for a column of such keys."""
+    hashes = np.zeros(len(values), np.uint64)
+    checks = np.zeros(len(values), np.uint64)
+    groups: dict[Any, list[int]] = {}
+    for index, value in enumerate(values):
+        groups.setdefault(_shape(value), []).append(index)
+    for shape, at in groups.items():
+        members = [values[index] for index in at]
+        if isinstance(shape, tuple):
+            columns = [_column([one[i] for one in members]) for i in range(len(shape))]
+        else:
+            columns = [_column(members)]
+        if not columns:
+            continue
+        hashes[at], checks[at] = both_hashes(columns)
+    return hashes, checks
+
+
+def both_hashes(columns: list[pa.Array]) -> tuple[UInt64, UInt64]:
+    """The same for canonical key columns."""
+    return hash_keys(columns), hash_keys(columns, SECOND_HASH)
+
+
+def _shape(value: Any) -> Any:
+    """What can be one column; a tuple is several."""
+    if isinstance(value, tuple | list):
+        return tuple(
+            _shape(one) if not isinstance(one, tuple | list) else "nested" for one in value
+        )
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int" if -(2**63) <= value < 2**63 else "big"
+    return type(value).__name__
+
+
+def _column(values: list[Any]) -> pa.Array:
+    if isinstance(values[0], int) and not -(2**63) <= values[0] < 2**63:
+        values = [f"integer {value}" for value in values]
+    return canonical(pa.array(values))
+
+
+def pack_key(value: Any) -> bytes:
+    """A key as bytes; a whole number is one key, whatever type its column has."""
+    return encode_key(_whole(value))
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, float) and value == int_or_none(value):
+        return int(value)
+    if isinstance(value, tuple | list):
+        return [_whole(one) for one in value]
+    return value
+
+
+def int_or_none(value: float) -> int | None:
+    """A float as the integer it stands for, if it does."""
+    return int(value) if abs(value) < 2.0**53 and value == int(value) else None
+
+
+def key_text(value: Any) -> tuple[str, bool]:
+    """A key as people write it, and whether it is a string."""
+    if isinstance(value, str):
+        return value, True
+    return msgspec.json.encode(value, enc_hook=str).decode(), False
+
+
+def derived_position(pos: int, src: int, key_hash: int, timer: bool, by: int) -> int:
+    """The position of what a call of an updater emits: it follows from the cause, not from batches.
+
+    `by` is the number of the updater among the origins of records.
+    """
+    mixed = (pos * 0x9E3779B97F4A7C15 + (src + 2) * 0xBF58476D1CE4E5B9 + 2 * by + timer) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xD6E8FEB86659FD93 + key_hash) & _MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+    return (mixed ^ (mixed >> 31)) >> 2
