@@ -13,10 +13,17 @@ STREAMS = {
     **dict.fromkeys(("filter", "query"), "where(condition)"),
     **dict.fromkeys(("group_by", "groupby", "groupBy", "keyBy", "key_on"), "key_by(columns)"),
     **dict.fromkeys(
-        ("withColumn", "with_column", "with_columns", "assign", "mutate"),
-        'select("*", "price * qty AS notional")',
+        ("withColumn", "with_columns", "assign", "mutate"),
+        'with_column("notional", "price * qty")',
     ),
-    **dict.fromkeys(("drop_duplicates", "dropDuplicates", "unique"), "distinct()"),
+    **dict.fromkeys(
+        ("drop_duplicates", "dropDuplicates", "deduplicate", "dropDuplicatesWithinWatermark"),
+        'dedup("id", within="1h")',
+    ),
+    "unique": "distinct()",
+    **dict.fromkeys(
+        ("withWatermark", "assign_timestamps", "with_timestamp", "timestamp"), 'at("ts")'
+    ),
     **dict.fromkeys(("flatMap", "explode"), "flat_map(fn)"),
     **dict.fromkeys(("apply", "transform"), "map(fn), or map_batches(fn) for tables"),
     **dict.fromkeys(("concat", "unionAll", "merge_streams"), "union(other)"),

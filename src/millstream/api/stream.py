@@ -24,15 +24,17 @@ from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.graph.changing import gives_changes, tells_fidelity
-from millstream.io.formats import parse_schema
+from millstream.io.formats import UNITS, check_zone, parse_schema
+from millstream.io.timeformats import time_format
 from millstream.operators.comparing import Compare
+from millstream.operators.dedup import Dedup
 from millstream.operators.distinct import Distinct
 from millstream.operators.grouped.node import Grouped
 from millstream.operators.joins.step import HOW, Join
 from millstream.operators.last import Last
 from millstream.operators.tagger import Changes
 from millstream.operators.top import Top, parse_order
-from millstream.ops.expressions import parse_condition, parse_projection
+from millstream.ops.expressions import Expression, parse_condition, parse_projection
 from millstream.ops.fidelity import COLUMNS as FIDELITY
 from millstream.ops.firing import FINAL, Emission
 from millstream.ops.updates import DICTS, UpdateJob
@@ -133,6 +135,53 @@ class Stream:
         """A function per Arrow table, of as many rows as it gets."""
         return self._add(nodes.MapBatches, "map_batches", fn=_function("map_batches", fn))
 
+    def with_column(self, name: str, expr: str) -> Stream:
+        """All columns and one more by a SQL expression; one of that name is replaced."""
+        if not isinstance(name, str) or not name or "`" in name:
+            raise ConfigError(f"with_column(): expected the name of a column, got {name!r}")
+        parse_expression("with_column", expr)
+        items = (*parse_projection("*"), *parse_projection(f"({expr}) AS `{name}`"))
+        return self._add(nodes.Select, "with_column", items=items)
+
+    def at(
+        self,
+        when: str | Callable[[dict[str, Any]], Any],
+        *,
+        behind: Duration = "0s",
+        unit: str = "s",
+        zone: str | None = None,
+        format: str | None = None,
+    ) -> Stream:
+        """The same records at another event time: of a SQL expression, or of a function per record.
+
+        when: gives a time with an offset, or a number that counts `unit` since the epoch, or a
+            text (ISO-8601, or written as `format`); times without an offset are in `zone`. A record
+            without one is a dead letter.
+        behind: how far before its old time (of the source, or of arrival) the new one may lie. The
+            watermark is held back by it, and a record further back is late. Where the source has no
+            `lateness`, all is read before anything leaves, and nothing is late.
+        """
+        if not isinstance(when, str):
+            _check_call("at()", _function("at", when), "record")
+        if unit not in UNITS:
+            raise ConfigError(f"at(unit={unit!r}): use one of {', '.join(UNITS)}")
+        try:
+            check_zone(zone)
+            if format is not None:
+                time_format(format)
+        except ConfigError as error:
+            raise ConfigError(f"at(): {error}") from None
+        return self._add(
+            nodes.At,
+            "at",
+            expr=parse_expression("at", when) if isinstance(when, str) else None,
+            fn=None if isinstance(when, str) else when,
+            behind=micros(behind, "at(behind=)", zero=True),
+            unit=UNITS[unit],
+            zone=zone,
+            format=format,
+        )
+
     def union(self, *others: Stream) -> Stream:
         """This stream and others as one."""
         for other in others:
@@ -149,12 +198,19 @@ class Stream:
         A row leaves when the watermark has passed the first record that has it. Over changes it is
         there as long as at least one record has it, and is taken back after the last.
         """
-        for column in columns:
-            if not isinstance(column, str) or not column:
-                raise ConfigError(f"distinct(): expected names of columns, got {column!r}")
-        if len(set(columns)) != len(columns):
-            raise ConfigError(f"distinct(): a column is named twice in {columns}")
+        _check_columns("distinct", columns)
         return self._add(Distinct, "distinct", keys=columns)
+
+    def dedup(self, *columns: str, within: Duration | None = None) -> Stream:
+        """Records without those that repeat one given shortly before, in these columns or in all.
+
+        within: a record is left out if an equal one was given at most so long before it, in event
+            time; then nothing older is remembered. Left out: if one was ever given.
+        A record leaves when the watermark has passed it; late ones are set aside (`late()`).
+        """
+        _check_columns("dedup", columns)
+        span = None if within is None else micros(within, "dedup(within=)")
+        return self._add(Dedup, "dedup", keys=columns, within=span)
 
     def last(self, size: Duration) -> Stream:
         """The rows of the last so long, as changes: a row leaves with `-` when it is that old.
@@ -884,6 +940,22 @@ def _emission(
         every_rows or 0,
         micros(every_event, "window(every_event=)") if every_event is not None else 0,
     )
+
+
+def _check_columns(step: str, columns: tuple[Any, ...]) -> None:
+    for column in columns:
+        if not isinstance(column, str) or not column:
+            raise ConfigError(f"{step}(): expected names of columns, got {column!r}")
+    if len(set(columns)) != len(columns):
+        raise ConfigError(f"{step}(): a column is named twice in {columns}")
+
+
+def parse_expression(step: str, expr: Any) -> Expression:
+    """One SQL expression over the columns of a record."""
+    items = parse_projection(_text(step, expr))
+    if len(items) != 1 or items[0].name == "*":
+        raise ConfigError(f"{step}(): expected one expression, got {expr!r}")
+    return items[0]
 
 
 def _text(step: str, expr: Any) -> str:

@@ -73,6 +73,18 @@ class Process(Node):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class At(Node):
+    """Records get the event time that an expression or a function says."""
+
+    expr: Expression | None = None
+    fn: Callable[[dict[str, Any]], Any] | None = None
+    behind: int = 0  # how far before the old time the new one may lie, in microseconds
+    unit: str = "s"  # of numbers
+    zone: str | None = None  # of times without an offset
+    format: str | None = None  # of texts that are not ISO-8601
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class MapBatches(Node):
     """A Python function per Arrow table."""
 

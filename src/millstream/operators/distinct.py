@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ from millstream.ops.keys import key_arrays
 from millstream.ops.progress import END
 from millstream.ops.updates import NEVER
 
-_ROW = "row."  # before the names of a row's own columns
+ROW = "row."  # before the names of a row's own columns
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -73,6 +73,7 @@ class Counting(Waiting):
     keys: tuple[str, ...]
     number: int
     changes: bool  # its input takes back what it gave
+    whole: bool = False  # of a row only what is compared is kept
     counted: tuple[str, ...] = ()
 
     @property
@@ -96,7 +97,7 @@ class Counting(Waiting):
         counts = Table(self.name, "counts", batch, control)
         due = waiting.due(closed, watermark)
         if due is not None:
-            chunk = self._count(_in_order(due), counts, batch.number)
+            chunk = self._count(in_order_of_content(due), counts, batch.number)
             host.ledger(self.name)["results"] += len(chunk)
             control.results += len(chunk)
             host.push(self.name, chunk)
@@ -110,8 +111,8 @@ class Counting(Waiting):
         turned, here, brought = keys.turns(self.changes)
         ts, since = keys.since(brought)
         counts.put_hashed(keys.stored(ts, since))
-        columns = [name for name in rows.column_names if name.startswith(_ROW)]
-        table = rows.select(columns).rename_columns([n.removeprefix(_ROW) for n in columns])
+        columns = [name for name in rows.column_names if name.startswith(ROW)]
+        table = rows.select(columns).rename_columns([n.removeprefix(ROW) for n in columns])
         table, pos = table.take(pa.array(turned)), keys.names()[turned]
         chunk = Chunk(table, ts[turned], pos, self.number)
         if not self.changes:
@@ -126,11 +127,22 @@ class Counting(Waiting):
         return {self.name: {"waiting": waiting, "counts": counts}}
 
 
+class Comparing(Protocol):
+    """What the inlet must know of an operator that compares records."""
+
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+    @property
+    def changes(self) -> bool: ...
+    @property
+    def whole(self) -> bool: ...
+
+
 @dataclass
 class Rows:
-    """Records on their way to be counted, in one task."""
+    """Records on their way to be compared, in one task."""
 
-    operator: Counting
+    operator: Comparing
     host: Host
     tables: list[pa.Table] = field(default_factory=list)
 
@@ -148,8 +160,10 @@ class Rows:
         chunk = chunk.take(~late)
         if not len(chunk):
             return
-        names = self.operator.keys or tuple(chunk.table.column_names)
-        columns = {name: chunk.column(name) for name in names}
+        every = tuple(chunk.table.column_names)
+        names = self.operator.keys or every
+        kept = dict.fromkeys((*every, *names) if self.operator.whole else names)
+        columns = {name: chunk.column(name) for name in kept}
         hashes, checks = both_hashes(key_arrays(pa.table(columns), names))
         marks = {
             "shard": pa.array((hashes % np.uint64(batch.shards)).astype(np.int32)),
@@ -160,7 +174,7 @@ class Rows:
             "pos": pa.array(chunk.pos),
             "weight": pa.array(chunk.weights()),
         }
-        self.tables.append(pa.table(marks | {f"{_ROW}{n}": c for n, c in columns.items()}))
+        self.tables.append(pa.table(marks | {f"{ROW}{n}": c for n, c in columns.items()}))
 
     def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
         """Published events come as records."""
@@ -172,7 +186,7 @@ class Rows:
             yield "rows", concat(self.tables)
 
 
-def _in_order(rows: pa.Table) -> pa.Table:
+def in_order_of_content(rows: pa.Table) -> pa.Table:
     """Rows of equal content together, in the order of time and place."""
     names = ("pos", "src", "time", "check", "hash")
     order = np.lexsort(tuple(np.asarray(flat(rows.column(name))) for name in names))

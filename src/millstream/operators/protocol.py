@@ -260,6 +260,10 @@ class KeyedStep(Keyed):
         """
         raise NotImplementedError
 
+    def answers_in_time(self, rows: list[tuple[int, Row]]) -> list[tuple[int, Row]]:
+        """The same, told the time of every record."""
+        return self.answers([row for _, row in rows])
+
     def answers_over(self, inputs: list[list[tuple[int, Row]]]) -> list[tuple[int, Row]]:
         """The same over several inputs, of which all rows are given with their time."""
         raise NotImplementedError

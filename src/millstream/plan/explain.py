@@ -251,6 +251,10 @@ def what_of(node: nodes.Node) -> str:
         case nodes.Process():
             held = f", up to {text(node.behind)} behind its events" if node.behind else ""
             return f"process {function_name(node.fn)}{held}"
+        case nodes.At():
+            when = function_name(node.fn) if node.expr is None else node.expr.sql
+            held = f", up to {text(node.behind)} before its old time" if node.behind else ""
+            return f"at {when}{held}"
         case nodes.MapBatches():
             return f"map_batches {function_name(node.fn)}"
         case nodes.Pairs():

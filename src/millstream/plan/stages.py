@@ -185,7 +185,7 @@ class Plan:
                     at_input[node.name] = at
                     moved = node.output_watermark(max(at, gone.get(node.name, at)))
                     out[node.name] = out[node.name] if moved is None else moved
-                elif isinstance(node, graph.Process) and lowest is not None:
+                elif isinstance(node, graph.Process | graph.At) and lowest is not None:
                     out[node.name] = held_by(node.behind, lowest)
         after = {name: out[name] for name in at_input}
         return at_input, {name: at for name, at in after.items() if at is not None}

@@ -9,6 +9,7 @@ from millstream.api.early import Looks
 from millstream.api.sources import Files
 from millstream.errors import ConfigError
 from millstream.graph import nodes
+from millstream.operators.dedup import Dedup
 from millstream.operators.early.sampling import Sampled
 from millstream.operators.windows.family import Windows
 from millstream.plan.snapshots import Top, ranking_of
@@ -134,7 +135,7 @@ def _check_source(plan: Plan) -> None:
             "the order of records, and blocks are read in random order; leave them out"
         )
     for node in plan.nodes:
-        if isinstance(node, nodes.Process | nodes.Published | nodes.Update):
+        if isinstance(node, nodes.Process | nodes.Published | nodes.Update | Dedup):
             raise ConfigError(
                 f"snapshots(): {node.name!r} publishes or updates in the order of time, and blocks "
                 "are read in random order; use run()"

@@ -98,7 +98,7 @@ def _where(node: nodes.Where, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
     try:
         mask = node.condition.evaluate(chunk.table)
     except ExpressionError:
-        chunk, dead = _computable(node, (node.condition,), chunk)
+        chunk, dead = computable(node, (node.condition,), chunk)
         mask = node.condition.evaluate(chunk.table)
     else:
         dead = []
@@ -111,7 +111,7 @@ def _select(node: nodes.Select, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
     try:
         columns = _projected(node, chunk.table)
     except ExpressionError:
-        chunk, dead = _computable(node, computed, chunk)
+        chunk, dead = computable(node, computed, chunk)
         columns = _projected(node, chunk.table)
     # What is computed of exact values is exact, too: else its type would follow from the batch.
     exact = list(columns) if exact_columns(chunk.table) else []
@@ -128,7 +128,7 @@ def _projected(node: nodes.Select, table: pa.Table) -> dict[str, pa.Array]:
     return columns
 
 
-def _computable(
+def computable(
     node: nodes.Node, items: tuple[Expression, ...], chunk: Chunk
 ) -> tuple[Chunk, list[DeadLetter]]:
     """Set aside the records on which an expression fails, found by halving."""

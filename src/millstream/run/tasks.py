@@ -43,12 +43,13 @@ from millstream.ops.ordering import Sample, as_block, bounds_of, in_order, range
 from millstream.ops.processing import Processor, process
 from millstream.ops.progress import BEGIN, Reached
 from millstream.ops.records import DeadLetter, as_json
-from millstream.plan.stages import Plan, gives_changes, marks_changes
+from millstream.plan.stages import Plan, gives_changes, marks_changes, upstream
 from millstream.run import fitting
 from millstream.run.mirroring import mirrors_slates
 from millstream.run.reading import read
 from millstream.run.splits import AnySplit, Item, RateSplit, SpoolSplit
 from millstream.run.steps import stateless, with_columns
+from millstream.run.timing import assign_times
 from millstream.state.manifests import Output
 from millstream.state.pages import unpack
 from millstream.state.storage import open_storage
@@ -226,6 +227,12 @@ class Task:
                 self.sunk.setdefault(node.name, []).append(chunk)
             case nodes.Process():
                 self._process(node, chunk)
+            case nodes.At():
+                complete = self._complete(node)
+                for side in chunk.sides():
+                    result, dead = assign_times(node, side, self.batch.times, complete)
+                    self._account(node.name, side, dead)
+                    self.push(node.name, result)
             case nodes.Union():
                 whole = with_columns(chunk, self.plan.missing(node, before))
                 for _ in range(node.inputs.count(before)):  # of a stream with itself: twice
@@ -240,6 +247,11 @@ class Task:
                     result, dead = stateless(node, side)
                     self._account(node.name, side, dead)
                     self.push(node.name, result)
+
+    def _complete(self, node: nodes.Node) -> bool:
+        """Whether nothing leaves before all input has been read, so that nothing can be late."""
+        sources = (one.name for one in upstream(self.plan, node) if isinstance(one, nodes.Source))
+        return all(self.batch.progress[name].lateness is None for name in sources)
 
     def _process(self, node: nodes.Process, chunk: Chunk) -> None:
         """Events to a function; what it gives goes on, what it publishes to its streams."""

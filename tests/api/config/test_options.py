@@ -201,6 +201,7 @@ OTHERWISE = {
     "key_by": "a key of every keyed step",
     "window": "a key of every windowed step",
     "union": "several names in from",
+    "with_column": 'select = ["*", ...]',
     **dict.fromkeys(("head", "show", "schema", "collect"), "looking, before anything runs"),
 }
 

@@ -81,7 +81,7 @@ class StepReader(Reader):
         """What a verb is called with."""
         value = table[verb]
         spot = (*place, verb)
-        if verb in ("select", "distinct", "changes"):
+        if verb in ("select", "distinct", "dedup", "changes"):
             several = [value] if isinstance(value, str) else value
             if not isinstance(several, list) or any(not isinstance(one, str) for one in several):
                 what = "SQL expressions" if verb == "select" else "columns"
@@ -97,9 +97,10 @@ class StepReader(Reader):
         if verb == "last":
             return [self.read(place, table, {"last": Option("last", timedelta)})["last"]]
         if not isinstance(value, str):
-            what = "a SQL condition" if verb == "where" else 'a function like "module:name"'
+            sql = {"where": "a SQL condition", "at": "a SQL expression"}
+            what = sql.get(verb, 'a function like "module:name"')
             raise self.document.mistake(spot, f"{verb}: expected {what}, got {shown(value)}")
-        if verb == "where":
+        if verb in ("where", "at"):
             return [value]
         with self.document.at(*spot):
             try:

@@ -43,6 +43,9 @@ def _used_by(plan: Plan, node: nodes.Node, before: nodes.Node) -> set[str] | Non
         case nodes.Where():
             after = _wanted(plan, node)
             return _ALL if after is _ALL else after | node.condition.columns
+        case nodes.At(expr=expression) if expression is not None:
+            after = _wanted(plan, node)
+            return _ALL if after is _ALL else after | expression.columns
         case nodes.Select():
             if any(item.name == "*" for item in node.items):
                 return _ALL

@@ -92,6 +92,8 @@ def _check(
     match node:
         case nodes.Where():
             _check_expression(node, node.condition, have)
+        case nodes.At(expr=expression) if expression is not None:
+            _check_expression(node, expression, have)
         case nodes.Select():
             for item in node.items:
                 if item.name != "*":

@@ -17,7 +17,7 @@ from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.expressions import Expression
 from millstream.testing.reference.calendars import local_window
 from millstream.testing.reference.records import Record, Row, event_time, filled, place
-from millstream.testing.reference.steps import mapped_batch, paired, processed, rows_of
+from millstream.testing.reference.steps import mapped_batch, paired, processed, rows_of, timed
 from millstream.testing.reference.updates import Discovered, Times, Updaters, check_update
 from millstream.testing.reference.windows import KINDS, PLAIN, results, windows_of
 
@@ -110,7 +110,7 @@ class Run:
             return
         ready = sorted((one for one in self.arrived[node] if one.ts < until), key=place)
         number = self.origins.index(node)
-        answers = node.answers([one.row for one in ready])
+        answers = node.answers_in_time([(one.ts, one.row) for one in ready])
         given = self.answered.setdefault(node, 0)
         self.answered[node] = len(answers)
         self.push(
@@ -192,7 +192,7 @@ class Run:
                     out[node] = self._passed(node, late)
                 elif isinstance(node, nodes.Windowed):
                     out[node] = self._next_result(node.window, lowest)
-                elif isinstance(node, nodes.Process):
+                elif isinstance(node, nodes.Process | nodes.At):
                     out[node] = lowest - node.behind
         return out
 
@@ -263,6 +263,9 @@ class Run:
                     origin = self.updaters.streams[stream]
                     number = self.origins.index(origin)
                     self.push(origin, [replace(one, source=number) for one in events])
+            case nodes.At():
+                complete = all(one.spec.lateness_micros() is None for one in sources_of(node))
+                self.push(node, timed(node, records, complete))
             case nodes.MapBatches():
                 self.push(node, mapped_batch(node, records))
             case nodes.Pairs(job=Program()):
@@ -353,8 +356,8 @@ def _cycle(node: nodes.Node, before: dict[nodes.Node, set[nodes.Node]]) -> set[n
 def check(node: nodes.Node) -> None:
     """Refuse what is not modelled."""
     if isinstance(node, KeyedStep):
-        mine = type(node)
-        if mine.answers is KeyedStep.answers and mine.answers_over is KeyedStep.answers_over:
+        ways = ("answers", "answers_in_time", "answers_over")
+        if all(getattr(type(node), way) is getattr(KeyedStep, way) for way in ways):
             raise ConfigError(
                 f"{node.name}: reference() does not know {node.kind}(), which gives changes"
             )

@@ -1,0 +1,176 @@
+"""`Stream.dedup`: records whose like was not given shortly before.
+
+Records are looked at in the order of time, once the watermark has passed them. One is given if no
+equal one was given within the time before it; what is remembered of each is when it was given last,
+and that is forgotten as soon as nothing can be left out because of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.durations import text
+from millstream.errors import ConfigError
+from millstream.operators.distinct import ROW, Rows, in_order_of_content
+from millstream.operators.filing import Filed, Tables
+from millstream.operators.protocol import Host, KeyedStep, Row, Share
+from millstream.operators.stores import Queue, Table
+from millstream.operators.waiting import Waiting
+from millstream.ops.chunks import Chunk, Int64, Mask, concat, decode_block, flat
+from millstream.ops.progress import BEGIN
+from millstream.ops.updates import NEVER
+
+_FOR_EVER = 2**60  # microseconds
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Dedup(KeyedStep):
+    """Records that differ in some columns (or in any) from those given shortly before."""
+
+    keys: tuple[str, ...] = ()
+    within: int | None = None  # microseconds; None: for ever
+
+    def operator(self, number: int, changes: bool) -> Forgetting:
+        """Remembers when each was given last."""
+        if changes:
+            raise ConfigError(
+                f"{self.name}: dedup() works on records, and its input takes back what it gave; "
+                "use distinct(), which follows changes, or dedup() before that step"
+            )
+        return Forgetting(self.name, self.keys, number, self.within)
+
+    def words(self) -> str:
+        """For the plan."""
+        what = ", ".join(self.keys) or "whole records"
+        within = "" if self.within is None else f" within {text(self.within)}"
+        return f"dedup by {what}{within}"
+
+    def answers_in_time(self, rows: list[tuple[int, Row]]) -> list[tuple[int, Row]]:
+        """Each that comes more than so long after the last one given."""
+        given: dict[str, int] = {}
+        found = []
+        for at, (ts, row) in enumerate(rows):
+            mine = repr(sorted((name, row.get(name)) for name in self.keys or row))
+            if mine not in given or (self.within is not None and ts - given[mine] > self.within):
+                given[mine] = ts
+                found.append((at, row))
+        return found
+
+    def remembered(self) -> dict[str, Any]:
+        """What is compared, and for how long."""
+        return {"keys": list(self.keys), "within": self.within}
+
+
+@dataclass(frozen=True)
+class Forgetting(Waiting):
+    """The operator: when each was given last, as long as that matters."""
+
+    name: str
+    keys: tuple[str, ...]
+    number: int
+    within: int | None
+    changes: bool = False
+    whole: bool = True  # rows keep all their columns
+    counted: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """One step."""
+        return (self.name,)
+
+    def inlet(self, host: Host) -> Rows:
+        """Records by the hash of what is compared."""
+        return Rows(self, host)
+
+    def run(self, share: Share) -> None:
+        """Look at the records that the watermark has passed."""
+        host, batch, control = share.host, share.host.batch, share.host.control
+        closed, watermark = self.times(share)
+        blocks = [decode_block(block) for block in share.rows.get("rows", [])]
+        waiting = Queue(self.name, "waiting", concat(blocks) if blocks else None, batch, control)
+        last = Table(self.name, "given", batch, control)
+        due = waiting.due(closed, watermark)
+        if due is not None:
+            chunk = self._given(in_order_of_content(due), last)
+            host.ledger(self.name)["results"] += len(chunk)
+            control.results += len(chunk)
+            host.push(self.name, chunk)
+        next_time = waiting.store(watermark)
+        last.store(gone_by=min(watermark, self.reached(share, watermark)))
+        self.tell(share, watermark, next_time)
+
+    def _given(self, rows: pa.Table, last: Table) -> Chunk:
+        """The records that are given; when, is remembered."""
+
+        def column(name: str) -> Any:
+            return np.asarray(flat(rows.column(name)))
+
+        hashes, checks, ts = column("hash"), column("check"), column("time")
+        first = np.ones(len(rows), np.bool_)
+        first[1:] = (np.diff(hashes) != 0) | (np.diff(checks) != 0)
+        start = np.flatnonzero(first)
+        shard = column("shard").astype(np.int64)[start]
+        place, known = last.rows.find(shard, hashes[start], checks[start])
+        before = np.full(len(start), BEGIN)
+        if known is not None:
+            stored = np.asarray(flat(known.column("ts")))
+            before = np.where(place >= 0, stored[np.maximum(place, 0)], BEGIN)
+        reach = _FOR_EVER if self.within is None else self.within
+        given, latest = _spaced(ts, start, before, reach)
+        last.put_hashed(
+            pa.table(
+                {
+                    "shard": pa.array(shard.astype(np.int32)),
+                    "expires": pa.array(
+                        np.full(len(start), NEVER) if self.within is None else latest + reach + 1
+                    ),
+                    "hash": pa.array(hashes[start]),
+                    "check": pa.array(checks[start]),
+                    "gone": pa.array(np.zeros(len(start), np.bool_)),
+                    "ts": pa.array(latest),
+                }
+            )
+        )
+        names = [name for name in rows.column_names if name.startswith(ROW)]
+        table = rows.select(names).rename_columns([name.removeprefix(ROW) for name in names])
+        at = np.flatnonzero(given)
+        pos = (hashes >> np.uint64(1)).astype(np.int64)
+        return Chunk(table.take(pa.array(at)), ts[at], pos[at], self.number)
+
+    def stored(self) -> Tables:
+        """Rows that wait, and when each was given last, by the hash of what is compared."""
+        waiting, given = Filed("spans", "time", "hash"), Filed("newest", "expires", "hash")
+        return {self.name: {"waiting": waiting, "given": given}}
+
+
+def _spaced(ts: Int64, start: Int64, before: Int64, reach: int) -> tuple[Mask, Int64]:
+    """Which of the ascending times of each group lie more than `reach` after the last one taken.
+
+    `before`: the last one taken before these. Also gives the last one taken of each group.
+    """
+    end = np.r_[start[1:], len(ts)]
+    taken, last = np.zeros(len(ts), np.bool_), before.copy()
+    at, open = start.copy(), np.arange(len(start))
+    while len(open):  # in every round each group takes one more, or is done
+        nearest = np.array(
+            [
+                low + int(np.searchsorted(ts[low:high], limit, "right"))
+                for low, high, limit in zip(
+                    at[open].tolist(),
+                    end[open].tolist(),
+                    (last[open] + reach).tolist(),
+                    strict=True,
+                )
+            ],
+            np.int64,
+        )
+        going = nearest < end[open]
+        open, nearest = open[going], nearest[going]
+        taken[nearest] = True
+        last[open], at[open] = ts[nearest], nearest + 1
+        open = open[at[open] < end[open]]
+    return taken, last

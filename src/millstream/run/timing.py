@@ -1,0 +1,79 @@
+"""`Stream.at`: records get the event time that an expression or a function says.
+
+The watermark after such a step is held back by how far new times may lie before old ones
+(`behind`). A record whose new time lies further back is late, as one is that its source has out of
+order: that follows from the record alone, not from the batch it came in. Where the input is
+complete before anything leaves (no lateness), nothing is late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.graph import nodes
+from millstream.io.columns import event_time
+from millstream.io.formats import Format
+from millstream.ops.chunks import Chunk, Int64, flat
+from millstream.ops.jobs import timestamp
+from millstream.ops.records import DeadLetter, dead_row, describe
+from millstream.run.steps import computable
+
+_COLUMN = "at()"
+
+
+def assign_times(
+    node: nodes.At, chunk: Chunk, within: tuple[int, int], complete: bool
+) -> tuple[Chunk, list[DeadLetter]]:
+    """Records at their new times, and those that have none, or one outside of `within`."""
+    chunk, values, dead = _told(node, chunk)
+    fmt = Format("json", pa.schema([]), _COLUMN, node.unit, node.zone, time_format=node.format)
+    ts, failed = event_time(fmt, values)
+    for row in np.flatnonzero((ts < within[0]) | (ts >= within[1])).tolist():
+        bounds = " and ".join(timestamp(at).isoformat() for at in within)
+        failed.setdefault(
+            row, f"its time lies outside of the settings earliest and latest: {bounds}"
+        )
+    dead += [dead_row(node.name, chunk, row, why) for row, why in sorted(failed.items())]
+    good = np.ones(len(chunk), np.bool_)
+    good[list(failed)] = False
+    ts, chunk = ts[good], chunk.take(good)
+    return replace(chunk, ts=ts, due=None if complete else _due(chunk, ts, node.behind)), dead
+
+
+def _due(chunk: Chunk, ts: Int64, behind: int) -> Int64 | None:
+    """When each record counts; None if that is their time for all of them."""
+    came = chunk.ts if chunk.due is None else chunk.due
+    due = np.maximum(ts, came - behind)
+    return None if bool((due == ts).all()) else due
+
+
+def _told(node: nodes.At, chunk: Chunk) -> tuple[Chunk, pa.Array, list[DeadLetter]]:
+    """What the expression or the function says, and the records on which it fails."""
+    if node.expr is not None:
+        chunk, dead = computable(node, (node.expr,), chunk)
+        values = node.expr.evaluate(chunk.table)
+        return chunk, flat(values) if isinstance(values, pa.ChunkedArray) else values, dead
+    assert node.fn is not None
+    found, failed = [], {}
+    for index, row in enumerate(chunk.table.to_pylist()):
+        try:
+            value = node.fn(row)
+            pa.array([value])
+            found.append(value)
+        except BaseException as error:  # a user's function may raise anything
+            failed[index] = describe(error)
+    dead = [dead_row(node.name, chunk, index, why) for index, why in failed.items()]
+    good = np.ones(len(chunk), np.bool_)
+    good[list(failed)] = False
+    return chunk.take(good), _one_type(found), dead
+
+
+def _one_type(values: list[object]) -> pa.Array:
+    """Times as a column; of several kinds they are texts, which all of them can be told as."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array([None if one is None else str(one) for one in values])

@@ -1,0 +1,127 @@
+"""`at` and `with_column`: event time after parsing, held by the watermark."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.testing import Driver, reference, run_in_process
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+SCHEMA = "came timestamp, made bigint, x bigint"
+
+
+def flow_of(when: Any, **options: Any) -> ms.Flow:
+    flow = ms.Flow("at")
+    source = ms.Generator(tuple, time="came", schema=SCHEMA, lateness="5s")
+    timed = flow.source(source, name="in").at(when, **options)
+    windows = timed.key_by("x").window(ms.tumbling("10s")).agg(n=ms.count())
+    windows.sink(ms.Memory(), name="out")
+    windows.late().sink(ms.Memory(), name="late")
+    return flow
+
+
+def records(seed: int) -> list[dict[str, Any]]:
+    draw = random.Random(seed)
+    out = []
+    for second in range(150):
+        came = START + timedelta(seconds=second + draw.randint(0, 7))
+        made = int(came.timestamp()) - draw.choice([0, 1, 5, 20, 40])
+        out.append({"came": came, "made": made, "x": draw.randint(0, 1)})
+    return out
+
+
+def counted(rows: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(str([(name, str(value)) for name, value in row.items()]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "made",
+        "timestamp_seconds(made)",
+        lambda row: row["made"],
+        lambda row: datetime.fromtimestamp(row["made"], UTC),
+    ],
+    ids=["number", "sql", "function", "datetime"],
+)
+@pytest.mark.parametrize("behind", ["0s", "20s", "1m"])
+def test_windows_go_by_the_new_time_and_wait_for_it(when: Any, behind: str) -> None:
+    for seed in range(2):
+        flow, rows = flow_of(when, behind=behind), records(seed)
+        expected = reference(flow, {"in": rows})
+        draw = random.Random(seed)
+        with Driver(flow, parallelism=draw.choice([1, 2]), now=START.timestamp()) as driver:
+            at = 0
+            while at < len(rows):
+                size = draw.randint(1, 30)
+                driver.push("in", rows[at : at + size]).step()
+                at += size
+            driver.end()
+            assert counted(driver.output("out")) == counted(expected["out"])
+            assert counted(driver.output("late")) == counted(expected["late"])
+            assert (behind == "1m") or driver.output("late")
+            assert sum(row["n"] for row in driver.output("out")) + len(
+                driver.output("late")
+            ) == len(rows)
+
+
+def test_without_lateness_nothing_is_late_however_far_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("flights.csv").write_text("day,n\n12/31/2013,1\n01/02/2013,2\n01/01/2013,4\n")
+    flow, memory = ms.Flow("days"), ms.Memory()
+    days = flow.source(ms.Files("flights.csv")).at("day", format="%m/%d/%Y", zone="UTC")
+    days.key_by().window(ms.tumbling("1d")).agg(n=ms.sum("n")).sink(memory)
+    run_in_process(flow, "ck")
+    assert [(row["window_start"].strftime("%Y-%m-%d"), row["n"]) for row in memory.rows] == [
+        ("2013-01-01", 4),
+        ("2013-01-02", 2),
+        ("2013-12-31", 1),
+    ]
+
+
+def test_a_record_without_a_time_is_a_dead_letter() -> None:
+    def when(row: dict[str, Any]) -> Any:
+        told = [lambda: None, lambda: 1 // row["x"], lambda: 10**15, lambda: "yesterday"]
+        return told[row["made"]]()
+
+    rows = [{"came": START, "made": kind, "x": 0} for kind in range(4)]
+    with Driver(flow_of(when), now=START.timestamp(), dead_letter_limit=1.0) as driver:
+        driver.push("in", rows).end()
+        errors = sorted(letter["error"] for letter in driver.dead)
+    for why in ("is null", "ZeroDivisionError", "1000000000000000", "yesterday"):
+        assert sum(why in one for one in errors) == 1, (why, errors)
+    assert len(errors) == 4
+
+
+def test_mistakes_are_found_when_the_step_is_made() -> None:
+    stream = ms.Flow("x").source(ms.Rate(1))
+    for mistake, told in [
+        (lambda: stream.at("ts +"), "cannot parse"),
+        (lambda: stream.at(5), "expected a function"),
+        (lambda: stream.at("ts", unit="hours"), "at(unit='hours')"),
+        (lambda: stream.at("ts", zone="Mars"), "at(): zone= is 'Mars'"),
+        (lambda: stream.at("ts", behind="soon"), "at(behind=)"),
+        (lambda: stream.at("ts, value"), "expected one expression"),
+        (lambda: stream.with_column("", "1"), "expected the name of a column"),
+    ]:
+        with pytest.raises(ms.ConfigError) as caught:
+            mistake()
+        assert told in str(caught.value)
+
+
+def test_a_column_is_added_or_replaced() -> None:
+    flow = ms.Flow("columns")
+    source = flow.source(
+        ms.Generator(lambda: [{"price": 2, "qty": 3}], schema="price int, qty int")
+    )
+    both = source.with_column("total", "price * qty").with_column("price", "price + 1")
+    assert both.head().rows == [{"price": 3, "qty": 3, "total": 6}]
