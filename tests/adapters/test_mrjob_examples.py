@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import pydoc_data
+import subprocess
+import sys
 import warnings
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -261,3 +264,44 @@ def test_a_wrong_option_is_said_as_the_job_says_it(everything: tuple[Path, list[
     script, arguments = everything
     with pytest.raises(ConfigError, match="argument --least: invalid int value"):
         load_job(script, [*arguments, "--least", "many"])
+
+
+# -- windows --------------------------------------------------------------------------------------
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("name", ["mr_word_freq_count.py", "mr_next_word_stats.py"])
+def test_every_window_is_what_the_job_gives_for_its_lines(name: str, tmp_path: Path) -> None:
+    words = ["the fox", "a dog and the fox", "the dog", "fox and dog and fox"]
+    events = [(START + timedelta(seconds=50 * n), words[n * n % 4]) for n in range(12)]
+    (tmp_path / "in.log").write_text(
+        "".join(f"{ts.timestamp():.0f} {line}\n" for ts, line in events)
+    )
+    found = here(
+        EXAMPLES / name, [str(tmp_path / "in.log")], tmp_path, window="4m,2m", time=r"^\d+"
+    )
+    expected: Counter[bytes] = Counter()
+    end = START + timedelta(minutes=2)
+    while (start := end - timedelta(minutes=4)) <= events[-1][0]:
+        inside = [f"{ts.timestamp():.0f} {line}\n" for ts, line in events if start <= ts < end]
+        (tmp_path / "window.log").write_text("".join(inside))
+        bounds = "".join(f"{one:%Y-%m-%dT%H:%M:%SZ}\t" for one in (start, end)).encode()
+        lines = by_mrjob(EXAMPLES / name, [str(tmp_path / "window.log")])
+        expected.update({bounds + line: number for line, number in lines.items()})
+        end += timedelta(minutes=2)
+    assert found == expected
+    assert len(found) > 40
+
+
+def test_a_python_without_the_modules_that_mrjob_needs() -> None:
+    # Python 3.12 has no distutils, 3.13 no pipes.
+    script = """
+import sys
+sys.modules["distutils"] = sys.modules["pipes"] = None
+from millstream.adapters.scripts import mrjob_module
+assert mrjob_module("util").cmd_line(["a b", "c"]) == "'a b' c"
+assert mrjob_module("compat").version_gte("2.10.1", "2.9")
+assert not mrjob_module("compat").version_gte("0.20", "2.7.3")
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

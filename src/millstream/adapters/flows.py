@@ -62,6 +62,7 @@ def build_flow(
     flow = Flow(name)
     stream, encoding = _source(flow, reading, stages[0].whole_files)
     counted: list[Stream] = []
+    size = None if window is None else timedelta(microseconds=window.span.size)
     for number, stage in enumerate(stages):
         last = number == len(stages) - 1
         if window is not None and stage.reducer is None:
@@ -70,7 +71,7 @@ def build_flow(
             stream = stream.map_batches(MapOnly(stage, encoding)).named(stage.name)
         else:
             keyed = stream.key_by(partition=shard_of)
-            job = stage.job(encoding, last)
+            job = stage.job(encoding, size if last else None)
             stream = keyed.map_reduce(job, window, sorted=ordered and last).named(stage.name)
         counted.append(stream.where("key IS NOT NULL"))
         if window is not None and number == 0:

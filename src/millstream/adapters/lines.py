@@ -15,6 +15,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Protocol
 
 from millstream.api.programs import JobContext, Program
@@ -66,11 +67,15 @@ class Stage:
     jobconf: tuple[tuple[str, str], ...] = ()
     whole_files: bool = False  # its mapper gets the path of a file, not lines
 
-    def job(self, encoding: str, last: bool) -> Program:
-        """As a job for `map_reduce`; encoding: how its lines, where they are texts, are bytes."""
+    def job(self, encoding: str, marked: timedelta | None) -> Program:
+        """As a job for `map_reduce`.
+
+        encoding: how its lines, where they are texts, are bytes. marked: lines of its result begin
+        with a window of so long.
+        """
         from millstream.api.job import job
 
-        mapping, reducing = MapSide(self, encoding), ReduceSide(self, last)
+        mapping, reducing = MapSide(self, encoding), ReduceSide(self, marked)
         made = job(map=mapping, setup=mapping, close=mapping, reduce=reducing)
         assert isinstance(made, Program)
         made.name = self.name
@@ -145,28 +150,27 @@ class MapSide:
 class ReduceSide:
     """The reduce side of a stage: a key is the number of a reducer, its values are runs."""
 
-    def __init__(self, stage: Stage, last: bool) -> None:
-        self.stage, self.last = stage, last
+    def __init__(self, stage: Stage, marked: timedelta | None) -> None:
+        self.stage, self.marked = stage, marked
 
     def reduce(self, part: Any, runs: Iterable[Any], context: JobContext) -> Iterator[Any]:
-        """The lines of one reducer; those of the last stage say their window."""
+        """The lines of one reducer; those of the last stage may say their window."""
         if isinstance(part, str):
             yield part, str(sum(map(int, runs))).encode()
             return
         counters = Counter[tuple[str, str]]()
         lines = [line for run in runs for line in run.split(b"\n")]
-        mark = window_mark(context.window) if self.last else b""
+        mark = b"" if self.marked is None else window_mark(context.window, self.marked)
         for line in self.stage.reduced(part, lines, counters):
             yield None, mark + line
         yield from told(self.stage.name, counters)
 
 
-def window_mark(window: Window | None) -> bytes:
-    """What stands before a line: the bounds of its window, if it has any."""
-    if window is None or window.start is None or window.end is None:
-        return b""
-    bounds = (one.isoformat().replace("+00:00", "Z") for one in (window.start, window.end))
-    return "".join(f"{one}\t" for one in bounds).encode()
+def window_mark(window: Window | None, size: timedelta) -> bytes:
+    """What stands before a line: the bounds of the window that ends with the one at hand."""
+    assert window is not None and window.end is not None
+    bounds = (window.end - size, window.end)
+    return "".join(f"{one.isoformat().replace('+00:00', 'Z')}\t" for one in bounds).encode()
 
 
 def parted(lines: list[bytes], keys: Keys, parts: int) -> dict[int, list[bytes]]:
