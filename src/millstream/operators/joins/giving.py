@@ -38,7 +38,7 @@ class Giving:
         weight = np.where((weight < 0) | (other < 0), -1, 1) * np.abs(weight * other)
         again = repeated(weight)
         if again is not None:
-            left, right, weight = left.take(again), right.take(again), weight[again]
+            left, right, weight = left.take(again), right.take(again), np.sign(weight[again])
         ts = np.maximum(numbers(left, "ts"), numbers(right, "ts"))
         who = blended(numbers(left, "who"), numbers(right, "who"))
         revision = blended(numbers(left, "revision"), numbers(right, "revision"))
@@ -63,7 +63,7 @@ class Giving:
         since = np.zeros(len(rows), np.int64) if since is None else since
         again = repeated(weight)
         if again is not None:
-            rows, weight, since = rows.take(again), weight[again], since[again]
+            rows, weight, since = rows.take(again), np.sign(weight[again]), since[again]
             first = None if first is None else first[again]
         ts = numbers(rows, "ts")
         ts = ts if first is None else np.maximum(ts, first)
