@@ -53,6 +53,7 @@ def test_a_table_shows_bounds_progress_and_what_is_left() -> None:
             promise="holds",
             unseen=Unseen(4, 0.01),
             elapsed=5.0,
+            left=15.0,
             notes=("max: none",),
         )
     )

@@ -16,14 +16,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pyarrow as pa
 import pytest
 
 import millstream as ms
 from millstream.run.ledger import WAYS
 from millstream.serve.app import STATIC
+from millstream.serve.drawing import drawn
 from millstream.serve.following import Follower
 from millstream.serve.server import Server, open_server
-from millstream.serve.status import View
+from millstream.serve.status import Live, View
 from millstream.state.manifests import Hot
 from millstream.testing import run_in_process
 from tests.serve.writing import GONE, Put, Writer
@@ -609,6 +611,41 @@ def test_every_graph_is_laid_out_without_overlap(site: Site, window: Window) -> 
         for edge in drawn:
             forward = places[edge["from"]]["along"] < places[edge["to"]]["along"]
             assert forward or edge["back"]
+
+
+def test_early_answers_are_drawn_with_error_bars(
+    browser: Any, window: Window, tmp_path: Path
+) -> None:
+    keys = ["de", IMAGE, "sw"]
+
+    def look(progress: float, n: list[float], off: float | None, **said: Any) -> ms.Snapshot:
+        low, high = ([None if off is None else v * (1 + by * off) for v in n] for by in (-1, 1))
+        table = pa.table({"lang": keys, "n": n, "n_lower": low, "n_upper": high})
+        return ms.Snapshot(progress, table, False, promise="holds", elapsed=7.0, **said)
+
+    looks = [look(0.01, [90.0, 210.0, 3.0], None), look(0.25, [100.0, 200.0, 2.0], 0.5, left=21.0)]
+    Writer(tmp_path, flow="shops").commit()
+    live = Live(answers=drawn("agg", looks, 5))
+    view = View(Follower(tmp_path, {}), lambda: live)
+    server = open_server(view, "127.0.0.1", 0, None)
+    server.start()
+    try:
+        window.page.goto(server.url)
+        window.wait("() => document.querySelectorAll('#answers .whisker').length === 3")
+        heads = window.page.locator("#answers figcaption b").all_text_contents()
+        assert heads == [IMAGE, "de", "sw"]
+        assert window.text("#answers figcaption .note >> nth=0") == "200 ± 50 %"
+        assert window.page.locator("#answers .free").count() == 3  # without bounds
+        assert window.text("#answers [data-part=note]") == "25.0 % read in 7 s, about 21 s left"
+        assert "2 groups more. Bars at 95 % confidence: holds." in window.text(
+            "#answers [data-part=more]"
+        )
+        live = Live(answers=drawn("agg", [*looks, look(0.5, [1.0] * 3, 0.1, ended_by="me")], 3))
+        window.wait("() => document.querySelectorAll('#answers .whisker').length === 6")
+        assert "ended by me" in window.text("#answers [data-part=note]")
+        assert not window.complaints
+    finally:
+        server.stop()
 
 
 def test_assets_make_no_markup_from_text_and_load_nothing_from_elsewhere() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ class Snapshot:
     confidence, promise: how sure bounds are, and in which sense.
     unseen: what a group that is not in the table can hold at most.
     ended_by: what ended the run with this snapshot, None if it goes on.
+    elapsed, left: seconds since the start of the run, and until all is read at this speed.
     notes: aggregates for which there is no estimate before the end, and why.
     """
 
@@ -48,13 +49,19 @@ class Snapshot:
     ended_by: str | None = None
     elapsed: float = 0.0
     notes: tuple[str, ...] = ()
+    left: float | None = None
 
     @property
     def answer(self) -> pa.Table:
         """The table without bounds: once exact, what the flow gives."""
         columns = self.table.column_names
-        bounds = {f"{name}{end}" for name in columns for end in ESTIMATE[1:]}
+        bounds = {f"{name}{end}" for name in values_of(columns) for end in ESTIMATE[1:]}
         return self.table.select([name for name in columns if name not in bounds])
+
+
+def values_of(columns: Sequence[str]) -> list[str]:
+    """Of the columns of a snapshot's table, those that have bounds beside them."""
+    return [name for name in columns if all(name + end in columns for end in ESTIMATE)]
 
 
 @dataclass(frozen=True)

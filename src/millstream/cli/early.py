@@ -9,7 +9,16 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from millstream.api.early import ESTIMATE, Bounds, Looks, Snapshot, looks, rel_error, time_limit
+from millstream.api.early import (
+    ESTIMATE,
+    Bounds,
+    Looks,
+    Snapshot,
+    looks,
+    rel_error,
+    time_limit,
+    values_of,
+)
 from millstream.errors import ConfigError
 from millstream.showing import visible
 
@@ -59,9 +68,9 @@ def show_answer(console: Console, snapshot: Snapshot) -> None:
 def answer_table(snapshot: Snapshot, rows: int) -> RenderableType:
     """The largest groups of a snapshot, with bounds and a bar for each value."""
     columns = snapshot.table.column_names
-    bounds = {f"{name}{end}" for name in columns for end in ESTIMATE[1:]}
-    values = [name for name in columns if f"{name}{ESTIMATE[1]}" in bounds & set(columns)]
-    keys = [name for name in columns if name not in bounds and name not in values]
+    values = values_of(columns)
+    bounds = {f"{name}{end}" for name in values for end in ESTIMATE}
+    keys = [name for name in columns if name not in bounds]
     table = Table(box=None)
     for name in keys:
         table.add_column(visible(name), no_wrap=True, overflow="ellipsis", min_width=_KEY)
@@ -87,8 +96,8 @@ def answer_table(snapshot: Snapshot, rows: int) -> RenderableType:
 def _title(snapshot: Snapshot) -> str:
     if snapshot.exact:
         return f"exact, all was read, {snapshot.elapsed:.1f} s"
-    left = snapshot.elapsed * (1 - snapshot.progress) / max(snapshot.progress, 1e-9)
-    ended = f"; ended by {snapshot.ended_by}" if snapshot.ended_by else f"; about {left:.0f} s left"
+    left = f"; about {snapshot.left:.0f} s left" if snapshot.left is not None else ""
+    ended = f"; ended by {snapshot.ended_by}" if snapshot.ended_by else left
     return f"{snapshot.progress:.1%} read in {snapshot.elapsed:.1f} s{ended}"
 
 

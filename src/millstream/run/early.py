@@ -35,6 +35,7 @@ from millstream.run.sources import make_tracker
 from millstream.run.splits import Item
 from millstream.run.tracking import Tracker
 from millstream.serve.answers import publish_snapshot
+from millstream.serve.drawing import drawn, shortened
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import SourceState
@@ -53,7 +54,8 @@ class Looker:
     def __init__(self, engine: Engine, looked: Looked, looks: Looks) -> None:
         self.engine, self.looked, self.looks = engine, looked, looks
         self.found: queue.SimpleQueue[Snapshot | None] = queue.SimpleQueue()
-        self.history: list[Snapshot] = []
+        self.newest: Snapshot | None = None  # the last one that was told
+        self._told: list[Snapshot] = []  # those before it, cut short
         self.ended_by: str | None = None
         self._place = None if looks.publish is None else open_storage(looks.publish)
         self._log = Log(engine.checkpoint.store, looked.windows.name)
@@ -65,12 +67,15 @@ class Looker:
         self._shown = 0.0  # progress of the last look
         self._at = self._started
         self._complete = True  # all batches were reported
+        self._first: tuple[float, float] | None = None  # when a look first had how much
         engine.beside = self.before_commit
 
     @property
-    def newest(self) -> Snapshot | None:
-        """The last one that was told."""
-        return self.history[-1] if self.history else None
+    def drawn(self) -> dict[str, Any] | None:
+        """All that was told, for the live page."""
+        if self.newest is None:
+            return None
+        return drawn(self.looked.answers.step, self._told, len(self.newest.table))
 
     # -- when the engine calls ------------------------------------------------------------------
 
@@ -105,7 +110,8 @@ class Looker:
         if made is None and self.engine.done and self.newest is None:
             made = self._exact(self._kept_results())
         if made is not None:
-            self.history.append(made)
+            self.newest = made
+            self._told.append(shortened(made))
             if self._place is not None:
                 program = self.engine.checkpoint.read_program() or {}
                 publish_snapshot(self._place, made, str(program.get("id")))
@@ -166,6 +172,7 @@ class Looker:
         answers, population = self._known, self._tracker.population
         answers.read(population.places[self._read : read])
         self._read = read
+        self._first = self._first or (time.monotonic(), self._progress)
         sure = Confidence(self.looks.confidence, self.looks.interval, self._batch)
         due, bound = self._due(), self.looks.until.error is not None
         found = answers.estimates(sure) if self._complete and (due or bound) else {}
@@ -234,7 +241,16 @@ class Looker:
             ended_by=self.ended_by,
             elapsed=time.monotonic() - self._started,
             notes=tuple(notes),
+            left=self._left(),
         )
+
+    def _left(self) -> float | None:
+        """Seconds until all is read, by how fast it went since the first look."""
+        assert self._first is not None
+        (since, before), progress = self._first, self._progress
+        if self.ended_by is not None or progress <= before:
+            return None
+        return (time.monotonic() - since) * (1 - progress) / (progress - before)
 
     def _exact(self, table: pa.Table | None) -> Snapshot:
         """The answer of the whole input, as it left the window."""

@@ -290,7 +290,10 @@ class Handle:
             worked = engine.step(self._executor)
             if worked or self.progress.batch < 0:
                 self._report()
-            enough = self._looker is not None and self._looker.after_step()
+            if self._looker is not None:
+                before, enough = self._looker.newest, self._looker.after_step()
+                if self._looker.newest is not before:
+                    self._report()
             if engine.done or enough:
                 break
             self._rest(begun + self._settings.interval if worked else begun + self._settings.poll)
@@ -426,6 +429,7 @@ class Handle:
             paused=progress.paused,
             history=list(self._history),
             silent=dict(engine.silent),
+            answers=None if self._looker is None else self._looker.drawn,
         )
 
 

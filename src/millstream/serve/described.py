@@ -194,6 +194,7 @@ _STATUS = {
         "hot": {"type": "object"},
         "graph": {"type": "object"},
         "history": {"type": "array"},
+        "answers": {"type": ["object", "null"]},
     },
     "required": ["flow", "batch", "at", "running", "complete", "sources", "operators", "graph"],
 }

@@ -33,6 +33,7 @@ class Live:
     paused: str | None = None
     history: list[dict[str, float]] = field(default_factory=list)
     silent: dict[str, float] = field(default_factory=dict)  # source -> since when it hangs, seconds
+    answers: dict[str, Any] | None = None  # of a flow that is looked at (`drawing.py`)
 
 
 class View:
@@ -94,6 +95,7 @@ class View:
             "hot": {name: _hot(about) for name, about in manifest.hot.items()},
             "graph": program.get("graph") or {"nodes": [], "edges": []},
             "history": live.history if live is not None else [],
+            "answers": live.answers if live is not None else None,
         }
 
 

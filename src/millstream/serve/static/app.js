@@ -1,5 +1,6 @@
 // The live page: asks for /status about once a second, and hands it to the parts of the page.
 
+import { Answers } from "./answers.js";
 import { Chart } from "./charts.js";
 import { $, el, say, show } from "./dom.js";
 import { ago, clock, count, duration, plural, printable, short } from "./format.js";
@@ -27,6 +28,7 @@ const STATES = {
 
 const tip = new Tip($("tip"));
 const graph = new Graph($("graph"), $("legend"), $("graph-note"), tip);
+const answers = new Answers($("answers"), tip);
 const ledger = new Ledger($("ledger"), $("ledger-note"));
 const hot = new HotKeys($("hot"));
 const history = new History();
@@ -121,6 +123,7 @@ function draw() {
   drawNotice("note", [paused, status.problem ?? ""].filter(Boolean).join(" · "));
   document.body.classList.remove("stale");
   if (!$("view-flow").hidden) {
+    answers.update(status.answers ?? null);
     graph.update(status, history.rates(status));
     ledger.update(status);
     hot.update(status);
