@@ -56,6 +56,7 @@ from millstream.ops.jobs import Window
 from millstream.ops.processing import ProcessContext
 from millstream.serve.answers import newest_snapshot
 from millstream.serve.bulk import Slates, slates
+from millstream.serve.reading import View, query, views
 from millstream.settings import Settings
 
 __version__ = "0.1.0"
@@ -120,6 +121,9 @@ __all__ = [
     "ProcessContext",
     "slates",
     "Slates",
+    "views",
+    "View",
+    "query",
     "MillstreamError",
     "ConfigError",
     "RunError",

@@ -8,12 +8,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from millstream.serve.events import Listeners, Stream
+from millstream.serve.events import Listeners, Stream, slate_events
 from millstream.serve.following import Follower
 from millstream.serve.guard import Rules
 from millstream.serve.status import View
@@ -156,7 +157,7 @@ def test_heartbeats_and_a_listener_that_takes_nothing(tmp_path: Path) -> None:
         async def receive() -> Any:
             await asyncio.sleep(3600)
 
-        stream = Stream(view, listeners, rules, None, "", None)
+        stream = Stream(view, listeners, rules, partial(slate_events, listeners, None, ""), None)
         await asyncio.wait_for(stream({"type": "http"}, receive, send), 5)
         assert listeners.count == 0
         return got

@@ -59,7 +59,7 @@ def test_a_join_has_the_plan_that_python_makes() -> None:
         "AND c.speed > 50"
     )
     fast = cars.where("speed > 50")  # before the join, which remembers less
-    fast.join(roads, on=[("id", "car")]).select("name", "speed").named("fast")
+    fast.join(roads, on=[("id", "car")]).select("name", "speed").named("fast").view("fast")
     assert flow.explain() == python.explain()
 
 
@@ -70,7 +70,7 @@ def test_a_join_in_where_has_the_same_plan() -> None:
         "WHERE c.id == r.car AND speed > 50"
     )
     fast = cars.where("speed > 50")  # before the join, which remembers less
-    fast.join(roads, on=[("id", "car")]).select("name", "speed").named("fast")
+    fast.join(roads, on=[("id", "car")]).select("name", "speed").named("fast").view("fast")
     assert flow.explain() == python.explain()
 
 
@@ -82,7 +82,7 @@ def test_membership_has_the_plan_that_python_makes() -> None:
     )
     fast = cars.where("speed > 50")
     some = roads.where("name = 'I-65'")
-    fast.join(some, on=[("id", "car")], how="semi").named("v")
+    fast.join(some, on=[("id", "car")], how="semi").named("v").view("v")
     assert flow.explain() == python.explain()
 
 
@@ -165,7 +165,7 @@ def test_groups_have_the_plan_that_python_makes() -> None:
         "GROUP BY make HAVING COUNT(*) > 1"
     )
     groups = cars.key_by("make", nulls="keep").agg(n=ms.count(), top=ms.max("speed"))
-    groups.where("n > 1").named("v")
+    groups.where("n > 1").named("v").view("v")
     assert flow.explain() == python.explain()
 
 
@@ -275,9 +275,8 @@ def test_first_rows_have_the_plan_that_python_makes() -> None:
         "CREATE STREAMED VIEW v AS SELECT id, make, speed FROM (SELECT *, ROW_NUMBER() OVER "
         "(PARTITION BY make ORDER BY speed DESC) AS n FROM cars) WHERE n <= 3"
     )
-    cars.key_by("make", nulls="keep").top(3, by="speed DESC").select("id", "make", "speed").named(
-        "v"
-    )
+    top = cars.key_by("make", nulls="keep").top(3, by="speed DESC")
+    top.select("id", "make", "speed").named("v").view("v")
     assert flow.explain() == python.explain()
 
 
@@ -334,7 +333,7 @@ def test_rows_of_the_last_minutes() -> None:
         "ts > now() - INTERVAL '5' MINUTE GROUP BY lot"
     )
     parked = python.sql("CREATE STREAM IF NOT EXISTS parked (car INT)").where("car > 0")
-    parked.last("5m").key_by("lot", nulls="keep").agg(n=ms.count()).named("v")
+    parked.last("5m").key_by("lot", nulls="keep").agg(n=ms.count()).named("v").view("v")
     assert flow.explain() == python.explain()
     flow.sql("SELECT lot, n FROM v").sink(ms.Memory(), name="out")
     with Driver(flow) as driver:

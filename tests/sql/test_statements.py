@@ -63,7 +63,7 @@ def test_windows_have_the_plan_that_python_makes() -> None:
     python, trades = python_flow()
     keyed = trades.where("qty > 0").key_by("symbol", nulls="keep")
     window = keyed.window(ms.sliding("10m", "1m"))
-    window.agg(n=ms.count(), mean=ms.mean("price")).where("n > 1").named("busy")
+    window.agg(n=ms.count(), mean=ms.mean("price")).where("n > 1").named("busy").view("busy")
     assert flow.explain() == python.explain()
 
 

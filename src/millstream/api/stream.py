@@ -34,6 +34,7 @@ from millstream.operators.joins.step import HOW, Join
 from millstream.operators.last import Last
 from millstream.operators.tagger import Changes
 from millstream.operators.top import Top, parse_order
+from millstream.operators.view import Kept
 from millstream.ops.expressions import Expression, parse_condition, parse_projection
 from millstream.ops.fidelity import COLUMNS as FIDELITY
 from millstream.ops.firing import FINAL, Emission
@@ -394,6 +395,21 @@ class Stream:
         if isinstance(sink, Redis):
             self._check_redis(sink)
         self.flow.add(nodes.Sink, type(sink).__name__.lower(), (self.node,), name=name, spec=sink)
+        return self
+
+    def view(self, name: str, *, query: str = "", schema: pa.Schema | None = None) -> Stream:
+        """Keep the rows of this stream as a table that can be read; gives the stream back.
+
+        `ms.views(checkpoint, name)` reads it, and so do SQL, HTTP and the command line, while the
+        flow runs and afterwards. Records stay for ever, rows of changes until they are taken back.
+        query, schema: what SQL knows of it.
+        """
+        for node in self.flow.nodes:
+            if isinstance(node, Kept) and node.view == name:
+                raise ConfigError(f"view({name!r}): flow {self.flow.name!r} has one of that name")
+        self.flow.add(
+            Kept, "view", (self.node,), name=f"{name}.view", view=name, query=query, schema=schema
+        )
         return self
 
     def _check_redis(self, sink: Redis) -> None:

@@ -9,11 +9,13 @@ import typer
 
 import millstream
 from millstream.api.config import Application
+from millstream.cli.asking import Output, is_query, print_answers
 from millstream.cli.loading import load_application
 from millstream.cli.serving import DEFAULT_HOST, DEFAULT_PORT, OptionalPort
-from millstream.cli.slates import slates
+from millstream.cli.slates import find_checkpoint, slates
 from millstream.errors import ConfigError
 from millstream.graph.nodes import Sink
+from millstream.operators.view import Kept
 
 app = typer.Typer(
     name="millstream",
@@ -331,14 +333,29 @@ def prepare(debug: Debug = False) -> None:
 @app.command(epilog="Example: [bold]millstream sql queries.sql --checkpoint ck/queries[/bold]")
 def sql(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A file of SQL.", show_default=False)
-    ],
+        str | None,
+        typer.Argument(
+            metavar="FILE",
+            help="A file of SQL to run, or a query over the views of a checkpoint. Without either, "
+            "a shell.",
+            show_default=False,
+        ),
+    ] = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where state and progress are kept. The same directory goes on where the last "
-            "run stopped.  [dim]\\[default: .millstream/<name of the file>][/dim]",
+            help="Of a file: where state and progress are kept; the same directory goes on where "
+            "the last run stopped. Of a query or a shell: whose views are read.  "
+            "[dim]\\[default: .millstream/<name of the file>, or the only one there][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Output | None,
+        typer.Option(
+            help="How the rows of a query are printed.  "
+            "[dim]\\[default: table on a terminal, else jsonl][/dim]",
             show_default=False,
         ),
     ] = None,
@@ -351,19 +368,28 @@ def sql(
         bool, typer.Option("--quiet", help="Print nothing but errors and what the flow prints.")
     ] = False,
 ) -> None:
-    """Run the statements of a file: streams, views and sinks; rows of queries are printed.
+    """Run the statements of a file, or ask what views hold; without either, begin a shell.
 
-    `run`, `plan` and `reload` take a file of SQL too, if its name ends in .sql.
+    A file makes streams, views and sinks; rows of queries in it are printed. `run`, `plan` and
+    `reload` take a file of SQL too, if its name ends in .sql.
+
+    A query like 'SELECT * FROM fast WHERE speed > 60' reads the views of a checkpoint as its last
+    committed batch left them, whether its flow runs or not. Spark is not needed for that.
     """
     from millstream.cli.loading import load_sql
     from millstream.cli.running import run_flow
 
+    if file is not None and is_query(file):
+        print_answers(find_checkpoint(checkpoint), file, output)
+        return
+    path = Path(str(file))
+
     def load() -> Application:
-        found = Application(load_sql(file), sql=file)
+        found = Application(load_sql(path), sql=path)
         return found if trust_config else found.check_trust()
 
     flow = load().flow
-    if not any(isinstance(node, Sink) for node in flow.nodes):
+    if not any(isinstance(node, Sink | Kept) for node in flow.nodes):
         return  # statements that only look or declare
     where = checkpoint or Path(".millstream") / flow.name
     options = {"master": master, "debug": debug}
@@ -372,7 +398,7 @@ def sql(
         where,
         options,
         quiet=quiet,
-        file=file.absolute(),
+        file=path.absolute(),
         load=load,
     )
 

@@ -24,6 +24,7 @@ from millstream.cli.guarding import Guard, calls_functions
 from millstream.cli.reloading import Listening
 from millstream.errors import MillstreamError, RunError
 from millstream.graph.nodes import Source, Update
+from millstream.operators.view import Kept
 from millstream.run.runner import Handle, Progress, start
 from millstream.run.session import end_java
 from millstream.settings import Settings
@@ -108,16 +109,23 @@ def run_flow(
         updaters = [node.name for node in flow.nodes if isinstance(node, Update)]
         if updaters:
             command = f"millstream slates list {shlex.quote(updaters[0])}"
-            console.print(
-                f"slates of {', '.join(updaters)} are kept: "
-                f"{command} --checkpoint {shlex.quote(str(checkpoint))}",
-                style="dim",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
+            place = shlex.quote(str(checkpoint))
+            _hint(
+                console,
+                f"slates of {', '.join(updaters)} are kept: {command} --checkpoint {place}",
             )
+        views = [node.view for node in flow.nodes if isinstance(node, Kept)]
+        if views:
+            command = shlex.join(
+                ["millstream", "sql", f"SELECT * FROM {views[0]}", "--checkpoint", str(checkpoint)]
+            )
+            _hint(console, f"views {', '.join(views)} are kept: {command}")
         if not progress.done:
             console.print("run the same command again to go on where it stopped", style="dim")
+
+
+def _hint(console: Console, text: str) -> None:
+    console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def watch(handle: Handle, display: Display, stopping: Stopping, look: Callable[[], None]) -> None:

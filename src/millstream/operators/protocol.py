@@ -271,3 +271,7 @@ class KeyedStep(Keyed):
     def remembered(self) -> dict[str, Any]:
         """What must not change from one start to the next on the same checkpoint."""
         return {}
+
+    def described(self, inputs: tuple[Input, ...]) -> dict[str, Any]:
+        """What a checkpoint has of it: also what those who read it want to know."""
+        return self.remembered()

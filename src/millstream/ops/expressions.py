@@ -14,7 +14,14 @@ from __future__ import annotations
 
 from millstream.ops.sql.expression import Expression
 from millstream.ops.sql.frames import find_name
-from millstream.ops.sql.parsing import parse_condition, parse_projection
+from millstream.ops.sql.parsing import parse_bounded, parse_condition, parse_projection
 from millstream.ops.sql.types import ExpressionError
 
-__all__ = ["Expression", "ExpressionError", "find_name", "parse_condition", "parse_projection"]
+__all__ = [
+    "Expression",
+    "ExpressionError",
+    "find_name",
+    "parse_bounded",
+    "parse_condition",
+    "parse_projection",
+]

@@ -37,7 +37,13 @@ _LABELS = {  # of fields whose names do not tell by themselves
     "cyclic": "whether it is in a cycle of updaters",
     "partition": "whether keys lie where partition= says",
 }
-_SETTLED = ("ttl", "keeps", "plain", "cycle")  # fields that may change, or have own rules
+_SETTLED = (
+    "ttl",
+    "keeps",
+    "plain",
+    "cycle",
+    "columns",
+)  # may change, or have own rules
 ALL = "*"
 _OF_ITSELF = ("format", "id", "epoch", "lease")  # what a checkpoint has whatever its program is
 
@@ -83,7 +89,11 @@ def describe_program(plan: Plan) -> dict[str, Any]:
         }
     for step in plan.nodes:
         if isinstance(step, KeyedStep):
-            operators[step.name] = {"family": step.name, "kind": step.kind, **step.remembered()}
+            operators[step.name] = {
+                "family": step.name,
+                "kind": step.kind,
+                **step.described(plan.inputs_of(step)),
+            }
     sources = {
         node.name: {
             "kind": type(node.spec).__name__,

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -18,15 +19,17 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from millstream.errors import CheckpointError
+from millstream.errors import CheckpointError, ConfigError
+from millstream.ops.expressions import Expression, parse_bounded
 from millstream.serve import described, metrics
 from millstream.serve.described import Described, Number, Text
-from millstream.serve.events import Listeners, Stream
+from millstream.serve.events import Listeners, Stream, row_events, slate_events
 from millstream.serve.guard import Asgi, Guard, Rules
 from millstream.serve.keys import LONGEST_TEXT
 from millstream.serve.slates import Unknown
 from millstream.serve.status import View
 from millstream.serve.telling import to_json, told
+from millstream.serve.views import BadRequest, check_condition, place_of, read_page
 from millstream.serve.workers import Workers
 
 STATIC = Path(__file__).parent / "static"
@@ -37,6 +40,7 @@ _LONGEST = 12 * LONGEST_TEXT  # of four bytes each, and percent-encoded
 _log = logging.getLogger(__name__)
 
 _PREFIX, _AFTER, _UPDATER = Text("prefix"), Text("after"), Text("updater")
+_WHERE = Text("where")
 _LIMIT, _SINCE = Number("limit", 1, MOST_ON_A_PAGE), Number("since", -1, 2**62)
 
 
@@ -61,6 +65,7 @@ def make_app(view: View, rules: Rules | None = None) -> Asgi:
         exception_handlers={
             HTTPException: _on_http_error,
             Unknown: _on_unknown,
+            BadRequest: _on_bad_request,
             Exception: _on_defect,
         },
     )
@@ -95,6 +100,23 @@ class Interface:
             ),
             Described(
                 "/events", self.events, "changes", described.EVENTS, (_UPDATER, _PREFIX, _SINCE)
+            ),
+            Described("/views", self.views, "views", described.VIEWS),
+            Described(
+                "/views/{view}",
+                self.rows,
+                "views",
+                described.ROWS,
+                (_WHERE, _AFTER, _LIMIT),
+                (414,),
+            ),
+            Described(
+                "/views/{view}/events",
+                self.row_events,
+                "changes",
+                described.ROW_EVENTS,
+                (_WHERE, _SINCE),
+                (414,),
             ),
             Described("/status", self.status, "status", described.STATUS),
             Described("/metrics", self.metrics, "status", described.METRICS),
@@ -154,17 +176,87 @@ class Interface:
     async def events(self, request: Request) -> Response:
         """Changes as server-sent events; `Last-Event-ID` or `since` says from which batch on."""
         query = request.query_params
-        updater, prefix, since = _UPDATER.read(query), _PREFIX.read(query), _SINCE.read(query)
+        updater, prefix = _UPDATER.read(query), _PREFIX.read(query)
         if updater is not None:
             self.view.snapshot.updater(updater)
+        since = self._since(request)
+        return _Streaming(
+            Stream(
+                self.view,
+                self.listeners,
+                self.rules,
+                partial(slate_events, self.listeners, updater, prefix or ""),
+                since,
+            )
+        )
+
+    async def views(self, _: Request) -> Response:
+        """The views of the flow. `rows` counts stored rows: at least the number of rows."""
+        snapshot = self.view.snapshot
+        found = [
+            {
+                "name": one.view,
+                "columns": [{"name": name, "type": kind} for name, kind in one.columns],
+                "rows": snapshot.rows(one),
+            }
+            for one in snapshot.views.values()
+        ]
+        return _json({"batch": snapshot.batch, "views": found})
+
+    async def rows(self, request: Request) -> Response:
+        """Rows of a view that a condition lets through; `next` is the `after` of the next page."""
+        query, rules = request.query_params, self.rules
+        snapshot, name = self.view.snapshot, _text(request.path_params["view"])
+        about, after = snapshot.view(name), _AFTER.read(query)
+        where, place = self._condition(request), None if after is None else place_of(after)
+        limit = _LIMIT.read(query) or _ON_A_PAGE
+
+        def read() -> bytes:
+            found = read_page(snapshot, about, where, place, limit, rules.seconds, rules.page)
+            page = {"view": about.view, "batch": snapshot.batch, "rows": found.rows.to_pylist()}
+            return to_json({**page, "next": found.next})
+
+        pages = self._pages if limit <= _ON_A_PAGE and where is None else self._long_pages
+        return _json(await pages.do(read))
+
+    async def row_events(self, request: Request) -> Response:
+        """Changes of a view as server-sent events: rows with `op` +, - or u, and u with `before`.
+
+        `Last-Event-ID` or `since` says from which batch on.
+        """
+        about = self.view.snapshot.view(_text(request.path_params["view"]))
+        where, since = self._condition(request), self._since(request)
+        return _Streaming(
+            Stream(
+                self.view,
+                self.listeners,
+                self.rules,
+                partial(row_events, self.listeners, about.view, where),
+                since,
+            )
+        )
+
+    def _condition(self, request: Request) -> Expression | None:
+        """What `where` says, as a tree of what is computed in a bounded time."""
+        text = _WHERE.read(request.query_params)
+        if text is None:
+            return None
+        try:
+            where = parse_bounded(text)
+        except ConfigError as error:
+            raise BadRequest(f"where: {error}") from None
+        check_condition(self.view.snapshot.view(_text(request.path_params["view"])), where)
+        return where
+
+    def _since(self, request: Request) -> int | None:
+        """From which batch on a listener wants to be told, if there is room for it."""
+        since = _SINCE.read(request.query_params)
         if self.listeners.count >= self.rules.listeners:
             raise HTTPException(429, "too many listeners", {"retry-after": "5"})
         last = request.headers.get("last-event-id", "")
         if last.removeprefix("-").isdecimal() and len(last) < 19:
             since = int(last)
-        return _Streaming(
-            Stream(self.view, self.listeners, self.rules, updater, prefix or "", since)
-        )
+        return since
 
     async def status(self, _: Request) -> Response:
         """What the flow is doing, and how fast."""
@@ -238,6 +330,10 @@ async def _on_http_error(_: Request, error: Any) -> Response:
 
 async def _on_unknown(_: Request, error: Any) -> Response:
     return _json({"error": str(error)}, 404)
+
+
+async def _on_bad_request(_: Request, error: Any) -> Response:
+    return _json({"error": str(error)}, 400)
 
 
 async def _on_defect(*_: Any) -> Response:

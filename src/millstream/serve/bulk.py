@@ -19,7 +19,31 @@ from millstream.serve.keys import value_of
 from millstream.serve.slates import Snapshot
 
 
-class Slates:
+class Tabular:
+    """What can be read as one table, and so by other programs."""
+
+    name: str
+
+    def arrow(self) -> pa.Table:
+        """All of it, as the last committed batch left it."""
+        raise NotImplementedError
+
+    def pandas(self) -> Any:
+        """The same as a pandas DataFrame."""
+        return self.arrow().to_pandas()
+
+    def duckdb(self, connection: Any, name: str | None = None) -> Any:
+        """Register the table with a DuckDB connection, and give it as a relation."""
+        table = name or self.name
+        connection.register(table, self.arrow())
+        return connection.table(table if table.isidentifier() else _quoted(table))
+
+    def spark(self, session: Any) -> Any:
+        """The same as a DataFrame of a Spark session."""
+        return session.createDataFrame(self.arrow())
+
+
+class Slates(Tabular):
     """The slates of one updater, as the last committed batch left them.
 
     Every call reads the newest batch. The flow may be running; nothing is locked.
@@ -30,7 +54,7 @@ class Slates:
         decoders = {} if codec is None else {updater: codec.decode}
         self._follower = Follower(checkpoint, decoders)
         self._follower.current.updater(updater)
-        self.updater = updater
+        self.updater = self.name = updater
 
     @property
     def batch(self) -> int:
@@ -60,20 +84,6 @@ class Slates:
         snapshot, tables = self._follower.read(self._scan)
         about = snapshot.updater(self.updater)
         return to_table(tables, lambda data: snapshot.decode(about, data))
-
-    def pandas(self) -> Any:
-        """The same as a pandas DataFrame."""
-        return self.arrow().to_pandas()
-
-    def duckdb(self, connection: Any, name: str | None = None) -> Any:
-        """Register the table with a DuckDB connection, and give it as a relation."""
-        view = name or self.updater
-        connection.register(view, self.arrow())
-        return connection.table(view if view.isidentifier() else _quoted(view))
-
-    def spark(self, session: Any) -> Any:
-        """The same as a DataFrame of a Spark session."""
-        return session.createDataFrame(self.arrow())
 
     def _scan(self, snapshot: Snapshot) -> tuple[Snapshot, list[pa.Table]]:
         return snapshot, list(snapshot.scan(self.updater))

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from millstream.serve.keys import value_of
 from millstream.serve.shelves import Bools, Int64, Shelf
-from millstream.serve.slates import Snapshot, Updater
+from millstream.serve.slates import Snapshot, Stored, Updater
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -42,14 +42,16 @@ class Change(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Changed:
-    """Rows of one shelf whose keys have other slates now, or (`gone`) none any more."""
+    """Rows of one shelf whose keys have other slates now, or (`gone`) none any more.
 
-    updater: Updater
+    The same of a view: rows that are there more or less often, or not any more.
+    """
+
     shelf: Shelf
     rows: Int64
     gone: bool
 
-    def told(self, prefix: str = "") -> Iterator[Change]:
+    def told(self, updater: Updater, prefix: str = "") -> Iterator[Change]:
         """The changes of keys whose texts begin with a prefix."""
         shelf, rows = self.shelf, self.rows
         if prefix:
@@ -57,21 +59,21 @@ class Changed:
             rows = rows[np.asarray(fits.to_numpy(zero_copy_only=False), np.bool_)]
         for row in rows.tolist():
             data = None if self.gone else shelf.slate(row)
-            yield Change(self.updater, shelf.text(row), shelf.plain(row), data, shelf.ts(row))
+            yield Change(updater, shelf.text(row), shelf.plain(row), data, shelf.ts(row))
 
 
 def changes(old: Snapshot, new: Snapshot, updater: Updater, prefix: str = "") -> Iterator[Change]:
     """Every key of an updater whose slate was written or is gone since an older snapshot."""
     for changed in find_changes(old, new, updater):
-        yield from changed.told(prefix)
+        yield from changed.told(updater, prefix)
 
 
-def find_changes(old: Snapshot, new: Snapshot, updater: Updater) -> list[Changed]:
+def find_changes(old: Snapshot, new: Snapshot, stored: Stored) -> list[Changed]:
     """The rows that tell what is another slate, or none, since an older snapshot."""
-    before, after = old.stored(updater), new.stored(updater)
+    before, after = old.stored(stored), new.stored(stored)
     if old.shards != new.shards:  # no key has to lie where it lay: all are looked at together
         before, after = ({"0": list(chain(*one.values()))} for one in (before, after))
-    then, now = old.now(updater, old.manifest.at), new.now(updater)
+    then, now = old.now(stored, old.manifest.at), new.now(stored)
     found: list[Changed] = []
     for shard in sorted(before.keys() | after.keys(), key=int):
         was, has = before.get(shard, []), after.get(shard, [])
@@ -83,14 +85,14 @@ def find_changes(old: Snapshot, new: Snapshot, updater: Updater) -> list[Changed
         for shelf, rows in written:
             lives = _living(shelf, rows, now)
             ended = rows[~lives]
-            found.append(Changed(updater, shelf, rows[lives], False))
-            found.append(Changed(updater, shelf, ended[_lived(older, shelf, ended, then)], True))
+            found.append(Changed(shelf, rows[lives], False))
+            found.append(Changed(shelf, ended[_lived(older, shelf, ended, then)], True))
         merged = known.isdisjoint(has)  # a merge of all of them drops tombstones
         expiring = [merged or (one.low <= now and one.high > then) for one in was]
         for shelf, rows in _suspects(older, expiring, newer if merged else None, then, now):
             rows = rows[~_among(written, shelf, rows)]
             rows = rows[~_lived(newer, shelf, rows, now)]
-            found.append(Changed(updater, shelf, rows, True))
+            found.append(Changed(shelf, rows, True))
     return [one for one in found if len(one.rows)]
 
 
@@ -111,15 +113,15 @@ def _suspects(
     older: list[Shelf], expiring: list[bool], merged: list[Shelf] | None, then: int, now: int
 ) -> Iterator[tuple[Shelf, Int64]]:
     """Rows that lived in the older snapshot, and have expired or may have been dropped since."""
-    kept = np.zeros(0, np.uint64)
-    if merged:
-        kept = np.unique(np.concatenate([one.hash for one in merged]))
     for at, shelf in enumerate(older):
         if not expiring[at]:
             continue
         suspect = shelf.expires <= now
         if merged is not None:
-            suspect |= ~np.isin(shelf.hash, kept)
+            dropped = np.ones(len(suspect), np.bool_)
+            for other in merged:
+                dropped &= other.find_all(shelf.hash, shelf.check) < 0
+            suspect |= dropped
         rows = np.flatnonzero(suspect & (shelf.expires > then) & ~shelf.gone)
         yield shelf, _newest(shelf, rows, older[at + 1 :])
 

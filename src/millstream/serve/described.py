@@ -103,7 +103,7 @@ def describe(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Millstream",
-            "description": "Slates, status and changes of a flow. Everything is read-only.",
+            "description": "Slates, views, status and changes of a flow. Everything is read-only.",
             "version": "1",
         },
         "paths": {
@@ -199,11 +199,46 @@ _STATUS = {
     "required": ["flow", "batch", "at", "running", "complete", "sources", "operators", "graph"],
 }
 
+_VIEWS = {
+    "type": "object",
+    "properties": {
+        "batch": {"type": "integer"},
+        "views": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string"},
+                    "columns": {"type": "array"},
+                    "rows": {"type": "integer"},
+                },
+                "required": ["name", "columns", "rows"],
+            },
+        },
+    },
+    "required": ["batch", "views"],
+}
+_ROWS = {
+    "type": "object",
+    "properties": {
+        "view": {"type": "string"},
+        "batch": {"type": "integer"},
+        "rows": {"type": "array", "items": {"type": "object"}},
+        "next": {"type": ["string", "null"]},
+    },
+    "required": ["view", "batch", "rows", "next"],
+}
+
 UPDATERS = _answer("All updaters.", _UPDATERS)
 PAGE = _answer("A page.", _PAGE)
 SLATE = _answer("The slate of a key.", _ONE_SLATE)
 STATUS = _answer("The status.", _STATUS)
 EVENTS = _answer(
     "Events `slate`, `batch` and `reset`, without end.", {"type": "string"}, "text/event-stream"
+)
+VIEWS = _answer("All views.", _VIEWS)
+ROWS = _answer("A page.", _ROWS)
+ROW_EVENTS = _answer(
+    "Events `row`, `batch` and `reset`, without end.", {"type": "string"}, "text/event-stream"
 )
 METRICS = _answer("Prometheus' text format.", {"type": "string"}, "text/plain")

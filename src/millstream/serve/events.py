@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
 from typing import Any
 
+from millstream.ops.expressions import Expression
 from millstream.serve.changes import Change, Changed, find_changes
 from millstream.serve.guard import HEAD, Receive, Rules, Scope, Send
-from millstream.serve.slates import Snapshot, Updater
+from millstream.serve.moves import moves
+from millstream.serve.slates import Snapshot, Stored
 from millstream.serve.status import View
 from millstream.serve.telling import content, iso, to_json
 from millstream.serve.workers import Workers
@@ -51,12 +52,12 @@ class Listeners:
         except TimeoutError:
             return
 
-    def find(self, old: Snapshot, new: Snapshot, updater: Updater) -> list[Changed]:
+    def find(self, old: Snapshot, new: Snapshot, stored: Stored) -> list[Changed]:
         """What changed, for all who want to know; only on the worker's thread."""
-        asked = (old.batch, new.batch, updater.name)
+        asked = (old.batch, new.batch, stored.name)
         kept = self._found.get(asked)
         if kept is None or kept[0] is not new:  # another program may stand at the same batch
-            kept = self._found[asked] = (new, find_changes(old, new, updater))
+            kept = self._found[asked] = (new, find_changes(old, new, stored))
         self._found.move_to_end(asked)
         while len(self._found) > _REMEMBERED:
             self._found.popitem(last=False)
@@ -75,12 +76,13 @@ class Stream:
         view: View,
         listeners: Listeners,
         rules: Rules,
-        updater: str | None,
-        prefix: str,
+        tell: Callable[[Snapshot, Snapshot], Iterator[bytes]],
         since: int | None,
     ) -> None:
+        """`tell`: the events from one snapshot to another. Their id is the batch before: a batch
+        that was cut short comes again."""
         self.view, self.listeners, self.rules = view, listeners, rules
-        self.updater, self.prefix, self.since = updater, prefix, since
+        self.tell, self.since = tell, since
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
@@ -119,7 +121,7 @@ class Stream:
         while True:
             now = self.view.snapshot
             if now.batch > told.batch:
-                pieces = self._pieces(told, now)
+                pieces = _pieces(self.tell(told, now))
                 while piece := await self.listeners.worker.do(partial(next, pieces, b"")):
                     await write(piece)
                 await write(_event("batch", now.batch, {"batch": now.batch}))
@@ -129,20 +131,41 @@ class Stream:
                 if self.view.snapshot.batch == told.batch:
                     await write(b": still here\n\n")
 
-    def _pieces(self, old: Snapshot, new: Snapshot) -> Iterator[bytes]:
-        """Changes, some at a time. Their id is the batch before: a batch cut short comes again."""
-        asked = [one for one in new.updaters.values() if self.updater in (None, one.name)]
-        each = (
-            one.told(self.prefix) for about in asked for one in self.listeners.find(old, new, about)
-        )
-        some, size = [], 0
-        for change in chain.from_iterable(each):
-            some.append(_event("slate", old.batch, _told(new, change)))
-            size += len(some[-1])
-            if size >= _AT_ONCE:
-                yield b"".join(some)
-                some, size = [], 0
-        yield b"".join(some)
+
+def _pieces(events: Iterator[bytes]) -> Iterator[bytes]:
+    """Events, some at a time."""
+    some, size = [], 0
+    for event in events:
+        some.append(event)
+        size += len(event)
+        if size >= _AT_ONCE:
+            yield b"".join(some)
+            some, size = [], 0
+    yield b"".join(some)
+
+
+def slate_events(
+    listeners: Listeners, updater: str | None, prefix: str, old: Snapshot, new: Snapshot
+) -> Iterator[bytes]:
+    """The slates of one updater, or of all, that are other ones or gone."""
+    for about in new.updaters.values():
+        if updater in (None, about.name):
+            for one in listeners.find(old, new, about):
+                for change in one.told(about, prefix):
+                    yield _event("slate", old.batch, _told(new, change))
+
+
+def row_events(
+    listeners: Listeners, view: str, where: Expression | None, old: Snapshot, new: Snapshot
+) -> Iterator[bytes]:
+    """The rows of a view that came, went, or took another's place."""
+    about = new.views.get(view)
+    if about is None:  # the program that has it has been replaced
+        return
+    for move in moves(old, about, listeners.find(old, new, about), where):
+        before = {} if move.before is None else {"before": move.before}
+        told = {"view": view, "op": move.op, "row": move.row, **before, "batch": new.batch}
+        yield _event("row", old.batch, told)
 
 
 def _told(snapshot: Snapshot, change: Change) -> dict[str, Any]:

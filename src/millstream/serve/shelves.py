@@ -1,4 +1,4 @@
-"""Shelves: stored slates of one shard in one segment, memory-mapped and searched by hash.
+"""Shelves: stored slates (or rows of a view) of one shard in one segment, mapped and searched.
 
 A file is compared with its checksum when it is opened and stays open as long as a snapshot uses
 it. The driver may delete it meanwhile: what is mapped stays readable. A file that is already gone
@@ -32,11 +32,19 @@ class Shelf(Hashed):
         self.rows = rows
         super().__init__(_numbers(rows, "hash"), _numbers(rows, "check"))
         self.expires: Int64 = _numbers(rows, "expires")
-        self.key = rows.column("key")
         self._gone = rows.column("gone")
-        self._plain = rows.column("plain")
         self._ts: Int64 = _numbers(rows, "ts")
-        self._slate = rows.column("slate")
+
+    @cached_property
+    def key(self) -> Any:
+        """The keys of slates as people write them."""
+        return self.rows.column("key")
+
+    @cached_property
+    def count(self) -> Int64:
+        """How often each row of a view is there."""
+        found: Int64 = _numbers(self.rows, "count")
+        return found
 
     @cached_property
     def gone(self) -> Bools:
@@ -48,6 +56,14 @@ class Shelf(Hashed):
         """The batch that wrote each row."""
         found: Int64 = _numbers(self.rows, "batch")
         return found
+
+    @cached_property
+    def _plain(self) -> Any:
+        return self.rows.column("plain")
+
+    @cached_property
+    def _slate(self) -> Any:
+        return self.rows.column("slate")
 
     def living(self, row: int, now: int) -> bool:
         """Whether a row is a slate that has not expired."""

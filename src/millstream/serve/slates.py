@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 import numpy as np
@@ -36,10 +36,31 @@ _LEAST_CANDIDATES = 64
 Decoder = Callable[[bytes], Any]
 
 
+class Stored(Protocol):
+    """What is read from outside: an updater's slates, or the rows of a view."""
+
+    @property
+    def name(self) -> str:
+        """The step of the flow."""
+
+    @property
+    def family(self) -> str:
+        """The owner of the table."""
+
+    @property
+    def table(self) -> str:
+        """The table."""
+
+    @property
+    def clock(self) -> str:
+        """By which clock rows expire."""
+
+
 @dataclass(frozen=True)
 class Updater:
     """An updater, as the checkpoint describes it."""
 
+    table: ClassVar[str] = "slates"
     name: str
     family: str
     keys: tuple[str, ...]
@@ -48,6 +69,18 @@ class Updater:
     codec: str
     cyclic: bool
     partitioned: bool = False  # keys lie where a function of the user says, not by their hash
+
+
+@dataclass(frozen=True)
+class KeptView:
+    """A view, as the checkpoint describes it."""
+
+    table: ClassVar[str] = "rows"
+    clock: ClassVar[str] = "event"
+    view: str  # the name it is read by
+    name: str
+    family: str
+    columns: tuple[Any, ...]  # names and types, as far as they are known
 
 
 class Slate(msgspec.Struct, frozen=True):
@@ -68,7 +101,7 @@ class Page:
 
 
 class Unknown(ConfigError):
-    """There is no such updater; the message names what there is."""
+    """There is no such updater or view; the message names what there is."""
 
 
 class Snapshot:
@@ -122,24 +155,47 @@ class Snapshot:
             raise Unknown(_unknown(name, list(self.updaters)))
         return found
 
-    def stored(self, updater: Updater) -> dict[str, list[Segment]]:
-        """The segments of an updater per shard, the oldest first."""
-        return self.manifest.segments.get(updater.family, {}).get("slates", {})
+    @cached_property
+    def views(self) -> dict[str, KeptView]:
+        """All views of the flow, by the names they are read by."""
+        found = (
+            KeptView(
+                about["view"], name, about.get("family", name), tuple(about.get("columns", ()))
+            )
+            for name, about in self.program.get("operators", {}).items()
+            if about.get("kind") == "kept"
+        )
+        return {one.view: one for one in found}
 
-    def rows(self, updater: Updater) -> int:
-        """How many rows are stored: at least as many as there are slates."""
-        return sum(segment.rows for shard in self.stored(updater).values() for segment in shard)
+    def view(self, name: str) -> KeptView:
+        """One of them: as it is written, or the only one that differs by case."""
+        found = self.views.get(name)
+        if found is None:
+            alike = [one for one in self.views if one.lower() == name.lower()]
+            if len(alike) != 1:
+                raise Unknown(_unknown(name, list(self.views), "view"))
+            found = self.views[alike[0]]
+        return found
 
-    def now(self, updater: Updater, wall: float | None = None) -> int:
+    def stored(self, one: Stored) -> dict[str, list[Segment]]:
+        """The segments of an updater or view per shard, the oldest first."""
+        return self.manifest.segments.get(one.family, {}).get(one.table, {})
+
+    def rows(self, one: Stored) -> int:
+        """How many rows are stored: at least as many as there are slates or rows."""
+        return sum(segment.rows for shard in self.stored(one).values() for segment in shard)
+
+    def now(self, one: Stored, wall: float | None = None) -> int:
         """Slates that expire at or before this are gone; those that never do are not."""
-        if updater.clock == "wall":
+        if one.clock == "wall":
             return int((time.time() if wall is None else wall) * 1e6)
-        return min(self.manifest.closed.get(updater.name, NOT_YET), NEVER - 1)
+        return min(self.manifest.closed.get(one.name, NOT_YET), NEVER - 1)
 
     def open_all(self) -> None:
         """Open (and check) every segment, so that later reads find them open."""
-        for updater in self.updaters.values():
-            for segments in self.stored(updater).values():
+        every: list[Stored] = [*self.updaters.values(), *self.views.values()]
+        for one in every:
+            for segments in self.stored(one).values():
                 for segment in segments:
                     self.shelf(segment)
 
@@ -315,8 +371,8 @@ def _columns(keys: list[Any]) -> tuple[str, ...]:
     return tuple("/".join(dict.fromkeys(names)) for names in zip(*several, strict=False))
 
 
-def _unknown(name: str, known: list[str]) -> str:
+def _unknown(name: str, known: list[str], what: str = "updater") -> str:
     near = difflib.get_close_matches(name, known, 1)
     if near:
-        return f"there is no updater {name!r}; did you mean {near[0]!r}?"
-    return f"there is no updater {name!r}; there are: {', '.join(sorted(known)) or 'none'}"
+        return f"there is no {what} {name!r}; did you mean {near[0]!r}?"
+    return f"there is no {what} {name!r}; there are: {', '.join(sorted(known)) or 'none'}"

@@ -14,6 +14,7 @@ from millstream.api.stream import Stream
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.io.formats import Format, parse_schema
+from millstream.operators.view import Kept
 from millstream.plan.rules.resolve_columns import resolve_columns
 from millstream.plan.stages import Plan
 from millstream.sql.relations import Column, Relation
@@ -54,7 +55,7 @@ class Catalog:
         return alike[0] if len(alike) == 1 else None
 
     def _streams(self) -> Iterator[nodes.Node]:
-        return (one for one in self.flow.nodes if not isinstance(one, nodes.Sink))
+        return (one for one in self.flow.nodes if not isinstance(one, nodes.Sink | Kept))
 
     def names(self) -> list[str]:
         """All streams and views."""

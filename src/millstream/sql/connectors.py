@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,15 @@ def make_sink(text: Text, given: ask.Options) -> Any:
         return SINKS[kind](**options)
     except (ConfigError, TypeError) as error:
         raise text.error(str(error), given.place) from None
+
+
+def without_kept(text: Text, given: ask.Options) -> tuple[bool | None, ask.Options]:
+    """Whether the rows of a view are kept to be read, if that is said, and its other options."""
+    kept = given.values.get("kept")
+    if kept is not None and not isinstance(kept, bool):
+        raise text.error("kept: expected TRUE or FALSE", given.places["kept"])
+    values = {name: value for name, value in given.values.items() if name != "kept"}
+    return kept, replace(given, values=values)
 
 
 def options_for(text: Text, given: ask.Options, known: Options, what: str) -> dict[str, Any]:
@@ -149,4 +159,4 @@ def _twice(text: Text, given: ask.Options, name: str, other: ask.Name) -> None:
         raise text.error("the event time is given twice", other.place)
 
 
-__all__ = ["WINDOWING", "make_sink", "make_source", "options_for"]
+__all__ = ["WINDOWING", "make_sink", "make_source", "options_for", "without_kept"]

@@ -45,14 +45,14 @@ def limited(queries: Queries, node: exp.Expr, made: Relation) -> Relation:
     most = _number(text, limit.expression, "LIMIT")
     if made.open:
         raise text.error("the columns of this are not known; declare them with schema=", None)
-    keys = [_key(queries, one, made, node) for one in order.expressions]
+    keys = [order_key(queries, one, made, node) for one in order.expressions]
     relation, names = with_columns(made, [key for key, _ in keys])
     by = _by(text, names, [way for _, way in keys], order)
     stream = relation.stream.key_by().top(most, by=by)
     return _same_columns(queries, replace(relation, stream=stream), made)
 
 
-def _key(queries: Queries, one: exp.Expr, made: Relation, node: exp.Expr) -> tuple[Made, str]:
+def order_key(queries: Queries, one: exp.Expr, made: Relation, node: exp.Expr) -> tuple[Made, str]:
     """What rows are ordered by: a column of the answer, by its name, its place or what it is."""
     from millstream.sql.lowering import column_of
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from millstream.api.stream import Stream
 from millstream.errors import ConfigError, SqlError
 from millstream.graph import nodes
+from millstream.graph.changing import gives_changes
 from millstream.ops.sql.calling import UserFunction
 from millstream.ops.sql.frames import suggestion
 from millstream.ops.sql.types import type_name
 from millstream.sql import statements as ask
 from millstream.sql.catalog import Catalog, Entry, relation_of, upstream
-from millstream.sql.connectors import WINDOWING, make_sink, make_source, options_for
+from millstream.sql.connectors import WINDOWING, make_sink, make_source, options_for, without_kept
 from millstream.sql.expressions import Expressions
 from millstream.sql.grammar import place_of, statements_of
 from millstream.sql.lowering import Queries
@@ -150,7 +151,8 @@ class Session:
     def _create_view(self, text: Text, statement: ask.CreateView) -> Answer:
         if not self._free(text, statement.name, statement.unless):
             return Answer(self._stream(text, statement.name))
-        emission = options_for(text, statement.options, WINDOWING, "a view")
+        kept, options = without_kept(text, statement.options)
+        emission = options_for(text, options, WINDOWING, "a view")
         before = set(self.flow.nodes)
 
         def make() -> Relation:
@@ -159,6 +161,9 @@ class Session:
             if stream.node in before:  # a view has a step of its own, which has its name
                 stream = stream.select("*")
             stream = stream.named(statement.name.text)
+            if statement.materialized or gives_changes(stream.node) if kept is None else kept:
+                query = statement.query.sql(dialect="spark")
+                stream.view(statement.name.text, query=query, schema=relation.schema)
             return Relation(stream, relation.columns, relation.open, relation.time)
 
         relation, made = self._making(make)

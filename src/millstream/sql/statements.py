@@ -48,12 +48,13 @@ class CreateStream:
 
 @dataclass(frozen=True)
 class CreateView:
-    """`CREATE STREAMED VIEW name AS query`; the same with MATERIALIZED."""
+    """`CREATE STREAMED VIEW name AS query`; the same with MATERIALIZED, to be read."""
 
     name: Name
     query: exp.Expr
     options: Options
     unless: bool = False
+    materialized: bool = False
 
 
 @dataclass(frozen=True)
@@ -296,8 +297,10 @@ def _create(reader: Reader) -> Statement:
         return _create_stream(reader)
     if reader.taken("SINK"):
         return _create_sink(reader)
-    if reader.taken("STREAMED", "VIEW") or reader.taken("MATERIALIZED", "VIEW"):
-        return _create_view(reader)
+    if reader.taken("STREAMED", "VIEW"):
+        return _create_view(reader, materialized=False)
+    if reader.taken("MATERIALIZED", "VIEW"):
+        return _create_view(reader, materialized=True)
     if reader.peek() == "VIEW":
         raise reader.refuse("STREAMED VIEW or MATERIALIZED VIEW")
     raise reader.refuse("STREAM, STREAMED VIEW, MATERIALIZED VIEW or SINK")
@@ -378,12 +381,12 @@ def _type(reader: Reader) -> str:
     return reader.text.sql[taken[0].start : taken[-1].end + 1]
 
 
-def _create_view(reader: Reader) -> CreateView:
+def _create_view(reader: Reader, materialized: bool) -> CreateView:
     unless = reader.unless("IF", "NOT", "EXISTS")
     name = reader.name("the name of a view")
     options = reader.options()
     reader.expect("AS")
-    return CreateView(name, reader.query(), options, unless)
+    return CreateView(name, reader.query(), options, unless, materialized)
 
 
 def _create_sink(reader: Reader) -> CreateSink:

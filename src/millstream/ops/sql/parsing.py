@@ -16,7 +16,7 @@ from millstream.ops.sql.expression import Expression
 from millstream.ops.sql.frames import suggestion
 from millstream.ops.sql.lowering import ELSEWHERE, UnsupportedFunction, lower
 from millstream.ops.sql.types import ExpressionError, TypeMismatch
-from millstream.ops.sql.vocabulary import SUPPORTED
+from millstream.ops.sql.vocabulary import BOUNDED, SUPPORTED
 
 if TYPE_CHECKING:
     from sqlglot import expressions as exp
@@ -28,6 +28,26 @@ def parse_condition(sql: str) -> Expression:
     if node.key in ("alias", "star"):
         raise ConfigError(f"cannot use {sql!r} as a condition: it must be true or false")
     return replace(_lowered(node, sql), condition=True)
+
+
+def parse_bounded(sql: str) -> Expression:
+    """A condition of somebody who is not trusted: only what takes a time that is known.
+
+    Regular expressions may take any time and texts that grow any memory, so they are refused.
+    """
+    try:
+        node = _parse(sql, 0, sql)
+        for one in node.walk():
+            if one.key not in BOUNDED:
+                raise ConfigError(
+                    f"{one.key.upper()} cannot be used here: only comparisons, AND, OR, NOT, IN, "
+                    "BETWEEN, LIKE, IS NULL, arithmetic, CASE, CAST and functions of one value"
+                )
+            if one.key == "like" and one.expression.key != "literal":
+                raise ConfigError("LIKE takes a pattern in quotes here")
+        return parse_condition(sql)
+    except RecursionError:
+        raise ConfigError("this is nested too deeply") from None
 
 
 def parse_projection(sql: str) -> list[Expression]:
@@ -82,13 +102,18 @@ def _parse(text: str, offset: int, whole: str) -> exp.Expr:
         # Not as a statement: `comment` and `set` are names of columns too.
         return parse_one(text, read=dialect(), into=exp.Expr)
     except ParseError as error:
-        found = error.errors[0]
+        nowhere = {"line": 1, "col": 1, "highlight": text, "description": error}
+        found: dict[str, Any] = error.errors[0] if error.errors else nowhere
         line_start = sum(len(line) for line in text.splitlines(True)[: (found["line"] or 1) - 1])
         position = offset + line_start + (found["col"] or 1)
         wrong = _plain(str(found["description"]))
         raise ConfigError(
             f"cannot parse {whole!r}: {wrong} near {found['highlight']!r} at position {position}"
         ) from None
+    except RecursionError:
+        raise ConfigError("this is nested too deeply") from None
+    except Exception as error:  # whatever the parser raises is about this text
+        raise ConfigError(f"cannot parse {whole!r}: {error}") from error
 
 
 def _plain(description: str) -> str:

@@ -75,6 +75,19 @@ ANONYMOUS = (
     | dict.fromkeys(("dayofweek", "weekday", "weekofyear", "last_day"), 1)
     | dict.fromkeys(("date_add", "date_sub", "add_months"), 2)
 )
+# What is computed in a time that follows from the number of rows and the length of the text.
+# fmt: off
+BOUNDED = frozenset((
+    "column", "identifier", "literal", "boolean", "null", "paren", "and", "or", "not", "in",
+    "between", "is", "like", "case", "if", "coalesce", "cast", "trycast", "datatype",
+    "datatypeparam", "add", "sub", "mul", "div", "mod", "intdiv", "neg", "negative", "eq", "neq",
+    "gt", "gte", "lt", "lte", "nullsafeeq", "date", "timestamp", "dot", "bracket", "nullif",
+    "escape",
+    "upper", "lower", "length", "startswith", "endswith", "contains", "abs", "floor", "ceil",
+    "sqrt", "sign", "isnan", "greatest", "least", "year", "quarter", "month", "day", "dayofmonth",
+    "dayofyear", "hour", "minute", "second",
+))
+# fmt: on
 TYPES = {
     "TINYINT": pa.int8(),
     "SMALLINT": pa.int16(),

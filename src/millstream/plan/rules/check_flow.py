@@ -5,6 +5,7 @@ from __future__ import annotations
 from millstream.api.sources import Files, Http, Rate, Socket
 from millstream.errors import ConfigError
 from millstream.graph import nodes
+from millstream.operators.view import Kept
 from millstream.plan.outputs import check_outputs
 from millstream.plan.stages import Plan, changes_of, upstream
 
@@ -13,10 +14,12 @@ def check_flow(plan: Plan) -> Plan:
     """Sources and sinks exist, sinks do not share a directory, whole windows can end."""
     if not plan.sources():
         raise ConfigError(f"flow {plan.flow!r} has no source; begin with flow.source(...)")
-    if not plan.sinks() and not plan.updaters():
+    kept = any(isinstance(node, Kept) for node in plan.nodes)
+    if not plan.sinks() and not plan.updaters() and not kept:
         raise ConfigError(
             f"flow {plan.flow!r} has no sink, so nothing would come out; end a stream with "
-            ".sink(ms.Parquet('out/')), ms.Jsonl, ms.Console, ms.Call, ms.Memory or ms.Redis"
+            ".sink(ms.Parquet('out/')), ms.Jsonl, ms.Console, ms.Call, ms.Memory or ms.Redis, or "
+            "keep it to be read with .view(name)"
         )
     check_outputs(plan)
     _check_deltas(plan)
