@@ -397,13 +397,16 @@ class Stream:
         self.flow.add(nodes.Sink, type(sink).__name__.lower(), (self.node,), name=name, spec=sink)
         return self
 
-    def view(self, name: str, *, query: str = "", schema: pa.Schema | None = None) -> Stream:
+    def view(self, name: str) -> Stream:
         """Keep the rows of this stream as a table that can be read; gives the stream back.
 
         `ms.views(checkpoint, name)` reads it, and so do SQL, HTTP and the command line, while the
         flow runs and afterwards. Records stay for ever, rows of changes until they are taken back.
-        query, schema: what SQL knows of it.
         """
+        return self._keep(name)
+
+    def _keep(self, name: str, query: str = "", schema: pa.Schema | None = None) -> Stream:
+        """The same, with what SQL knows of it."""
         for node in self.flow.nodes:
             if isinstance(node, Kept) and node.view == name:
                 raise ConfigError(f"view({name!r}): flow {self.flow.name!r} has one of that name")

@@ -163,7 +163,7 @@ class Session:
             stream = stream.named(statement.name.text)
             if statement.materialized or gives_changes(stream.node) if kept is None else kept:
                 query = statement.query.sql(dialect="spark")
-                stream.view(statement.name.text, query=query, schema=relation.schema)
+                stream._keep(statement.name.text, query, relation.schema)
             return Relation(stream, relation.columns, relation.open, relation.time)
 
         relation, made = self._making(make)

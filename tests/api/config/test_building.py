@@ -155,6 +155,10 @@ def test_stateless_steps(load: Any, topics: Any) -> None:
         from = "near"
         difference = "common"
 
+        [step.read]
+        from = "different"
+        view = "differences"
+
         [sink.single]
         from = ["once"]
         kind = "console"
@@ -208,6 +212,7 @@ def test_stateless_steps(load: Any, topics: Any) -> None:
     then = once.join(named, on="name", how="asof", within="1h").named("then")
     common = near.intersect(then, all=True).named("common")
     different = near.difference(common).named("different")
+    different.select("*").named("read").view("differences")
     once.sink(ms.Console(), name="single")
     known.union(different, best, totals).named("rows.union").sink(ms.Console(), name="rows")
     same.sink(ms.Jsonl("out"), name="files")

@@ -123,6 +123,7 @@ VERBS = {
     "intersect": Verb(_by_name(Stream.intersect)),
     "difference": Verb(_by_name(Stream.difference)),
     "last": Verb({}),
+    "view": Verb({}),
     "agg": Verb({}, keyed=True, windowed=True),
     "top": Verb(_by_name(KeyedStream.top), keyed=True),
     "reduce": Verb(_by_name(WindowedStream.reduce), keyed=True, windowed=True),

@@ -58,6 +58,8 @@ class StepReader(Reader):
         argument = [other] if other is not None else self._argument(place, table, verb)
         stream = self.united(place, inputs)
         with self.document.at(*place, verb):
+            if verb == "view":  # it gives nothing on, so that the table is a step of its own
+                return stream.select("*").named(name).view(*argument)
             made: Stream = getattr(stream, verb)(*argument, **options)
             return made.named(name)
 
@@ -96,11 +98,15 @@ class StepReader(Reader):
             return [value]
         if verb == "last":
             return [self.read(place, table, {"last": Option("last", timedelta)})["last"]]
+        texts = {
+            "where": "a SQL condition",
+            "at": "a SQL expression",
+            "view": "the name of a view",
+        }
         if not isinstance(value, str):
-            sql = {"where": "a SQL condition", "at": "a SQL expression"}
-            what = sql.get(verb, 'a function like "module:name"')
+            what = texts.get(verb, 'a function like "module:name"')
             raise self.document.mistake(spot, f"{verb}: expected {what}, got {shown(value)}")
-        if verb in ("where", "at"):
+        if verb in texts:
             return [value]
         with self.document.at(*spot):
             try:
