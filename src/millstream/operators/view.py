@@ -20,12 +20,13 @@ from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Row, Share
 from millstream.operators.stores import Table
 from millstream.operators.waiting import Immediate
+from millstream.ops.cells import Publication
 from millstream.ops.chunks import Chunk, Int64, concat, decode_block
 from millstream.ops.joins import numbers
 from millstream.ops.keys import blended, content_hash
 from millstream.ops.mixed import exact_columns, exactly
 from millstream.ops.sql.types import type_name
-from millstream.ops.updates import NEVER, Publication
+from millstream.ops.updates import NEVER
 
 TABLE = "rows"
 ROW = "row."  # before the names of a row's own columns
