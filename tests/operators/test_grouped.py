@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.state.bags import KeyedBag
-from millstream.testing import Driver, reference
+from millstream.testing import Driver
 from millstream.testing.reference.aggregates import aggregate
 from tests.operators.changing import START, Row, Table, close, objects, present, records, source
 
@@ -478,13 +478,6 @@ def test_a_count_of_values_reads_those_that_came_or_went(monkeypatch: Any) -> No
         driver.push("in", rows).step()
         assert driver.output("out")[-1]["kinds"] == len(set(now.values()))
     assert sum(looked) < 100
-
-
-def test_the_reference_says_that_it_does_not_know_groups() -> None:
-    flow = ms.Flow("reference")
-    source(flow).key_by("g").agg(emit="delta", n=ms.count()).sink(ms.Memory(), name="out")
-    with pytest.raises(ms.ConfigError, match="does not know grouped"):
-        reference(flow, {"in": []})
 
 
 def test_decimals_are_ordered_as_numbers_in_all_batches() -> None:

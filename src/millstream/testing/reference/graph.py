@@ -18,6 +18,7 @@ from millstream.ops.expressions import Expression
 from millstream.testing.reference.calendars import local_window
 from millstream.testing.reference.records import Record, Row, event_time, filled, place
 from millstream.testing.reference.steps import mapped_batch, paired, processed, rows_of, timed
+from millstream.testing.reference.tables import TABLES
 from millstream.testing.reference.updates import Discovered, Times, Updaters, check_update
 from millstream.testing.reference.windows import KINDS, PLAIN, results, windows_of
 
@@ -72,6 +73,8 @@ class Run:
                 elif node.emission.mode == "early":  # nor for anything else
                     until = math.inf
                 self._close(node, until)
+            elif type(node) in TABLES:
+                self._tabulate(node, passed[node.inputs[0]])
             elif isinstance(node, KeyedStep):
                 shown = node.at_once or changes_of(node) is not None
                 self._answer(node, math.inf if shown else passed[node.inputs[0]])
@@ -95,6 +98,9 @@ class Run:
             for node in together:
                 if isinstance(node, nodes.Windowed) and (ended or self._leaves_early(node)):
                     self._close(node, until[node.inputs[0]])
+                elif type(node) in TABLES:
+                    if ended:
+                        self._tabulate(node, self._furthest(node.inputs[0]))
                 elif isinstance(node, KeyedStep) and (ended or not node.at_once):
                     self._answer(node, until[node.inputs[0]])
         self.watermark = until
@@ -116,6 +122,18 @@ class Run:
         self.push(
             node,
             [replace(ready[at], row=row, source=number, due=None) for at, row in answers[given:]],
+        )
+
+    def _tabulate(self, node: nodes.Node, now: float) -> None:
+        """The table that a step keeps up to date, of all that came."""
+        ready, number = sorted(self.arrived[node], key=place), self.origins.index(node)
+        none = Record(0, number, 0, {})  # of the one group of everything, if there is nothing
+        self.push(
+            node,
+            [
+                replace(ready[at] if ready else none, row=row, source=number, due=None)
+                for at, row in TABLES[type(node)](node, ready, now)
+            ],
         )
 
     def _answer_over(self, node: KeyedStep) -> None:
@@ -250,6 +268,8 @@ class Run:
                 self.arrived[node] += records
             case nodes.Windowed():
                 self._arrive(node, records)
+            case KeyedStep() if type(node) in TABLES:
+                self.arrived[node] += records  # late ones count, too
             case KeyedStep():
                 self.arrived[node] += [one for one in records if not one.late]
                 self._push_late(node, [one for one in records if one.late])
@@ -357,7 +377,8 @@ def check(node: nodes.Node) -> None:
     """Refuse what is not modelled."""
     if isinstance(node, KeyedStep):
         ways = ("answers", "answers_in_time", "answers_over")
-        if all(getattr(type(node), way) is getattr(KeyedStep, way) for way in ways):
+        modelled = any(getattr(type(node), way) is not getattr(KeyedStep, way) for way in ways)
+        if not modelled and type(node) not in TABLES:
             raise ConfigError(
                 f"{node.name}: reference() does not know {node.kind}(), which gives changes"
             )
