@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError, RunError
-from millstream.io import readers
+from millstream.io import lines, readers, unpacking
 from millstream.io.formats import Format, infer_format, parse_schema
 from millstream.io.readers import Split, available_end, parse_lines, plan_splits, read_split
 from millstream.io.unpacking import Measure, measure
@@ -114,7 +114,29 @@ def test_huge_line_is_skipped_without_holding_it(
     data = b"first\n" + b"x" * 1000 + b"\nlast\n" + b"y" * 500
     good, dead = read(TEXT, write(tmp_path, "f", data))
     assert [p for p, _ in good] == [0, 1007]
-    assert [(p, len(r)) for p, r in dead] == [(6, 101), (1012, 101)]
+    assert [(p, len(r)) for p, r in dead] == [(6, 102), (1012, 102)]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("window", [1, 7, 30, 1000])
+@pytest.mark.parametrize("begin", [b" ", b"\t", b"x", b"\r"])
+def test_a_record_behind_the_limit_of_a_line_is_not_lost_uncounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: bytes, window: int, packed: bool
+) -> None:
+    """What is cut off may hold a record, though the rest looks blank, or ends as a line does."""
+    for place in (readers, unpacking, lines):
+        monkeypatch.setattr(place, "MAX_LINE", 100)
+    monkeypatch.setattr(readers, "WINDOW", window)
+    monkeypatch.setattr(unpacking, "_WINDOW", window)
+    fmt = Format("csv", AB, header=False)
+    for length in (99, 100, 101, 102, 103, 400):
+        for before_cut in (begin * length, begin * 100 + b"\r" + begin * (length - 101)):
+            data = b"1,a\n" + before_cut + b"2,b\n3,c\n"
+            name = f"{length}-{len(before_cut)}-{before_cut[100:101].hex()}"
+            stored = (f"{name}.gz", gzip.compress(data)) if packed else (name, data)
+            good, dead = read(fmt, write(tmp_path, *stored))
+            assert [p for p, _ in good] == [0, len(data) - 4], (length, before_cut)
+            assert [p for p, _ in dead] == [4]
 
 
 def test_growing_file(tmp_path: Path) -> None:

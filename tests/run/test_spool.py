@@ -347,7 +347,7 @@ def test_the_tail_of_a_line_over_the_limit_is_not_a_record(
     receiver.feed(b"the tail\nnext\nla")
     receiver.feed(b"st\n")
     receiver.seal()
-    assert all_sealed(tmp_path).split(b"\n") == [b"first", b"x" * 1_001, b"next", b"last", b""]
+    assert all_sealed(tmp_path).split(b"\n") == [b"first", b"x" * 1_002, b"next", b"last", b""]
 
 
 def test_a_broken_connection_ends_a_line_over_the_limit(
@@ -359,7 +359,7 @@ def test_a_broken_connection_ends_a_line_over_the_limit(
     receiver.break_line()
     receiver.feed(b"next\n")
     receiver.seal()
-    assert all_sealed(tmp_path) == b"x" * 11 + b"\nnext\n"
+    assert all_sealed(tmp_path) == b"x" * 12 + b"\nnext\n"
 
 
 def test_positions_go_on_from_piece_to_piece_and_over_a_restart(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def asking(path: str = "/slates", *headers: str) -> bytes:
         "localhost:80.evil.com",
         "localhost:evil",
         "localhost:80:80",
+        "localhost:99999999999",
         "127.0.0.1:8x",
         "localhost.",
         "localhost\x20evil.com",

@@ -106,6 +106,8 @@ def scan(
         return Lines(data, starts, ends, positions, True)
     blank = ends == starts
     suspects = np.flatnonzero(~blank)
+    # Of one that is too long only the beginning may be here: it is refused, blank or not.
+    suspects = suspects[ends[suspects] - starts[suspects] <= MAX_LINE]
     for i in suspects[array[starts[suspects]] <= 32]:
         blank[i] = not data[starts[i] : ends[i]].strip()
     if comment is not None:

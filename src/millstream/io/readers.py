@@ -318,8 +318,8 @@ def _blocks(kind: str, split: Split) -> Iterator[tuple[int, bytes]]:
             if cut:
                 yield at, data[:cut]
                 at, rest = at + cut, data[cut:]
-            elif len(data) > MAX_LINE:
-                yield at, data[: MAX_LINE + 1] + b"\n"
+            elif len(data) > MAX_LINE + 1:  # too long even without a carriage return
+                yield at, data[: MAX_LINE + 2] + b"\n"
                 at, rest = _past_line(file, at + len(data))
             else:
                 rest = data

@@ -47,8 +47,8 @@ class LineReceiver(Receiver):
         if end:
             self._whole = len(self._data) + end
         self._data += data
-        if len(self._data) - self._whole > MAX_LINE:
-            del self._data[self._whole + MAX_LINE + 1 :]
+        if len(self._data) - self._whole > MAX_LINE + 1:  # even without a carriage return
+            del self._data[self._whole + MAX_LINE + 2 :]
             self._data += b"\n"
             self._whole, self._skipping = len(self._data), True
 

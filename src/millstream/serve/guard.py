@@ -44,7 +44,7 @@ HEADERS = [  # of every answer, whoever makes it
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 ]
-_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::[0-9]*)?", re.IGNORECASE | re.ASCII)
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::[0-9]{0,5})?", re.IGNORECASE | re.ASCII)
 _LONGEST_HEADERS = 16 << 10  # bytes, all together
 _LONGEST_COOKIES = 4 << 10
 _MOST_PARAMETERS = 16
