@@ -38,7 +38,7 @@ from millstream.api.flow import Flow
 from millstream.api.job import job
 from millstream.api.mapreduce import MapReduce
 from millstream.api.programs import JobContext
-from millstream.api.sinks import Call, Console, Jsonl, Memory, Parquet, Redis, Text
+from millstream.api.sinks import Call, Console, Csv, Jsonl, Memory, Parquet, Redis, Text
 from millstream.api.sources import Files, Generator, Http, Rate, Socket, Stdin
 from millstream.api.stream import KeyedStream, KeyedStreams, Stream, WindowedStream
 from millstream.api.windows import (
@@ -75,6 +75,7 @@ __all__ = [
     "Generator",
     "Rate",
     "Parquet",
+    "Csv",
     "Jsonl",
     "Text",
     "Console",

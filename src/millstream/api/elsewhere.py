@@ -45,7 +45,9 @@ NAMES = {
     **dict.fromkeys(("median", "percentile"), "quantile(column, 0.5)"),
     **dict.fromkeys(("collect_list", "array_agg"), "collect(column)"),
     "approx_count_distinct": "distinct(column, approx=True)",
-    **dict.fromkeys(("Csv", "CSV", "Json", "JSON", "read_csv"), "Files(path)"),
+    **dict.fromkeys(
+        ("CSV", "Json", "JSON", "read_csv", "read_json", "read_parquet"), "Files(path)"
+    ),
 }
 
 

@@ -39,9 +39,46 @@ class FileSink:
 
 @dataclass(frozen=True)
 class Parquet(FileSink):
-    """Parquet files in a directory."""
+    """Parquet files in a directory.
+
+    partition_by: columns whose values name folders, as `day=2026-11-17/`; files there lack them.
+    """
 
     suffix = "parquet"
+    partition_by: str | tuple[str, ...] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(not isinstance(one, str) or not one for one in self.folders):
+            raise ConfigError(
+                f"Parquet(partition_by={self.partition_by!r}): expected names of columns"
+            )
+        if len(set(self.folders)) != len(self.folders):
+            raise ConfigError(f"Parquet(partition_by={self.partition_by!r}): a column comes twice")
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The columns whose values name folders."""
+        return (
+            (self.partition_by,) if isinstance(self.partition_by, str) else tuple(self.partition_by)
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _parquet, (self.directory, self.folders)
+
+
+def _parquet(directory: Path, folders: tuple[str, ...]) -> Parquet:
+    return Parquet(directory, partition_by=folders)
+
+
+@dataclass(frozen=True)
+class Csv(FileSink):
+    """Files of comma-separated values in a directory, each with a line of names.
+
+    Null is an empty field, an empty text is `""`; lists and records are JSON.
+    """
+
+    suffix = "csv"
 
 
 @dataclass(frozen=True)
@@ -158,4 +195,4 @@ class Redis:
         return Redis, (self.address.shown,)  # written in the driver; secrets stay there
 
 
-SinkSpec = Parquet | Jsonl | Text | Console | Call | Memory | Redis
+SinkSpec = Parquet | Csv | Jsonl | Text | Console | Call | Memory | Redis

@@ -18,7 +18,7 @@ from millstream.api.job import job as as_job
 from millstream.api.mapreduce import MapReduce
 from millstream.api.programs import Program, job_name
 from millstream.api.samples import Sample
-from millstream.api.sinks import Call, Console, Jsonl, Memory, Parquet, Redis, SinkSpec, Text
+from millstream.api.sinks import Call, Console, Csv, Jsonl, Memory, Parquet, Redis, SinkSpec, Text
 from millstream.api.windows import WHOLE, WindowSpec
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
@@ -385,12 +385,12 @@ class Stream:
 
     def sink(self, sink: SinkSpec, *, name: str | None = None) -> Stream:
         """Send the records of this stream somewhere; gives the stream back."""
-        if not isinstance(sink, Parquet | Jsonl | Text | Console | Call | Memory | Redis):
+        if not isinstance(sink, Parquet | Csv | Jsonl | Text | Console | Call | Memory | Redis):
             if callable(sink):
                 raise ConfigError("sink(): to hand results to a function use ms.Call(fn)")
             raise ConfigError(
-                "sink(): expected ms.Parquet, ms.Jsonl, ms.Text, ms.Console, ms.Call, ms.Memory "
-                f"or ms.Redis, got {type(sink).__name__}"
+                "sink(): expected ms.Parquet, ms.Csv, ms.Jsonl, ms.Text, ms.Console, ms.Call, "
+                f"ms.Memory or ms.Redis, got {type(sink).__name__}"
             )
         if isinstance(sink, Redis):
             self._check_redis(sink)

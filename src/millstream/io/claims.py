@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 
 from millstream.errors import CheckpointError, ConfigError, RunError
-from millstream.state.manifests import STAGING
+from millstream.state.manifests import FOLDER, STAGING
 from millstream.state.storage import Held, Hold, Storage
 
 _MARKER = f"{STAGING}/owner"
@@ -83,8 +83,14 @@ def check_owner(directory: Storage, who: str | None) -> None:
 
 def part_files(directory: Storage) -> dict[int, str]:
     """The batches of which a directory has results, each with the name of one file."""
-    found = ((_PART.fullmatch(name), name) for name in directory.names())
+    found = ((_PART.fullmatch(_in_folders(name)), name) for name in directory.walk())
     return {int(match[1]): name for match, name in found if match}
+
+
+def _in_folders(name: str) -> str:
+    """The name of a file in folders that are named by values; as it is if it lies elsewhere."""
+    folder, _, file = name.rpartition("/")
+    return file if FOLDER.fullmatch(folder) else name
 
 
 class Claim:

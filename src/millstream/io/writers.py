@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import csv
 
 from millstream.errors import CheckpointError, RunError
 from millstream.ops.mixed import holds_mixed, in_order
@@ -31,7 +32,7 @@ def stage_file(
         pq.write_table(table, sink, compression="zstd", compression_level=1)
         data = sink.getvalue()
     else:
-        data = text_lines(table) if suffix == "txt" else json_lines(table)
+        data = {"txt": text_lines, "csv": csv_lines}.get(suffix, json_lines)(table)
     staged = f"{name}.{suffix}"
     directory.within(STAGING).put(staged, data)
     return staged, (len(data), zlib.crc32(data))
@@ -47,6 +48,28 @@ def json_lines(table: pa.Table) -> bytes:
     if any(holds_mixed(kind) for kind in table.schema.types):
         rows = map(_in_json, rows)
     return b"".join(_encoded(row) + b"\n" for row in rows)
+
+
+def csv_lines(table: pa.Table) -> bytes:
+    """A table as comma-separated values under a line of names; what has parts is JSON."""
+    for at, kind in enumerate(table.schema):
+        if not _is_plain(kind.type):
+            column = table.column(at).to_pylist()
+            texts = [None if value is None else json_text(value) for value in column]
+            table = table.set_column(at, kind.name, pa.array(texts, pa.string()))
+    out = pa.BufferOutputStream()
+    csv.write_csv(table, out)
+    data: bytes = out.getvalue().to_pybytes()
+    return data
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    return not (
+        pa.types.is_nested(kind)
+        or holds_mixed(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_duration(kind)
+    )
 
 
 def text_lines(table: pa.Table) -> bytes:
@@ -115,6 +138,10 @@ def publish_file(place: Place, size: int, checksum: int) -> None:
                 "output directory"
             )
         return
+    inner = storage
+    for folder in place.final.split("/")[:-1]:
+        inner = inner.within(folder)
+        inner.create(private=False)
     try:
         storage.publish(staged, place.final)
     except FileExistsError as error:

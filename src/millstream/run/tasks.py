@@ -17,9 +17,10 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from millstream.api.sinks import FileSink
+from millstream.api.sinks import FileSink, Parquet
 from millstream.durations import micros
 from millstream.graph import nodes
+from millstream.io.folders import by_folder
 from millstream.io.readers import Split
 from millstream.io.records import reading
 from millstream.io.writers import stage_file
@@ -441,11 +442,12 @@ class Task:
         if not len(table):
             return
         stem = f"{self.batch.number:08d}-{level}-{part:04d}"
-        staged, check = stage_file(
-            open_storage(spec.directory), f"{stem}-{self.attempt}", suffix, table
-        )
-        output = Output(name, staged, f"part-{stem}.{suffix}", len(table), *check)
-        self.control.outputs.append(output)
+        directory, final = open_storage(spec.directory), f"part-{stem}.{suffix}"
+        columns = spec.folders if isinstance(spec, Parquet) else ()
+        for number, (folder, rows) in enumerate(by_folder(table, columns)):
+            attempt = f"{self.attempt}{number:04x}" if columns else self.attempt
+            staged, check = stage_file(directory, f"{stem}-{attempt}", suffix, rows)
+            self.control.outputs.append(Output(name, staged, final, len(rows), *check, folder))
 
     def _fit(self, name: str, table: pa.Table, chunks: list[Chunk]) -> pa.Table:
         """Columns as they were written before; rows that do not fit are dead letters."""

@@ -32,6 +32,8 @@ _NAME = re.compile(r"([0-9]{1,18})\.json", re.ASCII)
 _STAGED = re.compile(
     r"(?P<stem>(?P<batch>\d{8,18})-\d+-\d+)-[0-9a-f]+\.(?P<suffix>[a-z]+)", re.ASCII
 )
+# Folders named by values of columns: each part has a `=`, so that none leads anywhere else.
+FOLDER = re.compile(r"[\w.~%-]+=[\w.~%-]*(/[\w.~%-]+=[\w.~%-]*)*", re.ASCII)
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -46,6 +48,7 @@ class Output(msgspec.Struct, frozen=True):
     rows: Count
     size: Count = 0
     checksum: Count = 0
+    folder: str = ""  # in the directory of the sink, named by values of columns
 
 
 class Hot(msgspec.Struct, frozen=True):
@@ -261,6 +264,13 @@ def staged_at(batch: int, output: Output, directory: Storage | None, deliveries:
                 f"the manifest of batch {batch} names {output.staged!r}, which is no staged file"
             )
         final = f"part-{name['stem']}.{name['suffix']}"
+        if output.folder:
+            if not FOLDER.fullmatch(output.folder):
+                raise CheckpointError(
+                    f"the manifest of batch {batch} names {output.folder!r}, which is no folder of "
+                    "a sink"
+                )
+            final = f"{output.folder}/{final}"
         place = Place(directory, f"{STAGING}/{name[0]}", final)
     for given, derived in ((output.staged, place.staged), (output.final, place.final)):
         if given is not None and derived is not None and not _names(given, place.storage, derived):

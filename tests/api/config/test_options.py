@@ -52,6 +52,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     # sinks
     "limit": ("7", 7),
     "url": ('"redis://localhost:7/1"', "redis://localhost:7/1"),
+    "partition_by": ('"day"', "day"),
     "prefix": ('"app:"', "app:"),
     "key": ('["day", "shop"]', ("day", "shop")),
     "wait": ('"5s"', "5s"),

@@ -18,8 +18,8 @@ def check_flow(plan: Plan) -> Plan:
     if not plan.sinks() and not plan.updaters() and not kept:
         raise ConfigError(
             f"flow {plan.flow!r} has no sink, so nothing would come out; end a stream with "
-            ".sink(ms.Parquet('out/')), ms.Jsonl, ms.Console, ms.Call, ms.Memory or ms.Redis, or "
-            "keep it to be read with .view(name)"
+            ".sink(ms.Parquet('out/')), ms.Csv, ms.Jsonl, ms.Console, ms.Call, ms.Memory, ms.Redis "
+            "or keep it to be read with .view(name)"
         )
     check_outputs(plan)
     _check_deltas(plan)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from millstream.api.aggregates import Builtin
-from millstream.api.sinks import Redis
+from millstream.api.sinks import Parquet, Redis
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.operators.protocol import KeyedStep
@@ -101,6 +101,14 @@ def _check(
         case nodes.Pairs() | nodes.Process() | nodes.Windowed():
             for key in node.keys:
                 _check_name(node, "key", key, have)
+        case nodes.Sink(spec=Parquet() as spec):
+            for column in spec.folders:
+                _check_name(node, "partition_by", column, (*have, "op"))
+            if have and not set(have) - set(spec.folders):
+                raise ConfigError(
+                    f"{node.name}: partition_by names all columns, and nothing would be left to "
+                    "write"
+                )
         case nodes.Sink(spec=Redis() as spec):
             for key in spec.columns:
                 _check_name(node, "key", key, have)

@@ -1,0 +1,54 @@
+"""Files by the values of columns: `country=DE/day=2026-11-17/part-….parquet`, as Hive has them.
+
+Values are opaque: what is not a letter, a digit or one of `-_.~` is written as `%XX`, so that no
+value is ever a path. Readers (DuckDB, pandas, Spark) take the columns back from the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import RunError
+from millstream.ops.chunks import flat
+from millstream.ops.keys import factorize
+
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_LONGEST = 200  # bytes of a name; file systems take 255
+_MANY = 10_000  # folders that one batch of one task writes to
+
+
+def by_folder(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]]:
+    """Rows by the folder they belong to, without the columns that name it."""
+    if not columns:
+        yield "", table
+        return
+    arrays = [flat(table.column(name)) for name in columns]
+    codes, uniques = factorize(arrays)
+    if len(uniques[0]) > _MANY:
+        raise RunError(
+            f"partition_by={list(columns)}: one batch would write to {len(uniques[0]):,} folders; "
+            "choose columns with fewer values, like a day or a country"
+        )
+    rest = table.drop_columns(list(columns))
+    order = np.argsort(codes, kind="stable")
+    bounds = np.searchsorted(codes[order], np.arange(len(uniques[0]) + 1))
+    values = zip(*(one.to_pylist() for one in uniques), strict=True)
+    for number, several in enumerate(values):
+        rows = order[bounds[number] : bounds[number + 1]]
+        folder = "/".join(map(_folder, columns, several))
+        yield folder, rest.take(pa.array(rows))
+
+
+def _folder(column: str, value: object) -> str:
+    text = _NULL if value is None else str(value)
+    name = f"{quote(column, safe='')}={quote(text, safe='')}"
+    if len(name) > _LONGEST:
+        raise RunError(
+            f"partition_by: a value of {column!r} is too long for the name of a folder "
+            f"({len(name)} bytes): {text[:60]!r}..."
+        )
+    return name
