@@ -140,3 +140,10 @@ def test_a_strangers_file_that_comes_later_is_not_replaced(tmp_path: Path) -> No
     foreign.parent.joinpath("mine").write_text("kept")  # so that it does not come again
     run_in_process(flow_to(tmp_path), tmp_path / "ck", **OPTIONS)
     assert rows_in(tmp_path / "out") == list(range(ROWS))
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300, "circle"])
+def test_a_path_that_cannot_be_is_refused_with_its_sink(tmp_path: Path, name: str) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    with pytest.raises(ms.ConfigError, match=r"^Jsonl\(path\): expected a directory, got .*: "):
+        ms.Jsonl(f"{tmp_path}/{name}")

@@ -25,7 +25,15 @@ class FileSink:
         step = type(self).__name__
         if not isinstance(self.path, str | Path) or not str(self.path):
             raise ConfigError(f"{step}(path): expected a path, got {self.path!r}")
-        if Path(self.path).is_file():
+        try:
+            file = Path(self.path).resolve().is_file()
+        except (OSError, ValueError, RuntimeError) as error:
+            # too long, a zero byte, links in a circle
+            why = getattr(error, "strerror", None) or error
+            raise ConfigError(
+                f"{step}(path): expected a directory, got {self.path!r}: {why}"
+            ) from None
+        if file:
             raise ConfigError(f"{step}({str(self.path)!r}) is a file; give a directory")
 
     @property
