@@ -12,7 +12,8 @@ import pytest
 
 import millstream as ms
 from millstream.plan.layout import Box, Space, arrange
-from millstream.plan.picture import clean, draw
+from millstream.plan.picture import draw
+from millstream.plan.svg import clean
 from millstream.testing import Driver
 
 SVG = "{http://www.w3.org/2000/svg}"
