@@ -363,8 +363,8 @@ def shown(rows: list[dict[str, Any]], *without: str) -> list[str]:
 def test_early_results_of_other_kinds(kind: str, seed: int, when: dict[str, Any]) -> None:
     flow = ms.Flow("early")
     three_ways(flow, kind, emit="early", **when)
-    expected = reference(flow, {"in": records(seed)[:90]})
-    for name, rows in drive(flow, seed, 1 + seed, cut=5, most=90).items():
+    expected = reference(flow, {"in": records(seed)[:72]})
+    for name, rows in drive(flow, seed, 1 + seed, cut=7, most=72).items():
         last = [row for row in rows if row["final"]]
         assert shown(last, "revision") == shown(expected[name])
         assert any(not row["final"] for row in rows)
