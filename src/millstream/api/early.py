@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,6 +120,7 @@ class Looks:
     seed: int = 0
     step: str | None = None
     publish: Path | None = None  # a directory
+    metric: Callable[[dict[str, Any]], float | None] | None = None  # share of a group that was seen
     cuts: bool = True  # batches end at the shares at which one looks, not only after them
 
     def __post_init__(self) -> None:
@@ -139,6 +140,11 @@ class Looks:
             )
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError(f"snapshots(seed={self.seed!r}): expected a whole number")
+        if self.metric is not None and not callable(self.metric):
+            raise ConfigError(
+                f"snapshots(metric={self.metric!r}): expected a function that gets a row of what "
+                "was seen of a group, and gives the share of the group that this is"
+            )
 
     def when(self) -> str:
         """When one looks, in words."""
@@ -155,12 +161,14 @@ def snapshot(
     confidence: float = 0.95,
     interval: str = "anytime",
     seed: int = 0,
+    metric: Callable[[dict[str, Any]], float | None] | None = None,
 ) -> Looks:
     """`agg(emit=ms.snapshot(at=[0.1, 0.5]), ...)`: estimates with bounds leave before the answer.
 
     What may be given is what `flow.snapshots` takes.
     """
-    return looks(at, every, until, confidence=confidence, interval=interval, seed=seed)
+    asked = {"confidence": confidence, "interval": interval, "seed": seed, "metric": metric}
+    return looks(at, every, until, **asked)
 
 
 def looks(

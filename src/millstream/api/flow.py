@@ -149,6 +149,7 @@ class Flow:
         interval: str = "anytime",
         step: str | None = None,
         seed: int = 0,
+        metric: Callable[[dict[str, Any]], float | None] | None = None,
         publish: str | Path | None = None,
         checkpoint: str | Path | None = USUAL,
         **options: Any,
@@ -160,6 +161,8 @@ class Flow:
         confidence: how sure bounds are to be. interval: "anytime" for bounds that hold at all
             snapshots together, "pointwise" for narrower ones that hold at each by itself.
         step: the aggregate that is looked at, if there are several. seed: of the random order.
+        metric: gets a row of what was seen of a group (its key, counts and sums) and gives the
+            share of the group that this is, if you know it better than by the share that was read.
         publish: a directory where each snapshot appears as a file, for `ms.newest_snapshot`.
         The last snapshot is exact unless a bound came before; then the same call goes on.
         """
@@ -173,6 +176,7 @@ class Flow:
             interval=interval,
             step=step,
             seed=seed,
+            metric=metric,
             publish=None if publish is None else Path(publish),
         )
         where = self._place(checkpoint)

@@ -138,7 +138,9 @@ class Looker:
             population = self._tracker.population
             sizes = population.sizes[population.by_place]
             measures = self.looked.windows.job.measures
-            self._answers = Answers(self.looked.keys, measures, population.starts, sizes)
+            self._answers = Answers(
+                self.looked.keys, measures, population.starts, sizes, self.looks.metric
+            )
         return self._answers
 
     @property
@@ -227,6 +229,8 @@ class Looker:
     def _snapshot(self, found: dict[str, Estimates]) -> Snapshot:
         looks, population, read = self.looks, self._tracker.population, self._read
         notes = notes_of(self.looked)
+        if self._known.scaled:
+            notes.append(f"{', '.join(self._known.scaled)}: scaled by the metric that was given")
         if not self._complete:
             notes.append("some batches ran without snapshots, so there are no estimates")
         left = population.sizes[read:] / population.sizes.sum()

@@ -17,6 +17,7 @@ from millstream.ops.estimating.estimates import Confidence, Estimates, mean, tot
 from millstream.ops.estimating.incidence import Incidence
 from millstream.ops.estimating.moments import COUNT, SIZE, SQUARES, TOTAL, Blocks, Moments
 from millstream.ops.estimating.ranks import Ranks
+from millstream.ops.estimating.scaled import Metric, Scaled
 from millstream.ops.estimating.sparse import unseen_total
 from millstream.ops.estimating.values import counts_values, quantile_of
 from millstream.ops.jobs import Measure, WindowJob
@@ -51,8 +52,12 @@ class Answers:
         measures: tuple[Measure, ...],
         starts: Int64,
         sizes: Floats,
+        metric: Metric | None = None,
     ) -> None:
-        """The positions where blocks begin, ascending, and how large each is."""
+        """The positions where blocks begin, ascending, and how large each is.
+
+        metric: says how much of a group was seen, better than the share of the input does.
+        """
         self.keys = keys
         self.measures = {m.name: m for m in measures if summed(m)}
         self._ranks = {m.name: Ranks(q) for m in measures if (q := quantile_of(m)) is not None}
@@ -63,6 +68,7 @@ class Answers:
         self._kept = {name: Moments(_factors(m)) for name, m in self.measures.items()}
         self._shift: dict[str, float] = {}
         self._whole: set[str] = set()  # totals of whole numbers
+        self._scaled = None if metric is None else Scaled(metric, len(starts))
 
     @property
     def groups(self) -> int:
@@ -91,6 +97,8 @@ class Answers:
                 for factor, column in self._values(name, measure, given).items()
             }
             self._kept[name].add(cells % count, {**values, SIZE: size}, count)
+            if self._scaled is not None and (factor := _totalled(measure)) is not None:
+                self._scaled.add(name, cells // count, cells % count, values[factor], count)
 
     def add_values(self, name: str, given: pa.Table) -> None:
         """Single values of blocks, for an aggregate that needs them."""
@@ -171,10 +179,31 @@ class Answers:
     def estimates(self, sure: Confidence) -> dict[str, Estimates]:
         """A value with bounds for every aggregate that has an estimator, and every group."""
         names = [*self.measures, *self._ranks, *self._incidence]
-        return {name: self.estimates_of(name, sure) for name in names}
+        own = {name: self.estimates_of(name, sure) for name in names if name not in self.scaled}
+        return {**own, **self._by_metric(sure)}
+
+    @property
+    def scaled(self) -> list[str]:
+        """The aggregates that a metric of the user's scales."""
+        found = [name for name, m in self.measures.items() if _totalled(m) is not None]
+        return [] if self._scaled is None else found
+
+    def _by_metric(self, sure: Confidence) -> dict[str, Estimates]:
+        if self._scaled is None or not self.groups or not self.scaled:
+            return {}
+        keys = {name: column.to_pylist() for name, column in self.key_columns().items()}
+        present = self._kept[self.scaled[0]].present
+        found = self._scaled.estimates(keys, present, self.blocks, sure)
+        for name, one in found.items():
+            kept, factor = self._kept[name], _totalled(self.measures[name]) or COUNT
+            least = np.where(kept.negative(factor), -np.inf, kept.total(factor))
+            found[name] = Estimates(one.value, np.maximum(one.lower, least), one.upper)
+        return found
 
     def estimates_of(self, name: str, sure: Confidence) -> Estimates:
         """The same for one aggregate."""
+        if name in self.scaled:
+            return self._by_metric(sure)[name]
         for kept in (self._ranks, self._incidence):
             if name in kept:
                 return kept[name].estimates(self.groups, self.blocks, sure)
@@ -208,6 +237,13 @@ class Answers:
         if known is None:
             return {name: pa.nulls(0) for name in self.keys}
         return {name: flat(known.column(f"key.{at}")) for at, name in enumerate(self.keys)}
+
+
+def _totalled(measure: Measure) -> str | None:
+    """What of an aggregate grows with what was seen; None if it does not."""
+    if isinstance(measure.kernel, Count):
+        return COUNT
+    return TOTAL if isinstance(measure.kernel, Sum) and not measure.kernel.mean else None
 
 
 def _factors(measure: Measure) -> tuple[str, ...]:

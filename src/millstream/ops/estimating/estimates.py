@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from millstream.ops.estimating.distributions import normal
 from millstream.ops.estimating.intervals import ANYTIME, free_draws, radius, stretched
 from millstream.ops.estimating.moments import COUNT, SIZE, SQUARES, TOTAL, Blocks, Moments
 from millstream.ops.estimating.sparse import sparse_total
@@ -70,7 +71,8 @@ def total(moments: Moments, factor: str, blocks: Blocks, sure: Confidence) -> Es
     """A sum or a count over the whole input."""
     seen = moments.total(factor)
     ratio = seen / blocks.sums[1]
-    found = _ratio(moments, {factor: np.ones_like(seen), SIZE: -ratio}, blocks, sure)
+    weights = {factor: np.ones_like(seen), SIZE: -ratio}
+    found = _ratio(moments, weights, blocks, sure)
     mean_size = blocks.size / blocks.count
     scale = blocks.count * mean_size / (blocks.sums[1] / blocks.read)
     value = ratio * blocks.size
@@ -180,7 +182,22 @@ def _ratio(
             / draws
             for side in (-1, 1)
         )
-    return _Radii(below, above)
+    low, high = _tails(moments, blocks, deviation)
+    return _Radii(below + low, above + high)
+
+
+def _tails(moments: Moments, blocks: Blocks, deviation: Floats) -> tuple[Floats, Floats]:
+    """What blocks beyond all that were read may add to the mean of a block, on either side.
+
+    After t of them about one in t + 1 is larger than all so far (Fay and Feuer 1997 count one more
+    of the largest for that). Of a short tail that is in the deviation; of a long one, whose largest
+    is further out than that of a normal distribution would be, the rest is added.
+    """
+    expected = deviation * -normal(1 / (blocks.read + 1))
+    left = (1 - blocks.share) / (blocks.read + 1)
+    lowest, highest = moments.extremes
+    low, high = (left * np.maximum(one - expected, 0.0) for one in (-lowest, highest))
+    return low, high
 
 
 def _settled(found: Estimates, blocks: Blocks) -> Estimates:

@@ -81,7 +81,10 @@ class Incidence:
         value = seen + np.where(once > 0, more, 0.0)
         if read < LEAST_BLOCKS:
             return Estimates(value, seen, np.full(count, np.nan))
-        upper = seen + (1 - share) / share * self._most_once(once, count, sure.spent)
+        # A value in one block is read or not: what was not read is all there are less those seen.
+        # So a doubt about their number counts for all of them, smaller by what is left.
+        doubt = self._most_once(once, count, sure.spent) - once
+        upper = seen + (1 - share) / share * once + np.sqrt(1 - share) / share * doubt
         return Estimates(value, seen, np.maximum(upper, value))
 
     def _most_once(self, once: Floats, count: int, risk: float) -> Floats:

@@ -66,6 +66,12 @@ class Moments:
 
     def __init__(self, factors: tuple[str, ...]) -> None:
         self.factors = tuple(sorted(factors))
+        # The factor whose extremes say how long the tail of blocks is.
+        self._of = next(one for one in (SQUARES, TOTAL, COUNT) if one in factors)
+        # What is due is in proportion to its size, or to its values where the size is left out.
+        self._by = SIZE if SIZE in factors else COUNT
+        self._due: Floats = np.zeros((2, 0))  # the totals of both
+        self._beyond: Floats = np.zeros((2, 0))
         self.products = products(self.factors)
         self._at = {product: index for index, product in enumerate(self.products)}
         self._sums: Floats = np.zeros((len(self.products), 0))
@@ -83,6 +89,13 @@ class Moments:
         for index, factor in enumerate(self.factors):
             np.maximum.at(self._most[index], groups, values[factor])
             np.minimum.at(self._least[index], groups, values[factor])
+        for index, factor in enumerate((self._of, self._by)):
+            self._due[index] += np.bincount(groups, weights=values[factor], minlength=count)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.nan_to_num(self._due[0] / self._due[1])
+        beyond = values[self._of] - ratio[groups] * values[self._by]
+        np.minimum.at(self._beyond[0], groups, beyond)
+        np.maximum.at(self._beyond[1], groups, beyond)
 
     def grow(self, count: int) -> None:
         """There are so many groups by now."""
@@ -92,6 +105,8 @@ class Moments:
             self._present = np.pad(self._present, (0, more))
             self._most = np.pad(self._most, ((0, 0), (0, more)))
             self._least = np.pad(self._least, ((0, 0), (0, more)))
+            self._due = np.pad(self._due, ((0, 0), (0, more)))
+            self._beyond = np.pad(self._beyond, ((0, 0), (0, more)))
 
     @property
     def present(self) -> Int64:
@@ -107,6 +122,11 @@ class Moments:
         """The most that a block gave."""
         found: Floats = self._most[self.factors.index(factor)]
         return found
+
+    @property
+    def extremes(self) -> tuple[Floats, Floats]:
+        """The least and the most that a block gave beyond its due."""
+        return self._beyond[0], self._beyond[1]
 
     def negative(self, factor: str) -> Any:
         """Whether some block gave less than nothing."""
