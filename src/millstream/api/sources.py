@@ -10,7 +10,7 @@ from typing import Any
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 
-_FORMATS = ("csv", "json", "parquet", "text")
+_FORMATS = ("csv", "json", "parquet", "text", "debezium")
 _UNITS = ("s", "ms", "us", "ns", "seconds", "milliseconds", "microseconds", "nanoseconds")
 
 
@@ -103,6 +103,9 @@ class Timing:
 class Files(Timing):
     """Files in a directory, one file, or a glob: csv, json (lines), parquet or text; also .gz.
 
+    Format "debezium" is lines of JSON with changes of a table: its columns are those of the table
+    and `__op`, for `changes(key=, op="__op")`.
+
     With `follow=True` new files are taken up as they appear and text files as they grow.
     delimiter: what parts the fields of csv; without it a comma, semicolon, tab or bar, if the first
         lines show which.
@@ -182,8 +185,8 @@ class Lines(Timing):
     def __post_init__(self) -> None:
         super().__post_init__()
         step = type(self).__name__
-        if self.format not in ("text", "json", "csv"):
-            raise ConfigError(f"{step}(format={self.format!r}): use text, json or csv")
+        if self.format not in ("text", "json", "csv", "debezium"):
+            raise ConfigError(f"{step}(format={self.format!r}): use text, json, csv or debezium")
         if self.format != "text" and self.schema is None:
             raise ConfigError(
                 f'{step}(format={self.format!r}): give a schema, like schema="ts timestamp, '

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -32,6 +32,7 @@ from millstream.operators.distinct import Distinct
 from millstream.operators.grouped.node import Grouped
 from millstream.operators.joins.step import HOW, Join
 from millstream.operators.last import Last
+from millstream.operators.operations import Operations
 from millstream.operators.tagger import Changes
 from millstream.operators.top import Top, parse_order
 from millstream.operators.view import Kept
@@ -221,19 +222,28 @@ class Stream:
         """
         return self._add(Last, "last", keys=(), size=micros(size, "last(size)"))
 
-    def changes(self, key: str | Iterable[str]) -> Stream:
+    def changes(
+        self,
+        key: str | Iterable[str],
+        *,
+        op: str | None = None,
+        ops: Mapping[str, str] | None = None,
+    ) -> Stream:
         """Records of objects as changes: each is the row of its object until a later one comes.
 
         Steps behind may keep either side of a change: what begins to qualify is `+`, what changes
         `u`, what no longer qualifies `-`.
         key: the column, or columns, that name an object. A record without one is a dead letter.
+        op: of a change log, the column that says what happened: +, u and -, insert, update and
+            delete, or the letters of Debezium. Rows do not have it any more.
+        ops: what other values of it mean: {"gone": "-", "new": "+"}.
         """
         columns = (key,) if isinstance(key, str) else tuple(key)
         if not columns or any(not isinstance(one, str) or not one for one in columns):
             raise ConfigError(f"changes(key={key!r}): expected a column, or several")
         if len(set(columns)) != len(columns):
             raise ConfigError(f"changes(): a column is named twice in {columns}")
-        return self._add(Changes, "changes", keys=columns)
+        return self._add(Changes, "changes", keys=columns, op=_operations(columns, op, ops))
 
     def join(
         self,
@@ -991,3 +1001,22 @@ def _function(step: str, fn: Any) -> Any:
 
 def _schema(schema: Any) -> pa.Schema | None:
     return None if schema is None else parse_schema(schema)
+
+
+def _operations(
+    keys: tuple[str, ...], op: str | None, ops: Mapping[str, str] | None
+) -> Operations | None:
+    if op is None:
+        if ops is not None:
+            raise ConfigError("changes(ops=...): say which column has these, with op=")
+        return None
+    if not isinstance(op, str) or not op or op in keys:
+        raise ConfigError(f"changes(op={op!r}): expected a column that is not part of the key")
+    for word, meaning in (ops or {}).items():
+        if not isinstance(word, str) or meaning not in ("+", "-", "u"):
+            raise ConfigError(
+                f"changes(ops=...): {word!r}: {meaning!r}; expected words and what they mean, "
+                "+ (or u) for a row that is there and - for one that is no more"
+            )
+    meant = {word: "-" if mark == "-" else "+" for word, mark in (ops or {}).items()}
+    return Operations(op, tuple(meant.items()))

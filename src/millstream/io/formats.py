@@ -23,7 +23,9 @@ from millstream.io.timepatterns import time_pattern as time_pattern_of
 
 __all__ = ["KINDS", "READER", "Format", "SchemaLike", "infer_format", "parse_schema"]
 
-KINDS = ("csv", "json", "parquet", "text")
+DEBEZIUM = "debezium"  # changes of a table as Debezium tells them
+DEBEZIUM_OP, DEBEZIUM_TIME = "__op", "__ts"  # what it says of a change beside the row
+KINDS = ("csv", "json", "parquet", "text", DEBEZIUM)
 UNITS = {
     "s": "s",
     "ms": "ms",
@@ -138,6 +140,8 @@ def infer_format(
         found = stored if given is None else given
         assert found is not None  # required above
         _check_naive_parquet(found, stored, time, zone)
+    elif kind == DEBEZIUM:
+        found = with_operation(given)
     elif given is not None:
         found = given
     elif reader is not None:
@@ -148,9 +152,21 @@ def infer_format(
     _check_supported(fmt)
     if time is not None:
         _check_time(fmt, time)
-        if kind not in ("parquet", READER):
+        if kind not in ("parquet", DEBEZIUM, READER):
             sampling.check_times(fmt, paths)
     return fmt
+
+
+def with_operation(schema: pa.Schema | None) -> pa.Schema:
+    """The columns of a table whose changes Debezium tells, and what happened."""
+    if schema is None:
+        raise ConfigError(
+            'format="debezium": give the columns of the table, like schema="id bigint, name '
+            f'string"; the time of the change is {DEBEZIUM_TIME}, if you declare it as a timestamp'
+        )
+    if DEBEZIUM_OP in schema.names:
+        return schema
+    return schema.append(pa.field(DEBEZIUM_OP, pa.string()))
 
 
 def _check_settings(kind: str, time_unit: str, zone: str | None, delimiter: str | None) -> None:
@@ -215,12 +231,12 @@ def _check_supported(fmt: Format) -> None:
                 f"column {field.name!r} is {field.type}: csv fields cannot be nested; "
                 f"declare it string, or use kind 'json'"
             )
-        if fmt.kind in ("csv", "json", READER) and field.type == pa.timestamp("us"):
+        if fmt.kind in ("csv", "json", DEBEZIUM, READER) and field.type == pa.timestamp("us"):
             raise ConfigError(
                 f'column {field.name!r} is a timestamp without a zone: add zone="UTC" (or the '
                 f"zone the times are in), or declare it timestamp"
             )
-        if fmt.kind == "json" and _decimal_inside(field.type, top=True):
+        if fmt.kind in ("json", DEBEZIUM) and _decimal_inside(field.type, top=True):
             raise ConfigError(
                 f"column {field.name!r} is {field.type}: a decimal inside a nested json column is "
                 f"not supported; declare it double or string"
@@ -266,7 +282,9 @@ def _check_time(fmt: Format, time: str) -> None:
 
 
 def _check_time_format(fmt: Format, text: str, kind: pa.DataType) -> None:
-    if not (pa.types.is_string(kind) or (kind == TIMESTAMP and fmt.kind in ("csv", "json"))):
+    if not (
+        pa.types.is_string(kind) or (kind == TIMESTAMP and fmt.kind in ("csv", "json", DEBEZIUM))
+    ):
         raise ConfigError(
             f"time_format= is {text!r}, but time column {fmt.time!r} is {kind}; a format is for "
             "texts"

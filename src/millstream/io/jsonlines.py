@@ -36,9 +36,9 @@ _SIMPLE: dict[pa.DataType, Any] = {
 
 def json_fields(fmt: Format, lines: Lines, careful: bool) -> Raw:
     decoder = _decoder(fmt.delivered)
-    objects = None if careful else _together(decoder, lines)
+    objects = None if careful else decoded_together(decoder, lines)
     if objects is not None:
-        return Raw(_columns(fmt.delivered, objects), np.arange(len(lines)), {})
+        return Raw(columns_of(fmt.delivered, objects), np.arange(len(lines)), {})
     objects, rows, refused = [], [], {}
     decode = decoder.decode
     for i, line in enumerate(lines.all_lines()):
@@ -47,10 +47,11 @@ def json_fields(fmt: Format, lines: Lines, careful: bool) -> Raw:
             rows.append(i)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             refused[i] = str(error)
-    return Raw(_columns(fmt.delivered, objects), np.array(rows, np.int64), refused)
+    return Raw(columns_of(fmt.delivered, objects), np.array(rows, np.int64), refused)
 
 
-def _together(decoder: msgspec.json.Decoder[Any], lines: Lines) -> list[Any] | None:
+def decoded_together(decoder: msgspec.json.Decoder[Any], lines: Lines) -> list[Any] | None:
+    """All lines at once; None if it is not sure that each holds one object."""
     # An object may run over line ends for the decoder. When every line begins with { and ends
     # with } none can: inside an object or array, } followed by { is an error. Then each line holds
     # at least one object, and as many objects as lines means exactly one in each.
@@ -66,7 +67,8 @@ def _together(decoder: msgspec.json.Decoder[Any], lines: Lines) -> list[Any] | N
     return objects if len(objects) == len(lines) else None
 
 
-def _columns(schema: pa.Schema, objects: list[Any]) -> list[pa.Array]:
+def columns_of(schema: pa.Schema, objects: list[Any]) -> list[pa.Array]:
+    """Decoded objects as raw columns."""
     columns = []
     for k, field in enumerate(schema):
         values: list[Any] = list(map(attrgetter(f"f{k}"), objects))
@@ -78,9 +80,14 @@ def _columns(schema: pa.Schema, objects: list[Any]) -> list[pa.Array]:
 
 @lru_cache(maxsize=64)
 def _decoder(schema: pa.Schema) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(record_type(schema))
+
+
+def record_type(schema: pa.Schema) -> Any:
+    """What msgspec decodes an object with these columns to; its fields are f0, f1, ..."""
     fields = [(f"f{k}", _python_type(f.type) | None, None) for k, f in enumerate(schema)]
     rename = {f"f{k}": f.name for k, f in enumerate(schema)}
-    return msgspec.json.Decoder(msgspec.defstruct("Record", fields, rename=rename, gc=False))
+    return msgspec.defstruct("Record", fields, rename=rename, gc=False)
 
 
 def _python_type(kind: pa.DataType) -> Any:

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from millstream.io.columns import build
 from millstream.io.csvlines import csv_fields
-from millstream.io.formats import Format
+from millstream.io.envelopes import debezium_fields
+from millstream.io.formats import DEBEZIUM, Format
 from millstream.io.jsonlines import json_fields
 from millstream.io.lines import Lines, Raw, screen, too_deep
 from millstream.io.records import MAX_RAW, Dead, Parsed, raw_text
@@ -27,7 +28,7 @@ def parse_scanned(
     `careful` skips the fast parsers; the result is the same, and a test holds us to that.
     """
     refused = screen(lines, fmt.encoding)
-    if fmt.kind == "json":
+    if fmt.kind in ("json", DEBEZIUM):
         refused |= too_deep(lines, refused)
     usable = np.ones(len(lines), bool)
     usable[list(refused)] = False
@@ -44,6 +45,8 @@ def _fields(fmt: Format, lines: Lines, layout: tuple[str, ...], careful: bool) -
         return csv_fields(fmt, lines, layout, careful)
     if fmt.kind == "json":
         return json_fields(fmt, lines, careful)
+    if fmt.kind == DEBEZIUM:
+        return debezium_fields(fmt, lines, careful)
     return _text_fields(lines)
 
 

@@ -4,11 +4,15 @@ The row of an object is its latest record, by time and place. The first one is a
 one takes the place of the row before it, and steps behind may keep either: so a filter gives `+`
 when an object begins to qualify, `u` while it changes, and `-` when it no longer does. Records of
 one batch count together, and one that is older than the row of its object changes nothing.
+
+Records of a change log also say that an object is no more (`operations.py`). Its row is taken back,
+and what is older than that does not bring it back; so that a removal is known it stays in the table
+until the watermark has passed it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -18,14 +22,16 @@ import pyarrow as pa
 from millstream.errors import ConfigError
 from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
+from millstream.operators.operations import KNOWN, Operations
 from millstream.operators.protocol import Host, KeyedStep, Row, Share
 from millstream.operators.stores import Table
 from millstream.operators.waiting import Immediate
 from millstream.ops.cells import Publication
-from millstream.ops.chunks import Chunk, Mask, concat, decode_block, flat
+from millstream.ops.chunks import Chunk, Int64, Mask, concat, decode_block, flat
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
 from millstream.ops.preparing import null_keys
+from millstream.ops.progress import END
 from millstream.ops.records import dead_row
 from millstream.ops.updates import NEVER
 
@@ -39,6 +45,7 @@ class Changes(KeyedStep):
 
     at_once: ClassVar[bool] = True
     keys: tuple[str, ...]
+    op: Operations | None = None
 
     @property
     def gives_changes(self) -> bool:
@@ -52,24 +59,45 @@ class Changes(KeyedStep):
                 f"{self.name}: changes() is for records of objects, and its input is changes "
                 "already; leave it out"
             )
-        return Tagger(self.name, self.keys, number)
+        return Tagger(self.name, self.keys, number, self.op)
+
+    def columns(self, have: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """All but what a log says of the change."""
+        if have is None or self.op is None:
+            return have
+        return tuple(name for name in have if name != self.op.column)
+
+    def needs(self, number: int) -> Iterable[tuple[str, str, bool]]:
+        """The key, and what happened."""
+        yield from super().needs(number)
+        if self.op is not None:
+            yield "op", self.op.column, False
 
     def words(self) -> str:
         """For the plan."""
-        return f"changes of the latest record by {', '.join(self.keys)}"
+        log = f", as {self.op.column} says" if self.op is not None else ""
+        return f"changes of the latest record by {', '.join(self.keys)}{log}"
 
     def answers(self, rows: list[Row]) -> list[tuple[int, Row]]:
-        """The last record of every object."""
+        """The last record of every object, if it is not a removal."""
         latest = {
             tuple(row.get(key) for key in self.keys): at
             for at, row in enumerate(rows)
             if all(row.get(key) is not None for key in self.keys)
         }
-        return [(at, rows[at]) for at in latest.values()]
+        if self.op is None:
+            return [(at, rows[at]) for at in latest.values()]
+        known, op = KNOWN | dict(self.op.words), self.op.column
+        return [
+            (at, {name: value for name, value in rows[at].items() if name != op})
+            for at in latest.values()
+            if known[str(rows[at][op])] == "+"
+        ]
 
     def remembered(self) -> dict[str, Any]:
-        """The columns that name an object."""
-        return {"keys": list(self.keys)}
+        """The columns that name an object, and the one that says what happened."""
+        log = {} if self.op is None else {"op": self.op.column}
+        return {"keys": list(self.keys), **log}
 
 
 @dataclass(frozen=True)
@@ -79,6 +107,7 @@ class Tagger(Immediate):
     name: str
     keys: tuple[str, ...]
     number: int
+    op: Operations | None = None
     counted: tuple[str, ...] = ()
 
     @property
@@ -96,12 +125,37 @@ class Tagger(Immediate):
         table = Table(self.name, "rows", batch, control)
         blocks = [decode_block(block) for block in share.rows.get("rows", [])]
         if blocks:
-            chunk = self._changes(_latest(concat(blocks)), table, batch.number)
+            rows = concat(blocks)
+            if self.op is not None:
+                self._audit(rows, table, host)
+            chunk = self._changes(_latest(rows), table, batch.number)
             added = int((chunk.weights() > 0).sum())
             host.ledger(self.name)["results"] += added
             control.results += added
             host.push(self.name, chunk)
-        table.store()
+        watermark = share.clocks.watermarks[self.name]
+        table.store(watermark if self.op is not None and watermark < END else None)
+
+    def _audit(self, rows: pa.Table, table: Table, host: Host) -> None:
+        """Count records that are older than what is known, and removals of what is not there."""
+        rows = rows.take(pa.array(_in_order(rows)))
+        shard, hashes, checks, back = (
+            np.asarray(flat(rows.column(name))) for name in ("shard", "hash", "check", "back")
+        )
+        back = back.astype(np.bool_)
+        place, known = table.rows.find(shard.astype(np.int64), hashes, checks)
+        stale, there = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
+        if known is not None:
+            found = np.flatnonzero(place >= 0)
+            stored = known.take(pa.array(place[found]))
+            stale[found] = ~_later(rows.take(pa.array(found)), stored)
+            there[found] = ~np.asarray(flat(stored.column("back"))).astype(np.bool_)
+        same = np.zeros(len(rows), np.bool_)  # as the record before it
+        same[1:] = (np.diff(hashes) == 0) & (np.diff(checks) == 0) & ~stale[:-1]
+        there[1:] = np.where(same[1:], ~back[:-1], there[1:])
+        counts = host.ledger(self.name)
+        counts["stale"] += int(stale.sum())
+        counts["unmatched"] += int((back & ~there & ~stale).sum())
 
     def _changes(self, new: pa.Table, table: Table, batch: int) -> Chunk:
         """What the latest records change, and the table brought up to date."""
@@ -114,14 +168,15 @@ class Tagger(Immediate):
             newer[found] = _later(new.take(pa.array(found)), known.take(pa.array(place[found])))
         new, place = new.filter(pa.array(newer)), place[newer]
         living = pa.array(np.zeros(len(new), np.bool_))
+        back = _removed(new)
+        expires = np.where(back, np.asarray(flat(new.column("ts"))), NEVER)
         table.put_hashed(
-            new.append_column("gone", living).append_column(
-                "expires", pa.array(np.full(len(new), NEVER))
-            )
+            new.append_column("gone", living).append_column("expires", pa.array(expires))
         )
-        parts = [(new, 1)]
+        parts = [(new.filter(pa.array(~back)), 1)]
         if known is not None and (place >= 0).any():
-            parts.insert(0, (known.take(pa.array(place[place >= 0])), -1))
+            old = known.take(pa.array(place[place >= 0]))
+            parts.insert(0, (old.filter(pa.array(~_removed(old))), -1))
         return self._chunk(parts, batch)
 
     def _chunk(self, parts: list[tuple[pa.Table, int]], batch: int) -> Chunk:
@@ -152,10 +207,22 @@ def _later(new: pa.Table, old: pa.Table) -> Mask:
     return later
 
 
+def _removed(rows: pa.Table) -> Mask:
+    """Which rows say that their object is no more."""
+    if "back" not in rows.column_names:
+        return np.zeros(len(rows), np.bool_)
+    return np.asarray(flat(rows.column("back"))).astype(np.bool_)
+
+
+def _in_order(rows: pa.Table) -> Int64:
+    """Records of an object together, in the order of time and place."""
+    names = (*reversed(_PLACE), "check", "hash")
+    return np.lexsort(tuple(np.asarray(flat(rows.column(name))) for name in names))
+
+
 def _latest(rows: pa.Table) -> pa.Table:
     """The last of the records of every object."""
-    names = (*reversed(_PLACE), "check", "hash")
-    order = np.lexsort(tuple(np.asarray(flat(rows.column(name))) for name in names))
+    order = _in_order(rows)
     hashes, checks = (np.asarray(flat(rows.column(name)))[order] for name in ("hash", "check"))
     last = np.ones(len(order), np.bool_)
     last[:-1] = (np.diff(hashes) != 0) | (np.diff(checks) != 0)
@@ -186,7 +253,12 @@ class Records:
         counts["late"] += int(late.sum())
         self.host.push_late(name, chunk.take(late))
         chunk = chunk.take(~late)
-        bad = null_keys(self.operator.keys, chunk) if len(chunk) else {}
+        bad: dict[int, str] = {}
+        back, op = None, self.operator.op
+        if len(chunk):
+            if op is not None:
+                back, bad = op.removals(chunk)
+            bad |= null_keys(self.operator.keys, chunk)
         self.host.control.dead.extend(dead_row(name, chunk, at, why) for at, why in bad.items())
         counts["dead"] += len(bad)
         counts["aggregated"] += len(chunk) - len(bad)
@@ -204,14 +276,20 @@ class Records:
             "src": pa.array(np.full(len(chunk), chunk.src, np.int64)),
             "pos": pa.array(chunk.pos),
         }
-        rows = {f"{_ROW}{name}": chunk.column(name) for name in chunk.table.column_names}
-        self.tables.append(pa.table(marks | rows))
+        names = chunk.table.column_names
+        if op is not None and back is not None:
+            marks["back"] = pa.array(back[good])
+            names = [name for name in names if name != op.column]
+        self.tables.append(
+            pa.table(marks | {f"{_ROW}{name}": chunk.column(name) for name in names})
+        )
 
     def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
         """Published events come as records."""
         return False
 
     def rows(self) -> Iterator[tuple[str, pa.Table]]:
-        """The latest of each object."""
+        """The latest of each object; of a log all, since each is accounted for."""
         if self.tables:
-            yield "rows", _latest(concat(self.tables))
+            rows = concat(self.tables)
+            yield "rows", _latest(rows) if self.operator.op is None else rows

@@ -5,6 +5,8 @@ own, as windows and updaters do, also count these: `results` are the rows they g
 after them, `answered` the results they were asked for and had (of which a reduce function may make
 any number of rows, also none), `failed` those that were lost because a function raised. Sources
 count `future`: records so far ahead of the clock that they move no watermark; they go on like all.
+Change logs count `stale`, records older than what is known of their object, and `unmatched`,
+removals of what is not there: both change nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def summary(ledger: dict[str, dict[str, int]], sources: list[str]) -> str:
     """The books in one line."""
     offered = sum(ledger.get(s, {}).get("offered", 0) for s in sources)
     parts = [f"{offered:,} read"]
-    for way in ("dead", "failed", "late", "dropped", "future"):
+    for way in ("dead", "failed", "late", "dropped", "future", "stale", "unmatched"):
         number = sum(account.get(way, 0) for account in ledger.values())
         if number:
             parts.append(f"{number:,} {way}")

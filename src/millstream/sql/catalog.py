@@ -13,7 +13,7 @@ from millstream.api.sources import Files, Generator, Lines, Rate
 from millstream.api.stream import Stream
 from millstream.errors import ConfigError
 from millstream.graph import nodes
-from millstream.io.formats import Format, parse_schema
+from millstream.io.formats import DEBEZIUM, Format, parse_schema, with_operation
 from millstream.operators.view import Kept
 from millstream.plan.rules.resolve_columns import resolve_columns
 from millstream.plan.stages import Plan
@@ -99,7 +99,10 @@ def _format(spec: object) -> Format:
     if isinstance(spec, Rate):
         return Format("json", parse_schema("ts timestamp, value bigint"), "ts")
     if isinstance(spec, Files | Lines | Generator) and schema is not None:
-        return Format("json", parse_schema(schema), time)
+        columns = parse_schema(schema)
+        if getattr(spec, "format", None) == DEBEZIUM:
+            columns = with_operation(columns)
+        return Format("json", columns, time)
     if isinstance(spec, Files | Lines) and spec.format == "text":
         return Format("text", parse_schema("value string"), time)
     if isinstance(spec, Files):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from millstream.api.config.functions import Functions
 from millstream.api.config.options import SINKS, SOURCES, WINDOWING, Options, convert, options_of
 from millstream.errors import ConfigError
+from millstream.io.formats import DEBEZIUM, DEBEZIUM_OP
 from millstream.io.schemas import parse_schema
 from millstream.ops.sql.frames import suggestion
 from millstream.sql import statements as ask
@@ -20,15 +21,23 @@ _PYTHON = ("generator", "call")  # these are functions of a Python program
 _COLUMNS = "schema"
 
 
-def make_source(
-    text: Text, statement: ask.CreateStream
-) -> tuple[Any, pa.Schema | None, tuple[str, ...]]:
-    """The source of a stream, its columns, and the key that makes changes of its records."""
-    given = statement.options
+@dataclass(frozen=True)
+class Declared:
+    """A stream as `CREATE STREAM` declares it."""
+
+    spec: Any
+    schema: pa.Schema | None
+    key: tuple[str, ...]  # makes changes of its records
+    op: str | None  # of a change log: the column that says what happened
+
+
+def make_source(text: Text, statement: ask.CreateStream) -> Declared:
+    """The source of a stream, its columns, and what makes changes of its records."""
+    given = _plainly(statement.options)
     kind = _kind(text, given, "source", SOURCES, "files" if "path" in given.values else None)
     cls = SOURCES[kind]
     known = options_of(cls)
-    left_out = ("source", "key", "columns")
+    left_out = ("source", "key", "columns", "op")
     options = _converted(text, given, known, f"source {kind!r}", left_out)
     schema = _schema(text, statement)
     if schema is not None and _COLUMNS in known:
@@ -44,10 +53,38 @@ def make_source(
             given.places.get("time", given.place),
         )
     key = tuple(_column(text, one, schema) for one in statement.key) or _key(text, given, schema)
+    op = _op(text, given, schema)
+    if op is not None and not key:
+        raise text.error(
+            "a change log needs PRIMARY KEY: which row is a change about?", statement.name.place
+        )
     try:
-        return cls(**options), schema, key
+        return Declared(cls(**options), schema, key, op)
     except (ConfigError, TypeError) as error:
         raise text.error(str(error), statement.name.place) from None
+
+
+_NAMES = {"debezium-json": "debezium", "debezium": "debezium"}  # as others call it
+
+
+def _plainly(given: ask.Options) -> ask.Options:
+    """Options with the names of formats that are used here."""
+    kind = given.values.get("format")
+    if not isinstance(kind, str) or kind.lower() not in _NAMES:
+        return given
+    return replace(given, values={**given.values, "format": _NAMES[kind.lower()]})
+
+
+def _op(text: Text, given: ask.Options, schema: pa.Schema | None) -> str | None:
+    """The column that says what happened."""
+    if given.values.get("format") == DEBEZIUM:
+        if "op" in given.values:
+            raise text.error("Debezium's envelopes have their own op", given.places["op"])
+        return DEBEZIUM_OP
+    value = given.values.get("op")
+    if value is None:
+        return None
+    return _column(text, ask.Name(str(value), given.places["op"]), schema)
 
 
 def make_sink(text: Text, given: ask.Options) -> Any:

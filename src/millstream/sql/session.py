@@ -133,16 +133,20 @@ class Session:
             return Answer(self._stream(text, statement.name))
 
         def make() -> Relation:
-            spec, schema, key = make_source(text, statement)
-            name = statement.name.text
-            columns = tuple(Column(one.name, one.name, one.type) for one in schema or ())
-            if not key:
-                stream = self.flow.source(spec, name=name)
+            found, name = make_source(text, statement), statement.name.text
+            columns = tuple(
+                Column(one.name, one.name, one.type)
+                for one in found.schema or ()
+                if one.name != found.op
+            )
+            if not found.key:
+                stream = self.flow.source(found.spec, name=name)
             else:
-                stream = self.flow.source(spec, name=f"{name}_records").changes(key=key).named(name)
+                records = self.flow.source(found.spec, name=f"{name}_records")
+                stream = records.changes(key=found.key, op=found.op).named(name)
             if not columns:
                 return relation_of(stream)
-            return Relation(stream, columns, time=spec.time)
+            return Relation(stream, columns, time=found.spec.time)
 
         relation, made = self._making(make)
         self._remember("stream", statement.name.text, relation, made)

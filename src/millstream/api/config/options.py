@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -118,7 +118,7 @@ VERBS = {
     "at": Verb(_by_name(Stream.at)),
     "distinct": Verb({}),
     "dedup": Verb(_by_name(Stream.dedup)),
-    "changes": Verb({}),
+    "changes": Verb(_by_name(Stream.changes)),
     "join": Verb(_by_name(Stream.join)),
     "intersect": Verb(_by_name(Stream.intersect)),
     "difference": Verb(_by_name(Stream.difference)),
@@ -186,6 +186,12 @@ def _texts(value: Any, functions: Functions) -> tuple[str, ...]:
     if not isinstance(several, list) or not all(isinstance(one, str) for one in several):
         raise _NotThis
     return tuple(several)
+
+
+def _table_of_texts(value: Any, functions: Functions) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+        raise _NotThis
+    return value
 
 
 def _columns(value: Any, functions: Functions) -> list[Any]:
@@ -305,6 +311,8 @@ def _member(option: Option, one: Any) -> tuple[str, Accept]:
         return _PLAIN[one]
     if origin is not None and inspect.isclass(origin) and issubclass(origin, Callable):  # type: ignore[arg-type]
         return _FUNCTION
+    if origin is not None and issubclass(origin, Mapping):
+        return ("a table of texts", _table_of_texts)
     if origin is not None and issubclass(origin, Iterable) and typing.get_args(one)[:1] == (str,):
         return ("a text or a list of texts", _texts)
     raise TypeError(f"{option.name}: {one} cannot be written in a configuration file yet")
