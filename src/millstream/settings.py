@@ -45,6 +45,7 @@ class Settings:
         worker and tried again, once; None lets it take for ever.
     stop_timeout: seconds the current batch has to end after a stop, before it is given up.
     debug: show Spark's log, and compare what windows keep with recomputation at every slide.
+    quiet: flow.run() shows no progress, and logs nothing.
     serve: serve slates and status over HTTP while the flow runs: a port, or "host:port".
     spark: further Spark properties.
     on_progress: called after every batch.
@@ -76,6 +77,7 @@ class Settings:
     stop_timeout: float = 60.0
     ui: bool = False
     debug: bool = False
+    quiet: bool = False
     serve: int | str | None = None
     spark: dict[str, str] = field(default_factory=dict)
     on_progress: Callable[[Any], None] | None = None

@@ -299,7 +299,7 @@ def test_wrong_types_and_too_many_dead_letters(here: Any) -> None:
 
     result = here.run("run", app, "--dead-letter-limit", "1")
     assert result.code == 0, result.err
-    assert "1,920 dead letters, with reasons, are in .millstream/prices/dead" in result.out
+    assert "1,920 dead letters (with reasons, they are in .millstream/prices/dead)" in result.out
 
 
 @pytest.mark.spark

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.cli.display import told_work
 from millstream.run.runner import Progress
+from millstream.run.telling import told_work
 from millstream.testing import Driver, reference, run_in_process
 
 Rows = list[dict[str, Any]]

@@ -70,6 +70,9 @@ class Builtin:
         options = "".join(f", {name}={_shown(value)}" for name, value in self.options)
         return f"{self.kind}({self.column or ''}{options})"
 
+    def __repr__(self) -> str:
+        return f"ms.{self}"
+
 
 def _shown(value: Any) -> str:
     return str(list(value) if isinstance(value, tuple) else value)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millstream.api.early import Bounds, Snapshot, looks
+from millstream.api.frames import plainly
 from millstream.api.samples import Preview, Sample
 from millstream.api.sources import SourceSpec
 from millstream.api.stream import Stream
@@ -28,6 +29,7 @@ USUAL = ""  # the checkpoint of a run that names none: .millstream/<flow>
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\- ]{0,99}")
 
 
+@plainly
 class Flow:
     """A directed graph of sources, operators and sinks. Building it runs nothing."""
 
@@ -91,14 +93,30 @@ class Flow:
             self._sql = Session(self)
         return self._sql
 
-    def explain(self, checkpoint: str | Path | None = None) -> str:
+    def explain(self, checkpoint: str | Path | None = None, *, look: bool = False) -> str:
         """The plan as text: stages, operators, and which strategy each window got and why.
 
-        With a checkpoint it also says what happened up to the last committed batch.
+        With a checkpoint it also says what happened up to the last committed batch. With `look` it
+        looks at the first records of the sources, and names the columns and types of every step.
         """
         from millstream.plan.explain import explain
 
-        return explain(self.name, self.nodes, checkpoint)
+        found: dict[str, pa.Schema] = {}
+        if look:
+            steps = [node.name for node in self._nodes if not isinstance(node, graph.Sink)]
+            found = {name: one.schema for name, one in self.sampled(steps, 1, 10_000).items()}
+        return explain(self.name, self.nodes, checkpoint, found)
+
+    def __repr__(self) -> str:
+        from millstream.plan.explain import outline
+
+        return outline(self.name, self._nodes)
+
+    def _repr_svg_(self) -> str | None:
+        """A picture of the plan, for notebooks."""
+        from millstream.plan.picture import draw
+
+        return draw(self.name, self.nodes) if self._nodes else None
 
     def picture(self, path: str | Path, checkpoint: str | Path | None = None) -> Path:
         """Draw the plan as an SVG file; with a checkpoint, with the figures of the last batch."""
@@ -124,9 +142,13 @@ class Flow:
 
         checkpoint: where it remembers how far it is; by default .millstream/<name>. None remembers
             nothing: every run begins anew, and `Memory` holds the rows of the last one.
-        Options are the fields of `millstream.Settings`, such as master="local[4]".
+        Options are the fields of `millstream.Settings`, such as master="local[4]". It shows a bar
+        where somebody looks, and gives warnings to the logger `millstream`, unless quiet=True.
         """
-        return self.start(checkpoint, **options).wait()
+        from millstream.run.telling import follow
+
+        quiet = Settings.from_options(options).quiet
+        return follow(self.start(checkpoint, **options), self.name, quiet=quiet)
 
     def start(self, checkpoint: str | Path | None = USUAL, **options: Any) -> Handle:
         """The same without blocking: the handle has `progress`, `stop()` and `wait()`."""
@@ -185,6 +207,12 @@ class Flow:
         return snapshots(self, where, settings, asked, plan)
 
     # -- looking, used by streams ---------------------------------------------------------------
+
+    def told(self, node: graph.Node) -> str:
+        """One step in one line."""
+        from millstream.plan.explain import told_step
+
+        return told_step(node)
 
     def sampled(self, steps: Iterable[str], rows: int, records: int) -> dict[str, Sample]:
         """The first rows of some steps."""

@@ -13,6 +13,7 @@ from millstream.api.closing import ClosingPolicy, closes_early
 from millstream.api.columns import Columns, join_bounds, join_keys
 from millstream.api.early import ESTIMATE, MARKS, Looks, snapshot
 from millstream.api.elsewhere import STREAMS, as_aggregate, called_here, unnamed
+from millstream.api.frames import plainly
 from millstream.api.job import check_close
 from millstream.api.job import job as as_job
 from millstream.api.mapreduce import MapReduce
@@ -49,6 +50,7 @@ class _NoKey(ConfigError, AttributeError):
     """What only a keyed stream has."""
 
 
+@plainly
 class Stream:
     """Records on their way. Use a stream any number of times: each use is a fork."""
 
@@ -57,7 +59,7 @@ class Stream:
         self.node = node
 
     def __repr__(self) -> str:
-        return f"<Stream {self.node.name!r} of flow {self.flow.name!r}>"
+        return f"Stream {self.flow.told(self.node)}"
 
     if not TYPE_CHECKING:  # a checker of types shall go on to see what is missing
 
@@ -463,6 +465,7 @@ class Stream:
             )
 
 
+@plainly
 class KeyedStream:
     """A stream grouped by key."""
 
@@ -477,6 +480,9 @@ class KeyedStream:
         self.keys = keys
         self.nulls = nulls
         self.partition = partition
+
+    def __repr__(self) -> str:
+        return f"{self.stream!r}, by {', '.join(self.keys) or 'everything'}"
 
     def window(
         self,
@@ -678,6 +684,7 @@ class KeyedStream:
         return Stream(self.stream.flow, node)
 
 
+@plainly
 class KeyedStreams:
     """Keyed streams an updater subscribes to together."""
 
@@ -831,6 +838,7 @@ def _check_call(where: str, fn: Any, *arguments: str) -> None:
         ) from error
 
 
+@plainly
 class WindowedStream:
     """A keyed stream cut into windows."""
 
@@ -846,6 +854,9 @@ class WindowedStream:
         self.spec = window
         self.emission = emission or FINAL
         self.policy, self.fidelity = policy, fidelity
+
+    def __repr__(self) -> str:
+        return f"{self.keyed!r}, window {self.spec}"
 
     def agg(self, /, *without_name: Any, **aggs: Any) -> Stream:
         """One row per window and key: the key columns, window_start, window_end and these."""

@@ -25,6 +25,9 @@ class WindowSpec:
     said: str = ""  # what else its description says
     growing: bool = False  # a landmark over rows or bytes: nothing ever leaves the window
 
+    def __repr__(self) -> str:
+        return f"ms.{self}" if not self.span.whole else "the whole input"
+
     def __str__(self) -> str:
         if self.span.whole:
             return "whole input"

@@ -218,6 +218,7 @@ def run(
         "serve": serve,
         "ui": ui,
         "debug": debug,
+        "quiet": quiet,
     }
     where = checkpoint or found.checkpoint or Path(".millstream") / found.flow.name
     chosen, place = _chosen(context, given, found.settings), file.absolute()
@@ -226,7 +227,7 @@ def run(
             found.flow,
             where,
             chosen,
-            quiet=quiet,
+            quiet=chosen["quiet"],
             file=place,
             load=lambda: _load(place, flow, trust_config),
             looks=looks,

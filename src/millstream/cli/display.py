@@ -14,17 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from millstream.cli.early import answer_table, show_answer
-from millstream.run.failing import errors_in
 from millstream.run.ledger import summary
-from millstream.showing import visible
-from millstream.state.storage import Storage, open_storage
+from millstream.run.telling import told_work, warnings_of
+from millstream.state.storage import open_storage
 
 if TYPE_CHECKING:
     from millstream.api.early import Snapshot
     from millstream.run.runner import Progress
 
 _EVERY = 1.0  # seconds between plain lines
-_MANY_LATE = 0.01  # share of late records that is worth a word
 _RECENT = 7 * 86_400  # seconds; a watermark further back is history, and its lag says nothing
 _LOST = ("dead", "failed", "dropped")
 _COLUMNS = ("offered", "aggregated", "dead", "late", "dropped")
@@ -184,54 +182,8 @@ def show_summary(
     console.print(head, markup=False, highlight=False, soft_wrap=True, style="bold")
     if progress.ledger:
         console.print(_books(progress, steps))
-    if progress.dead:
-        told = f"{progress.dead:,} dead letters, with reasons, are in {dead_letters}"
-        console.print(told, markup=False, highlight=False, soft_wrap=True, style="yellow")
-    for step in (name for name in steps if name in progress.ledger):
-        account = progress.ledger[step]
-        if ahead := account.get("future", 0):
-            told = (
-                f"{ahead:,} record{'s' * (ahead != 1)} of {step!r} {'are' if ahead != 1 else 'is'} "
-                "further ahead of the clock than max_future_skew: kept in their windows, but they "
-                "move no watermark; look at the clock of whoever sent them, and at that of this "
-                "machine"
-            )
-            console.print(told, markup=False, highlight=False, soft_wrap=True, style="yellow")
-        if account.get("failed"):
-            told = _told_failed(step, account, open_storage(dead_letters))
-            console.print(told, markup=False, highlight=False, soft_wrap=True, style="yellow")
-        late, offered = account.get("late", 0) + account.get("diverted", 0), account["offered"]
-        if late > _MANY_LATE * offered:
-            told = (
-                f"{late:,} of {offered:,} records ({late / offered:.0%}) came too late for "
-                f"{step!r}: a larger lateness= of the source would let it wait for them"
-            )
-            console.print(told, markup=False, highlight=False, soft_wrap=True, style="yellow")
-
-
-def told_work(progress: Progress) -> str:
-    """What this run did, and all of them if there were others before it."""
-    batches = progress.batch + 1
-    total = _counted(batches, progress.rows, progress.windows)
-    if progress.new_batches == batches:
-        return total
-    if not progress.new_batches:
-        return f"nothing new; {total} in earlier runs"
-    new = _counted(progress.new_batches, progress.new_rows, progress.new_windows)
-    return f"{new}; {total} with earlier runs"
-
-
-def _counted(batches: int, rows: int, results: int) -> str:
-    return f"{batches:,} batch{'es' * (batches != 1)}, {rows:,} records, {results:,} results"
-
-
-def _told_failed(step: str, account: dict[str, int], dead_letters: Storage) -> str:
-    """Results nobody got: how many of how many, and the first error."""
-    failed = account["failed"]
-    asked = failed + account.get("answered", 0)
-    first = visible(next(errors_in(dead_letters, step, failed=True), ""))
-    why = f"; the first error: {first}" if first else ""
-    return f"{failed:,} of {asked:,} results of {step!r} failed, and are missing in its output{why}"
+    for warning in warnings_of(progress, steps, open_storage(dead_letters)):
+        console.print(warning, markup=False, highlight=False, soft_wrap=True, style="yellow")
 
 
 def _books(progress: Progress, steps: list[str]) -> Table:

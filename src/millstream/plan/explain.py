@@ -6,8 +6,11 @@ says follows from the graph, and with a checkpoint from its last committed batch
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from millstream.api.programs import job_name
 from millstream.durations import text
@@ -20,14 +23,23 @@ from millstream.plan.stages import Plan
 from millstream.plan.strategies import choose, function_name, how_of, keeps, number, used_strategy
 
 
-def explain(flow: str, graph: tuple[nodes.Node, ...], checkpoint: str | Path | None = None) -> str:
-    """What `Flow.explain()` and `millstream plan` print; with a checkpoint, also what happened."""
+def explain(
+    flow: str,
+    graph: tuple[nodes.Node, ...],
+    checkpoint: str | Path | None = None,
+    columns: Mapping[str, pa.Schema] | None = None,
+) -> str:
+    """What `Flow.explain()` and `millstream plan` print; with a checkpoint, also what happened.
+
+    columns: those that steps were found to give, if anybody looked.
+    """
     plan = sketch(flow, graph)
     figures = read_figures(plan, checkpoint) if checkpoint is not None else None
     place = places(plan)
     lines = [f"flow {flow}"]
     if checkpoint is not None:
         lines[0] += f", as of {figures.title}" if figures else ", no batch committed yet"
+    schemas = columns or {}
     for level in range(plan.depth + 1):
         title = "read, fused stateless steps, map-side combine"
         if level:
@@ -43,14 +55,42 @@ def explain(flow: str, graph: tuple[nodes.Node, ...], checkpoint: str | Path | N
                 family = plan.family_of(node.name)
                 if family.jobs[0].name == node.name:
                     lines.extend(f"  {line}" for line in _family(plan, family, figures))
+                    for job in family.jobs:
+                        lines.extend(_columns(job.name, schemas))
             elif isinstance(node, nodes.Update):
                 lines.extend(f"  {line}" for line in _updater(plan, node, figures))
+                lines.extend(_columns(node.name, schemas))
             else:
                 lines.append(f"  {describe(node, plan)}")
                 if isinstance(node, KeyedStep):
                     lines.extend(f"    {line}" for line in node.details(plan.inputs_of(node)))
                 lines.extend(f"    {line}" for line in _happened(figures, node))
+                lines.extend(_columns(node.name, schemas))
     return "\n".join(lines)
+
+
+def _columns(step: str, schemas: Mapping[str, pa.Schema]) -> list[str]:
+    """The columns of a step with their types."""
+    if step not in schemas:
+        return []
+    told = ", ".join(f"{field.name} {field.type}" for field in schemas[step])
+    return [f"    columns of {step}: {told or 'none seen'}"]
+
+
+def outline(flow: str, graph: Iterable[nodes.Node]) -> str:
+    """The steps of a flow, one a line, as they were written."""
+    return "\n".join([f"Flow {flow!r}", *(f"  {told_step(node)}" for node in graph)])
+
+
+def told_step(node: nodes.Node) -> str:
+    """One step in one line, with what feeds it."""
+    what = what_of(node)
+    if isinstance(node, nodes.Windowed):
+        aggs = ", ".join(f"{name}={agg}" for name, agg in node.aggs)
+        made = aggs or (f"map_reduce {job_name(node.job)}" if node.job else "reduce")
+        what = f"by {keys_of(node)}, {node.window}: {made}"
+    feeds = _feeds(node)
+    return f"{node.name} = {what}{f' <- {feeds}' if feeds else ''}"
 
 
 def _sorting(plan: Plan, level: int) -> list[str]:

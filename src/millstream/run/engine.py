@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from millstream.api.sinks import FileSink
 from millstream.api.sources import Files
-from millstream.durations import text
+from millstream.durations import micros, text
 from millstream.errors import CheckpointError, RunError
 from millstream.io.prints import MOVED
 from millstream.operators.batch import Batch, Control, digest_of
@@ -90,6 +90,7 @@ class Engine:
         self.on_pause: Callable[[], None] = lambda: None
         # What somebody makes of a batch before it is committed, to be committed with it.
         self.beside: Callable[[Batch, list[Control]], list[Item]] = lambda batch, controls: []
+        self._idle: set[str] = set()  # sources of which it was said that they are
         self.silent: dict[str, float] = {}  # sources whose generator hangs, by the clock since when
         self.watermarks: dict[str, int] = {}
         self.rows_target = min(settings.batch_rows, _FIRST_ROWS)  # per core
@@ -297,6 +298,7 @@ class Engine:
         for name, tracker in self.trackers.items():
             tracker.poll(partial(executor.probe, name))
         self._notice_silence()
+        self._notice_idle()
         if self._steady.wrong is not None and self._steady.wrong not in self.notes:
             self.notes = [*self.notes, self._steady.wrong]
             self.on_pause()
@@ -319,6 +321,24 @@ class Engine:
                     "(function_timeout); it is waited for: look there if it should have something",
                 ]
                 self.on_pause()
+
+    def _notice_idle(self) -> None:
+        """Say once of a source without an end that windows no longer wait for it."""
+        for node in self.plan.sources():
+            spec, name = node.spec, node.name
+            if spec.bounded or spec.idle_timeout is None or name in self._idle:
+                continue
+            heard = max((self.manifest.sources.get(name) or SourceState()).heard, self.started)
+            limit = micros(spec.idle_timeout, "idle_timeout")
+            if (self.wall() - heard) * 1e6 > limit and not self.trackers[name].pending():
+                self._idle.add(name)
+                if self.plan.operators:
+                    self.notes = [
+                        *self.notes,
+                        f"source {name!r} has been idle for {text(limit)} (idle_timeout): windows "
+                        "do not wait for it until it gives something",
+                    ]
+                    self.on_pause()
 
     def _parallelism(self, pending: int, parts: int) -> int:
         if self.settings.parallelism is not None:

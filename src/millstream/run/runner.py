@@ -7,15 +7,18 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millstream.api.early import Looks, Snapshot
+from millstream.api.frames import plainly
 from millstream.api.sinks import Redis
 from millstream.api.sources import Http
 from millstream.errors import MillstreamError, RunError
 from millstream.io.mirrors import require_redis
+from millstream.ops.jobs import timestamp
 from millstream.plan.stages import Plan
 from millstream.run.cores import wait_for_cores
 from millstream.run.early import Looker, engine_of
@@ -35,6 +38,7 @@ from millstream.run.session import (
 )
 from millstream.run.sources import progress_of
 from millstream.run.spark import OnSpark
+from millstream.run.telling import told_work, warnings_of
 from millstream.serve.following import Follower
 from millstream.serve.slates import Decoder
 from millstream.serve.status import Live, View
@@ -52,7 +56,7 @@ _HISTORY = 300  # batches
 _RESERVE = 2.0  # seconds of the time for a stop that ending processes may take
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Progress:
     """How far a flow is: counts over the life of the checkpoint, and `new_...` of this run."""
 
@@ -76,7 +80,19 @@ class Progress:
     elapsed: float = 0.0
     notes: tuple[str, ...] = ()  # what was said: windows added, what is not filled, who hangs
 
+    def __repr__(self) -> str:
+        state = self.paused or ("complete" if self.done else "under way")
+        lines = [f"{state} after {self.elapsed:.1f} s: {told_work(self)}"]
+        if self.fraction is not None and not self.done:
+            lines.append(f"  {self.fraction:.0%} read, {self.pending_bytes:,} bytes left")
+        if self.watermark is not None:
+            lines.append(f"  watermark {timestamp(self.watermark).isoformat()}")
+        lost = {"dead": self.dead, "late": self.late, "future": self.future}
+        told = ", ".join(f"{count:,} {name}" for name, count in lost.items() if count)
+        return "\n".join([*lines, *([f"  {told}"] if told else [])])
 
+
+@plainly
 class Handle:
     """A running flow."""
 
@@ -105,6 +121,7 @@ class Handle:
         self._asking = threading.Lock()
         self._requests: deque[_Request] = deque()
         self._ended = False
+        self.warnings: tuple[str, ...] = ()  # what to look at, once it has ended
         self._error: BaseException | None = None
         self._started = time.monotonic()
         self._executor: OnSpark | None = None
@@ -119,6 +136,11 @@ class Handle:
         self._thread = threading.Thread(target=self._main, name=f"millstream-{flow}", daemon=True)
         self._thread.start()
         threading.Thread(target=self._end_in_time, name="millstream-stop", daemon=True).start()
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "failed" if self._error else "ended"
+        at = f" at {self.url}" if self.url else ""
+        return f"Handle of flow {self._flow!r}, {state}{at}: {told_work(self.progress)}"
 
     @property
     def running(self) -> bool:
@@ -181,6 +203,14 @@ class Handle:
             self._requests.append(request)
         self._wake.set()
         return request.answer.result()
+
+    def ended_within(self, seconds: float) -> bool:
+        """Wait so long for the end; Ctrl-C asks for a clean stop."""
+        try:
+            self._thread.join(seconds)
+        except KeyboardInterrupt:
+            self.request_stop()
+        return not self._thread.is_alive() or self.overdue
 
     def wait(self, timeout: float | None = None) -> Progress:
         """Wait for the end; Ctrl-C asks for a clean stop."""
@@ -267,6 +297,9 @@ class Handle:
 
     def _close(self) -> None:
         """Let go of the checkpoint; what is lost by that is said first."""
+        steps, dead = [node.name for node in self._engine.plan.nodes], self._engine.checkpoint.dead
+        with suppress(OSError, MillstreamError):  # only told about, and perhaps not there
+            self.warnings = tuple(warnings_of(self.progress, steps, dead, kept=not self._fleeting))
         try:
             self._engine.close()
         except RunError as error:

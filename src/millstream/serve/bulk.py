@@ -56,6 +56,10 @@ class Slates(Tabular):
         self._follower.current.updater(updater)
         self.updater = self.name = updater
 
+    def __repr__(self) -> str:
+        where = self._follower.current.batch
+        return f"Slates of {self.updater!r}, as of batch {where}: get(key), arrow(), pandas()"
+
     @property
     def batch(self) -> int:
         """The last committed batch; -1 if there is none."""
