@@ -11,8 +11,9 @@ import pytest
 from millstream.errors import ConfigError
 from millstream.serve.following import Follower
 from millstream.serve.guard import COOKIE
-from millstream.serve.server import find_token, open_server, parse_address
+from millstream.serve.server import open_server, parse_address
 from millstream.serve.status import View
+from millstream.serve.tokens import find_token
 from tests.serve.conftest import Serve
 from tests.serve.writing import Put, Writer
 

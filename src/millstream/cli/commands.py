@@ -724,6 +724,77 @@ def serve(
     serve_checkpoint(checkpoint, host, port, token_file)
 
 
+@app.command(
+    epilog="Example: [bold]millstream agent app.py --to collector:9410 --name web-07[/bold]"
+)
+def agent(
+    file: AppFile,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="HOST:PORT", help="Where the collector listens.", show_default=False
+        ),
+    ],
+    name: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="What the collector knows it by, for ever.", show_default=False
+        ),
+    ],
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where it keeps what is not committed yet.  "
+            "[dim]\\[default: .millstream/agents/NAME][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    flow: FlowName = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file with the token of the collector.  "
+            "[dim]\\[default: the variable MILLSTREAM_AGENT_TOKEN][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--ca",
+            metavar="FILE",
+            help="The certificate (PEM) the collector is known by; with it the connection is "
+            "encrypted.",
+            show_default=False,
+        ),
+    ] = None,
+    spool: Annotated[
+        str, typer.Option(metavar="SIZE", help="Disk space for what is not committed yet.")
+    ] = "1GB",
+    overload: Annotated[
+        str,
+        typer.Option(
+            metavar="POLICY",
+            help="When that is full: [bold]wait[/bold], or [bold]drop[/bold] the oldest and count "
+            "it.",
+        ),
+    ] = "wait",
+    debug: Debug = False,
+) -> None:
+    """Run the first steps of a flow on this machine, and send what they make to its collector.
+
+    It needs neither Spark nor Java. It reads what Collector(reads=) says, here; what it has read
+    and the collector has not committed survives a crash of either. It ends when all is committed,
+    if what it reads has an end, or with Ctrl-C.
+    """
+    from millstream.cli.agents import run_agent
+
+    found = load_application(file, flow)
+    run_agent(found.flow, to, name, directory, token_file, ca, spool, overload)
+
+
 @app.command(epilog="Example: [bold]millstream demo --trades 2000000 --seed 7[/bold]")
 def demo(
     trades: Annotated[

@@ -32,8 +32,9 @@ class OptionalPort(TyperCommand):
 def serve_checkpoint(checkpoint: Path, host: str, port: int, token_file: Path | None) -> None:
     """Serve until Ctrl-C or SIGTERM."""
     from millstream.serve.following import Follower
-    from millstream.serve.server import find_token, open_server
+    from millstream.serve.server import open_server
     from millstream.serve.status import View
+    from millstream.serve.tokens import find_token
 
     token = find_token(token_file)
     server = open_server(View(Follower(checkpoint, eager=True)), host, port, token)

@@ -63,6 +63,13 @@ def tells_fidelity(node: nodes.Node) -> bool:
             return kept and any(map(tells_fidelity, node.inputs))
         case nodes.Map(schema=pa.Schema() as schema) | nodes.Process(schema=pa.Schema() as schema):
             return "fidelity" in schema.names and any(map(tells_fidelity, node.inputs))
-        case nodes.Where() | nodes.Map() | nodes.MapBatches() | nodes.Union() | nodes.Process():
+        case (
+            nodes.Where()
+            | nodes.Map()
+            | nodes.MapBatches()
+            | nodes.Union()
+            | nodes.Process()
+            | nodes.At()
+        ):
             return any(map(tells_fidelity, node.inputs))
     return False

@@ -71,6 +71,19 @@ class Inlet(Protocol):
         """What goes to the shards: tables, each with its name and a column `shard`."""
 
 
+@runtime_checkable
+class Partial(Protocol):
+    """An inlet that must know what of rows made elsewhere has come too late meanwhile."""
+
+    def take_partial(
+        self, table: str, rows: pa.Table, counts: dict[str, dict[int, int]], sender: tuple[str, str]
+    ) -> pa.Table:
+        """Rows for a table, and records per step and pane that are in them; gives what counts."""
+
+    def note_sent_late(self, counts: dict[str, int], sender: tuple[str, str]) -> None:
+        """Records per step that were late where they were read."""
+
+
 @dataclass
 class Share:
     """One operator's share of a batch in one task, where its shards live."""

@@ -37,6 +37,7 @@ class Account:
     dead: list[DeadLetter]
     dropped: int  # in the gap between hopping windows
     accepted: int
+    took: Mask  # which of the records
 
 
 @dataclass
@@ -69,8 +70,8 @@ def prepare(
         late = inside & (job.span.last_end(panes) <= closed[job.name])
         if chunk.due is not None and not job.span.whole:
             late |= inside & chunk.late()
-        accounts[job.name] = Account(chunk.take(late), [], int((~inside).sum()), 0)
         takes[job.name] = inside & ~late
+        accounts[job.name] = Account(chunk.take(late), [], int((~inside).sum()), 0, takes[job.name])
     bad = {} if family.jobs[0].keep_null_keys else null_keys(family.keys, chunk)
     bad.update({} if max_key is None else long_keys(family.keys, chunk, max_key))
     chunk, unfit = with_numbers((m for job in family.jobs for m in job.measures), chunk)
@@ -93,6 +94,7 @@ def prepare(
             if taken[index] and adds[index]  # what is taken back was dead when it came
         ]
         account.accepted = int(taken.sum()) - len(account.dead)
+        account.took = taken & ~np.isin(np.arange(len(taken)), list(bad)) if bad else taken
     return Prepared(states, values, accounts)
 
 

@@ -24,8 +24,8 @@ from millstream.errors import ConfigError
 from millstream.run.taken import AnotherBody
 from millstream.serve.connections import Attending, Crowd
 from millstream.serve.guard import HEADERS, Guard, Receive, Rules, Scope, Send, is_local
-from millstream.serve.server import find_token
 from millstream.serve.telling import to_json
+from millstream.serve.tokens import find_token
 
 MAX_BODY = 8 * 1024 * 1024  # bytes of one request; a line of it is never too long for a record
 _POSTED = "millstream.posted"  # in a scope: the request as it came
@@ -33,7 +33,6 @@ _BODY_SECONDS = 30.0  # for the body to arrive
 _DURABLE_SECONDS = 30.0  # for the disk
 _HELD = 64 * 1024 * 1024  # bytes of bodies that are arriving
 _LONGEST_KEY = 200
-_LEAST_TOKEN = 16
 _OURS = (b"content-length", b"transfer-encoding", b"cookie", b"authorization")  # not the guard's
 
 
@@ -250,22 +249,11 @@ def _listen(spec: Http) -> socket.socket:
 
 def _token(spec: Http) -> str | None:
     """The token, which who takes records from other machines needs; none is ever shown."""
-    token = _given_token(spec)
+    file = None if spec.token_file is None else Path(spec.token_file)
+    token = find_token(file, spec.token_env)
     if token is None and not is_local(spec.host):
         raise ConfigError(
             f"Http(host={spec.host!r}) takes records from other machines, which needs a token: "
             f"set {spec.token_env} or give token_file=, or listen on 127.0.0.1"
         )
     return token
-
-
-def _given_token(spec: Http) -> str | None:
-    if spec.token_file is not None:
-        return find_token(Path(spec.token_file))
-    token = os.environ.get(spec.token_env, "").strip()
-    if token and (len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable()):
-        raise ConfigError(
-            f"the token in {spec.token_env} must have at least {_LEAST_TOKEN} printable ASCII "
-            "characters; `python -c 'import secrets; print(secrets.token_urlsafe())'` makes one"
-        )
-    return token or None

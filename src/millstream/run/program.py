@@ -188,6 +188,13 @@ def known_panes(path: Path | None) -> tuple[dict[str, int], dict[str, str], dict
     program = place.read_whole_program() or {}
     if _binds_nothing(place, program):
         return {}, {}, {}
+    return panes_of(program)
+
+
+def panes_of(
+    program: dict[str, Any],
+) -> tuple[dict[str, int], dict[str, str], dict[str, int]]:
+    """The same of a program that is known."""
     units = {name: family["unit"] for name, family in program.get("families", {}).items()}
     homes = {name: known["family"] for name, known in program.get("operators", {}).items()}
     return units, homes, _numbers(program)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from millstream.api.early import Looks, Snapshot
 from millstream.api.frames import plainly
 from millstream.api.sinks import Redis
-from millstream.api.sources import Http
+from millstream.api.sources import Collector, Http
 from millstream.errors import MillstreamError, RunError
 from millstream.io.mirrors import require_redis
 from millstream.ops.jobs import timestamp
@@ -481,7 +481,8 @@ def _decoders(plan: Plan) -> dict[str, Decoder]:
 
 
 def _open_server(engine: Engine, address: int | str, handle: Handle) -> Server:
-    from millstream.serve.server import find_token, open_server, parse_address
+    from millstream.serve.server import open_server, parse_address
+    from millstream.serve.tokens import find_token
 
     host, port = parse_address(address)
     follower = Follower(engine.checkpoint.path, handle._decoders, eager=True, new=True)
@@ -490,12 +491,17 @@ def _open_server(engine: Engine, address: int | str, handle: Handle) -> Server:
 
 
 def _check_ports(plan: Plan) -> None:
-    """Who takes records over HTTP can have its port and its token."""
+    """Who takes records from others can have its port and its token."""
     specs = [node.spec for node in plan.sources() if isinstance(node.spec, Http)]
     if specs:
         from millstream.run.posting import check_places  # a web server, for who wants one
 
         check_places(specs)
+    collectors = [node.spec for node in plan.sources() if isinstance(node.spec, Collector)]
+    if collectors:
+        from millstream.run import collecting  # likewise
+
+        collecting.check_places(collectors)
 
 
 def start(

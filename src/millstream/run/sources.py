@@ -7,7 +7,7 @@ import time
 import pyarrow as pa
 
 from millstream.api.early import Looks
-from millstream.api.sources import Files, Generator, Lines, Rate, SourceSpec
+from millstream.api.sources import Collector, Files, Generator, Lines, Rate, SourceSpec
 from millstream.durations import micros
 from millstream.errors import ConfigError
 from millstream.graph import nodes
@@ -39,6 +39,8 @@ def resolve_format(name: str, spec: SourceSpec) -> Format:
 def _format_of(spec: SourceSpec) -> Format:
     if isinstance(spec, Files):
         return _files_format(spec)
+    if isinstance(spec, Collector):  # what its files look like agents see, and say
+        return _generator_format(spec.reads)
     if isinstance(spec, Rate):
         return Format("text", parse_schema("ts timestamp, value bigint"), "ts")
     if isinstance(spec, Lines):
@@ -59,7 +61,7 @@ def _format_of(spec: SourceSpec) -> Format:
 
 def _check_participant(spec: SourceSpec, fmt: Format) -> None:
     """Without its column all would be one participant, and slow ones late."""
-    columns = fmt.schema.names
+    columns = [] if isinstance(spec, Collector) else fmt.schema.names
     if spec.participant is not None and columns and spec.participant not in columns:
         raise ConfigError(
             f"participant={spec.participant!r}: there is no such column; there are "
@@ -89,7 +91,7 @@ def _files_format(spec: Files) -> Format:
     )
 
 
-def _generator_format(spec: Generator) -> Format:
+def _generator_format(spec: Generator | Files) -> Format:
     """A generator's columns are known only if it says so; it is not run to find out."""
     if spec.schema is not None:
         return infer_format(
@@ -179,6 +181,10 @@ def make_tracker(
         return FilesTracker(number, spec, fmt, checkpoint.within("sources"), stem, state)
     if isinstance(spec, Rate):
         return RateTracker(number, spec, state)
+    if isinstance(spec, Collector):
+        from millstream.run.collecting import CollectorTracker  # a server, for who wants one
+
+        return CollectorTracker(number, node.name, spec, checkpoint, stem, state)
     receiver = make_receiver(node.name, spec, checkpoint.within("spool").within(stem))
     return SpoolTracker(number, receiver, state)
 
@@ -191,6 +197,8 @@ def progress_of(
     Nobody is idle for having been silent while the flow was down: what they sent then still waits.
     """
     declared = frozenset(spec.participants or ())
+    if isinstance(spec, Collector):
+        declared = spec.expected(state.latest)
     idle: frozenset[str] = frozenset()
     silent = False
     if spec.idle_timeout is not None and not spec.bounded:

@@ -35,19 +35,21 @@ from millstream.operators.batch import (
     held_back,
     on_base,
 )
-from millstream.operators.protocol import Inlet, Senders, Share
+from millstream.operators.protocol import Inlet, Partial, Senders, Share
 from millstream.operators.published import publish
-from millstream.ops.chunks import Chunk, concat, encode_block, flat, placed
+from millstream.ops.chunks import Chunk, concat, decode_block, encode_block, flat, placed
 from millstream.ops.edges import leaving
 from millstream.ops.lateness import Place, Watch, participants_of
 from millstream.ops.ordering import Sample, as_block, bounds_of, in_order, ranges
 from millstream.ops.processing import Processor, process
-from millstream.ops.progress import BEGIN, Reached
+from millstream.ops.progress import BEGIN, Reached, raise_all
 from millstream.ops.records import DeadLetter, as_json
 from millstream.plan.stages import Plan, gives_changes, marks_changes, upstream
 from millstream.run import fitting
+from millstream.run.messages import MESSAGES, Head, decode_records
+from millstream.run.messages import unpack as unpack_messages
 from millstream.run.mirroring import mirrors_slates
-from millstream.run.reading import read
+from millstream.run.reading import Piece, read
 from millstream.run.splits import AnySplit, Item, RateSplit, SpoolSplit
 from millstream.run.steps import stateless, with_columns
 from millstream.run.timing import assign_times
@@ -72,6 +74,7 @@ class Task:
         self.samples: dict[str, Sample] = {}  # keys of results that are to be sorted
         self.watches: dict[str, Watch] = {}
         self.sunk: dict[str, list[Chunk]] = {}
+        self.arrived: list[tuple[str, str, pa.Table]] = []  # rows of operators made elsewhere
         self.events: list[tuple[nodes.Node, nodes.Node, list[Chunk]]] = []  # of changes
         self.forwarded: list[Item] = []
         self.reached: dict[str, Reached] = {}  # how far sources were read, by all tasks
@@ -87,11 +90,11 @@ class Task:
         for split in splits:
             source = sources[split.source]
             reading.set(split if isinstance(split, Split) else None)
-            watch = self._watch(source)
             begun, before = time.perf_counter(), self.control.rows_in
-            for piece in read(
-                self.plan.formats[source.name], split, self.batch.now, self.batch.times
-            ):
+            if isinstance(split, SpoolSplit) and split.name.endswith(f".{MESSAGES}"):
+                self._take_over(source, split)
+                continue
+            for piece in self.pieces(source, split):
                 counts = self.ledger(source.name)
                 counts["offered"] += piece.offered
                 counts["aggregated"] += len(piece.chunk)
@@ -101,7 +104,7 @@ class Task:
                     for d in piece.dead
                 )
                 self.control.rows_in += piece.offered
-                due = watch.mark(piece.chunk, *_place(split))
+                due = self._watch(source).mark(piece.chunk, *_place(split))
                 chunk = replace(piece.chunk, src=self.plan.number(source), due=due)
                 self.reading = (source, split, chunk)
                 self.push(source.name, chunk)
@@ -115,6 +118,48 @@ class Task:
             if watch.ahead:
                 self.ledger(name)["future"] += watch.ahead
         yield from self._finish()
+
+    def pieces(self, source: nodes.Source, split: AnySplit) -> Iterator[Piece]:
+        """What a split holds."""
+        return read(self.plan.formats[source.name], split, self.batch.now, self.batch.times)
+
+    def _take_over(self, source: nodes.Source, split: SpoolSplit) -> None:
+        """Messages of agents: what a task of this level has given where the records are."""
+        begun, rows = time.perf_counter(), 0
+        spool = open_storage(split.spool)
+        reached = self.control.reached.setdefault(source.name, Reached())
+        for piece in (split, *split.more):
+            for head, blocks in unpack_messages(spool.read(piece.name)):
+                self._take_message(source, head, blocks)
+                rows += head.weight
+                if head.reached is not None:
+                    raise_all(reached.latest, {head.agent: head.reached})
+                reached.top = max(reached.top, BEGIN if head.top is None else head.top)
+        self.control.rows_in += rows
+        before, seconds = self.control.read.get(source.name, (0, 0.0))
+        self.control.read[source.name] = (before + rows, seconds + time.perf_counter() - begun)
+
+    def _take_message(self, source: nodes.Source, head: Head, blocks: list[bytes]) -> None:
+        sender = (source.name, head.agent)
+        for step, counts in head.ledger.items():
+            self.ledger(step).update(counts)
+        self.control.dead.extend(head.letters())
+        panes = {step: dict(counts) for step, counts in head.panes.items()}
+        for operator in self.plan.operators.values():
+            inlet = self.inlet(operator.steps[0]) if head.late.keys() & {*operator.steps} else None
+            if isinstance(inlet, Partial):
+                inlet.note_sent_late(head.late, sender)
+        for block, data in zip(head.blocks, blocks, strict=True):
+            if not block.table:
+                chunk = decode_records(data, block.src)
+                self.sunk.setdefault(block.to, []).append(chunk)
+                continue
+            table = decode_block(data)
+            inlet = self.inlet(self.plan.operators[block.to].steps[0])
+            if isinstance(inlet, Partial):
+                table = inlet.take_partial(block.table, table, panes, sender)
+            if len(table):
+                self.arrived.append((block.to, block.table, table))
 
     def keyed(self, items: Iterable[Item], heard: Heard | None = None) -> Iterator[Item]:
         """Level >= 1: take the rows of this level's operators, close windows, push results.
@@ -401,15 +446,15 @@ class Task:
     def _blocks(self) -> Iterator[Item]:
         """Rows per partition of the next level: the partition owns the shards congruent to it."""
         parts = self.batch.parallelism
-        for name, inlet in self.inlets.items():
-            for kind, table in inlet.rows():
-                if parts == 1:
-                    yield (0, "rows", name, (kind, encode_block(table)))
-                    continue
-                part = np.asarray(flat(table.column("shard"))) % parts
-                for number in np.unique(part).tolist():
-                    block = encode_block(table.take(pa.array(np.flatnonzero(part == number))))
-                    yield (number, "rows", name, (kind, block))
+        own = ((n, kind, table) for n, one in self.inlets.items() for kind, table in one.rows())
+        for name, kind, table in chain(own, self.arrived):
+            if parts == 1:
+                yield (0, "rows", name, (kind, encode_block(table)))
+                continue
+            part = np.asarray(flat(table.column("shard"))) % parts
+            for number in np.unique(part).tolist():
+                block = encode_block(table.take(pa.array(np.flatnonzero(part == number))))
+                yield (number, "rows", name, (kind, block))
 
     def _edge(self, node: nodes.Node, before: nodes.Node, chunks: list[Chunk]) -> list[Chunk]:
         """What of the records that came here in this batch leaves, as readers see it."""

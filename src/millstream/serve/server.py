@@ -9,7 +9,6 @@ import socket
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
@@ -19,10 +18,9 @@ from millstream.serve.app import make_app
 from millstream.serve.connections import Attending, Crowd
 from millstream.serve.guard import HEADERS, Rules, is_local
 from millstream.serve.status import View
+from millstream.serve.tokens import TOKEN_VARIABLE
 
 DEFAULT_PORT = 8321
-TOKEN_VARIABLE = "MILLSTREAM_TOKEN"
-_LEAST_TOKEN = 16
 _START = 10.0
 _SWITCH = 0.0005  # seconds
 _LONGEST_HEAD = 1 << 17  # bytes: the longest key, percent-encoded, however it comes in pieces
@@ -99,25 +97,6 @@ def open_server(view: View, host: str, port: int, token: str | None = None) -> S
             f"set {TOKEN_VARIABLE} or give --token-file, or serve on 127.0.0.1"
         )
     return Server(view, host, port, Rules(host=host, token=token))
-
-
-def find_token(file: Path | None) -> str | None:
-    """The token from a file or the environment; a weak one is refused, none is ever shown."""
-    if file is not None:
-        try:
-            token, where = file.read_text().strip(), str(file)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"token file {file} cannot be read ({error})") from None
-    else:
-        token, where = os.environ.get(TOKEN_VARIABLE, "").strip(), TOKEN_VARIABLE
-        if not token:
-            return None
-    if len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
-        raise ConfigError(
-            f"the token in {where} must have at least {_LEAST_TOKEN} printable ASCII characters "
-            "without spaces; `python -c 'import secrets; print(secrets.token_urlsafe())'` makes one"
-        )
-    return token
 
 
 def parse_address(address: int | str | bool) -> tuple[str, int]:

@@ -49,6 +49,12 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "fn": ('"topics:count"', "count"),
     "replayable": ("false", False),
     "rows_per_second": ("2.5", 2.5),
+    "address": ('"127.0.0.1:9410"', "127.0.0.1:9410"),
+    "reads": ('{{ kind = "files", path = "log", time = "at" }}', ms.Files("log", time="at")),
+    "agents": ('["a", "b"]', ("a", "b")),
+    "boundary": ('"2s"', "2s"),
+    "certificate": ('"cert.pem"', "cert.pem"),
+    "private_key": ('"key.pem"', "key.pem"),
     # sinks
     "limit": ("7", 7),
     "url": ('"redis://localhost:7/1"', "redis://localhost:7/1"),
@@ -141,6 +147,10 @@ def test_every_option_of_sources_and_sinks(load: Any, kind: str, option: str) ->
         names["participant"] = None
     if kind == "redis":
         names["key"] = None
+    if kind == "collector":
+        names["reads"] = None
+    if option in ("certificate", "private_key"):
+        names |= {"certificate": None, "private_key": None}
     text = f'functions = ["topics.py"]\n[{{}}.x]\nkind = "{kind}"\n{written(list(names), kind)}'
     if kind in options.SOURCES:
         node = load(text.format("source")).flow.nodes[0]

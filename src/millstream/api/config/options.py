@@ -234,6 +234,23 @@ def window(value: Any, functions: Functions) -> WindowSpec:
     return made
 
 
+def _source(value: Any, functions: Functions) -> Any:
+    """A source in another one, like { kind = "files", path = "/var/log/app" }."""
+    if not isinstance(value, dict):
+        raise _NotThis
+    cls = SOURCES.get(str(value.get("kind")))
+    if cls is None:
+        raise ConfigError(f"kind: expected one of {', '.join(SOURCES)}")
+    known = options_of(cls)
+    wrong = next((name for name in value if name != "kind" and name not in known), None)
+    if wrong is not None:
+        raise ConfigError(f"there is no option {wrong!r}{suggest(wrong, known)}")
+    given = {
+        name: convert(known[name], one, functions) for name, one in value.items() if name != "kind"
+    }
+    return cls(**given)
+
+
 POLICIES: dict[str, Callable[..., ClosingPolicy]] = {"watermark": watermark, "evict": evict}
 
 
@@ -289,6 +306,7 @@ _PLAIN: dict[Any, tuple[str, Accept]] = {
 _UNTYPED: dict[str, list[tuple[str, Accept]]] = {  # what the API takes as Any
     "schema": [('a text like "ts timestamp, price double"', _plain(str)), _PLAIN[dict[str, str]]],
     "codec": [_OBJECT],
+    "reads": [('a table like { kind = "files", path = "/var/log/app" }', _source)],
 }
 
 

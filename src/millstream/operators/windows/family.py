@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from functools import partial
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from millstream.graph.nodes import Node
 from millstream.operators.filing import AGAIN, FUNCTION, Filed, Tables, key_columns, sure
-from millstream.operators.protocol import Done, Host, Known, Share
+from millstream.operators.protocol import Done, Host, Known, Senders, Share
 from millstream.operators.windows.bags import BAGS, SETTLED
 from millstream.operators.windows.choosing import measure, single_values
 from millstream.operators.windows.evicting import evicted_now, note_opened, with_fidelity
 from millstream.operators.windows.leaving import leaving
 from millstream.operators.windows.work import Order, Report, Work
 from millstream.ops.cells import Publication
-from millstream.ops.chunks import Chunk, concat
+from millstream.ops.chunks import Chunk, concat, flat
 from millstream.ops.edges import given
 from millstream.ops.firing import Firing, fires, passes
 from millstream.ops.jobs import Family, WindowJob
@@ -234,10 +235,52 @@ class Panes:
             counts["late"] += len(account.late)
             counts["dead"] += len(account.dead)
             counts["dropped"] += account.dropped
-            if operator in self.telling and len(account.late):
-                report = host.control.reports.setdefault(family.name, Report())
-                report.late.setdefault(operator, Counter()).update(host.senders(account.late))
+            if (operator in self.telling or batch.ships) and len(account.late):
+                self._note_late(operator, host.senders(account.late))
+            if batch.ships:
+                panes, counts_of = np.unique(
+                    family.span.pane_of(chunk.ts[account.took]), return_counts=True
+                )
+                into = self._report().panes.setdefault(operator, Counter())
+                into.update(dict(zip(panes.tolist(), counts_of.tolist(), strict=True)))
             self._push_late(operator, account.late)
+
+    def take_partial(
+        self, table: str, rows: pa.Table, counts: dict[str, dict[int, int]], sender: tuple[str, str]
+    ) -> pa.Table:
+        """Rows that were made elsewhere, without those whose windows have all left meanwhile.
+
+        counts: how many records each step took there, per pane. What is too late now was not
+        then, so the accounts that came along are put right. Gives what goes to the shards.
+        """
+        first = table == (BAGS[0] if self.family.combines else BAGS[1])  # else it was done there
+        panes = np.asarray(flat(rows.column("pane")))
+        needed = np.zeros(len(rows), np.bool_)
+        for job in self.family.jobs:
+            closed = self.order.closed[job.name]
+            needed |= job.span.last_end(panes) > closed
+            mine = counts.get(job.name, {})
+            known = np.fromiter(mine, np.int64, len(mine))
+            gone = known[job.span.last_end(known) <= closed].tolist() if first else []
+            late = sum(mine[pane] for pane in gone)
+            if late:
+                account = self.host.ledger(job.name)
+                account["aggregated"] -= late
+                account["late"] += late
+                self._note_late(job.name, Counter({sender: late}))
+        return rows.filter(pa.array(needed))
+
+    def note_sent_late(self, counts: dict[str, int], sender: tuple[str, str]) -> None:
+        """Records that were late where they were read, per step."""
+        for step in counts.keys() & self.telling:
+            self._note_late(step, Counter({sender: counts[step]}))
+
+    def _note_late(self, operator: str, senders: Senders) -> None:
+        self._report().late.setdefault(operator, Counter()).update(senders)
+
+    def _report(self) -> Report:
+        report: Report = self.host.control.reports.setdefault(self.family.name, Report())
+        return report
 
     def _push_late(self, operator: str, late: Chunk) -> None:
         """Late records to those who asked for them; pairs of a MapReduce job in JSON."""

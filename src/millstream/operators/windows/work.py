@@ -39,6 +39,7 @@ class Report:
     firing: dict[str, Firing] = field(default_factory=dict)
     strategies: dict[str, str] = field(default_factory=dict)  # operator -> how windows slid
     brought: Ranges = field(default_factory=list)  # panes with new records, if windows are evicted
+    panes: dict[str, Counter[int]] = field(default_factory=dict)  # operator -> records per pane
     late: dict[str, Senders] = field(default_factory=dict)  # operator -> whose records were late
     filled: tuple[int, int] = (0, 0)  # panes that entered windows of the longest, and windows
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.api.sources import Files, Http, Rate, Socket
+from millstream.api.sources import Collector, Files, Http, Rate, Socket
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.operators.view import Kept
@@ -103,6 +103,7 @@ def _check_whole(plan: Plan, node: nodes.Windowed) -> None:
             or (isinstance(spec, Rate) and spec.limit is None)
             or (isinstance(spec, Socket) and spec.reconnect)
             or isinstance(spec, Http)
+            or (isinstance(spec, Collector) and not spec.bounded)
         )
         if endless:
             raise ConfigError(

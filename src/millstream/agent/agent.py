@@ -1,0 +1,189 @@
+"""The agent: reads where the records are, and sends what the first steps of the flow made of them.
+
+One loop: make a message of what is new, keep it on disk, send what the collector does not have,
+forget what it has committed. While the collector is away reading goes on until the disk space the
+agent may use is full; then it waits, or gives up the oldest and counts it, as was declared.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from millstream.agent.outbox import Outbox
+from millstream.agent.sending import Away, Collector
+from millstream.agent.working import Working, collector_of, plan_here
+from millstream.api.flow import Flow
+from millstream.errors import ConfigError, RunError
+from millstream.run.collecting import Welcome
+from millstream.settings import Settings
+
+_KNOWN = "collector.json"  # what the collector said first, so that a start needs it no more
+_ROWS = 100_000  # records of a message
+_BYTES = 16 * 1024 * 1024
+_AGAIN = 1.0  # seconds between tries to reach a collector that is away
+OVERLOAD = ("wait", "drop")
+
+
+@dataclass
+class Agent:
+    """One agent on its machine."""
+
+    flow: Flow
+    collector: Collector
+    name: str
+    directory: Path
+    settings: Settings = field(default_factory=Settings)
+    spool: int = 1 << 30  # bytes of messages it may keep
+    overload: str = "wait"
+    say: Callable[[str], None] = lambda text: None
+    rows: int = _ROWS
+
+    def __post_init__(self) -> None:
+        if self.overload not in OVERLOAD:
+            raise ConfigError(f"overload={self.overload!r}: use {' or '.join(OVERLOAD)}")
+        if not self.name or len(self.name) > 200 or not self.name.isprintable():
+            raise ConfigError(f"the name of an agent is a short text, got {self.name!r}")
+        self.source = collector_of(self.flow).name
+        self.outbox = Outbox(self.directory)
+        self.durable = self.committed = -1
+        self.working: Working | None = None
+        self.over = False  # all is read
+        self._stopping = False
+        self._next_try = self._next_boundary = 0.0
+        self._away: str | None = None
+
+    # -- the loop -------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until all is read and committed, or it shall stop."""
+        while not self._stopping and not self.done:
+            if not self.step():
+                time.sleep(self.settings.poll)
+
+    def stop(self) -> None:
+        """End after what is under way."""
+        self._stopping = True
+
+    @property
+    def done(self) -> bool:
+        """Whether the collector has committed all there ever is."""
+        return self.over and self.committed >= self.outbox.last
+
+    def step(self) -> bool:
+        """Read, send and forget once; False if there was nothing to do."""
+        made = self.make()
+        return self.send() or made
+
+    def make(self) -> bool:
+        """A message of what is new here, if there is room for it."""
+        if self.working is None and not self._begin():
+            return False
+        assert self.working is not None
+        if self.outbox.size(self.committed) > self.spool:
+            if self.overload == "drop":
+                self.outbox.make_room(self.committed, self.durable, self.spool // 2)
+            if self.outbox.size(self.committed) > self.spool:
+                return False
+        if self.over:
+            return False
+        found = self.working.step(self.rows, _BYTES)
+        if found is None:
+            return False
+        head, blocks = found
+        self.outbox.put(msgspec.structs.replace(head, agent=self.name), blocks)
+        self.working.tracker.committed()
+        self.over = head.ended
+        return True
+
+    def send(self) -> bool:
+        """Send what the collector does not have; False if there was nothing, or it is away."""
+        now = time.monotonic()
+        if now < self._next_try:
+            return False
+        try:
+            if not self.collector.connected:
+                self._meet(self.collector.hello(self.name, self.outbox.life))
+            sent = False
+            for number in range(self.durable + 1, self.outbox.last + 1):
+                head, blocks = self.outbox.read(number)
+                self._told(self.collector.put(msgspec.structs.replace(head, after={}), blocks))
+                sent = True
+                if self._stopping:
+                    break
+            if not sent and now >= self._next_boundary:
+                self._told(self.collector.boundary(self.name, self.outbox.life))
+        except Away as error:
+            self._next_try = now + _AGAIN
+            if self._away != str(error):
+                self.say(f"{error}; trying again")
+            self._away = str(error)
+            return False
+        self._away = None
+        return sent
+
+    # -- the collector --------------------------------------------------------------------------
+
+    def _meet(self, welcome: Welcome) -> None:
+        """Compare what the collector says with what it said first."""
+        if self.outbox.root.exists(_KNOWN):
+            known = msgspec.json.decode(self.outbox.root.read(_KNOWN), type=Welcome)
+            if known.number != welcome.number or known.program != welcome.program:
+                raise RunError(
+                    "the collector has another program than when this agent was started first; "
+                    "messages made for the old one would not fit. Start it under a new name and "
+                    "with a new directory"
+                )
+        else:
+            self.outbox.root.put(_KNOWN, msgspec.json.encode(welcome))
+        self._told(welcome)
+
+    def _told(self, welcome: Welcome) -> None:
+        self.durable, self.committed = welcome.durable, welcome.committed
+        self._next_boundary = time.monotonic() + welcome.boundary / 1e6
+        self.outbox.forget(self.committed)
+        if self.durable > self.outbox.last:
+            raise RunError(
+                f"the collector has message {self.durable} of {self.name!r}, and {self.directory} "
+                f"ends with {self.outbox.last}: it is an older copy; start the agent under a new "
+                "name and with a new directory"
+            )
+
+    def _begin(self) -> bool:
+        """Plan and go on where the last message ended; False if nobody ever said how."""
+        if not self.outbox.root.exists(_KNOWN):
+            return False
+        welcome = msgspec.json.decode(self.outbox.root.read(_KNOWN), type=Welcome)
+        plan = plan_here(self.flow, welcome.program)
+        state = self.outbox.state(self.source)
+        self.working = Working(
+            plan,
+            self.source,
+            self.outbox.root,
+            state,
+            self.settings,
+            welcome.program["shards"],
+            welcome.number,
+        )
+        self.over = state.ended
+        return True
+
+    def close(self) -> None:
+        """Let go of the directory, the source and the connection."""
+        if self.working is not None:
+            self.working.close()
+        self.collector.close()
+        self.outbox.close()
+
+
+def bytes_of(text: str) -> int:
+    """A size like 500MB or 2GB."""
+    units = {"KB": 10, "MB": 20, "GB": 30, "TB": 40}
+    number, unit = text[:-2], text[-2:].upper()
+    if unit not in units or not number.isdigit() or not int(number):
+        raise ConfigError(f"{text!r}: expected a size like 500MB or 2GB")
+    return int(number) << units[unit]

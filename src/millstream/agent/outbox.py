@@ -1,0 +1,106 @@
+"""What an agent has made and the collector has not committed: numbered messages on its disk.
+
+The newest message is kept in any case, because it says where the source goes on. The directory has
+a life of its own, a number that is drawn once: messages of another life are not these.
+"""
+
+from __future__ import annotations
+
+import secrets
+import zlib
+from pathlib import Path
+
+import msgspec
+
+from millstream.errors import CheckpointError
+from millstream.run.messages import Head, only_counted, pack, unpack
+from millstream.state.manifests import SourceState
+from millstream.state.storage import Storage, open_storage
+
+_LIFE = "life.json"
+_SUFFIX = ".message"
+
+
+class Outbox:
+    """The messages of one agent, in order."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = open_storage(directory)
+        self.root.create()
+        self.hold = self.root.hold("lock", "an agent")
+        if not self.root.exists(_LIFE):
+            self.root.put(_LIFE, msgspec.json.encode(secrets.randbits(60)))
+        self.life: int = msgspec.json.decode(self.root.read(_LIFE), type=int)
+        self.store: Storage = self.root.within("messages")
+        self.store.create()
+        self.root.within("sources").create()
+        self.sizes: dict[int, tuple[str, int]] = {}  # number -> name, bytes
+        for name in self.store.names():
+            number, _, rest = name.partition("-")
+            if name.endswith(_SUFFIX) and number.isdigit():
+                self.sizes[int(number)] = (name, self.store.size(name))
+                self._check(name, rest)
+        self.dropped = 0  # records, to make room
+
+    def _check(self, name: str, rest: str) -> None:
+        if f"{zlib.crc32(self.store.read(name)):08x}{_SUFFIX}" != rest:
+            raise CheckpointError(f"message {self.store.where(name)} is damaged; {_AGAIN}")
+
+    @property
+    def last(self) -> int:
+        """The number of the newest message; -1: there was none."""
+        return max(self.sizes, default=-1)
+
+    def size(self, committed: int) -> int:
+        """Bytes of messages that the collector has not committed."""
+        return sum(size for number, (_, size) in self.sizes.items() if number > committed)
+
+    def state(self, source: str) -> SourceState:
+        """Where the source goes on."""
+        if not self.sizes:
+            return SourceState()
+        return self.read(self.last)[0].after.get(source, SourceState())
+
+    def read(self, number: int) -> tuple[Head, list[bytes]]:
+        """A message."""
+        return next(unpack(self.store.read(self.sizes[number][0])))
+
+    def put(self, head: Head, blocks: list[bytes]) -> None:
+        """One more message, durable when this returns."""
+        self._write(self.last + 1, head, blocks)
+
+    def _write(self, number: int, head: Head, blocks: list[bytes]) -> None:
+        head = msgspec.structs.replace(head, number=number, life=self.life)
+        data = pack(head, blocks)
+        name = f"{number:010d}-{zlib.crc32(data):08x}{_SUFFIX}"
+        self.store.put(name, data)
+        before = self.sizes.get(number)
+        self.sizes[number] = (name, len(data))
+        if before is not None and before[0] != name:
+            self.store.delete(before[0])
+
+    def forget(self, committed: int) -> None:
+        """What a manifest of the collector covers is needed no more, but for the newest."""
+        for number in [n for n in self.sizes if n <= committed and n != self.last]:
+            self.store.delete(self.sizes.pop(number)[0])
+
+    def make_room(self, committed: int, durable: int, most: int) -> None:
+        """Give up rows of the oldest messages the collector does not have; they are counted."""
+        for number in sorted(self.sizes):
+            if self.size(committed) <= most:
+                return
+            if durable < number < self.last:
+                head, _ = self.read(number)
+                if head.blocks:
+                    self._write(number, only_counted(head), [])
+                    self.dropped += head.rows
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        self.hold.release()
+
+
+_AGAIN = (
+    "what it held was read and not yet sent. To go on without it, start the agent under a new name "
+    "with a new directory"
+)

@@ -1,0 +1,118 @@
+"""The way to the collector: Arrow Flight, with a token, and with TLS if a certificate is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from millstream.errors import ConfigError
+from millstream.run.collecting import Hello, Welcome
+from millstream.run.messages import Head
+
+_SCHEMA = pa.schema([("block", pa.large_binary())])
+_TIMEOUT = 60.0  # seconds for one answer
+
+
+class Away(Exception):
+    """The collector cannot be reached now."""
+
+
+class Collector:
+    """The collector as an agent sees it."""
+
+    def __init__(self, address: str, token: str | None, ca: Path | None = None) -> None:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise ConfigError(f'--to {address}: expected "host:port"')
+        self.address = address
+        self._options: dict[str, Any] = {}
+        if ca is not None:
+            try:
+                self._options["tls_root_certs"] = ca.read_bytes()
+            except OSError as error:
+                raise ConfigError(f"certificate {ca} cannot be read ({error})") from None
+        self._where = f"grpc+{'tls' if ca is not None else 'tcp'}://{address}"
+        headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+        self._call = flight.FlightCallOptions(timeout=_TIMEOUT, headers=headers)
+        self._client: Any = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether it has answered, and not failed since."""
+        return self._client is not None
+
+    def hello(self, agent: str, life: int) -> Welcome:
+        """Say who one is; whatever is wrong with that is an error for people."""
+        client = flight.connect(self._where, **self._options)
+        try:
+            welcome = self._act(client, "hello", Hello(agent, life))
+        except flight.FlightServerError as error:
+            client.close()
+            raise ConfigError(f"the collector at {self.address} refuses: {_told(error)}") from None
+        except BaseException:
+            client.close()
+            raise
+        self._client = client
+        return welcome
+
+    def boundary(self, agent: str, life: int) -> Welcome:
+        """Say that one is there."""
+        try:
+            return self._act(self._client, "boundary", Hello(agent, life))
+        except flight.FlightServerError as error:
+            raise self._gone(error) from None
+
+    def put(self, head: Head, blocks: list[bytes]) -> Welcome:
+        """Send a message; it is durable there when this returns."""
+        descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(head))
+        try:
+            writer, answers = self._client.do_put(descriptor, _SCHEMA, self._call)
+            for block in blocks:
+                writer.write_batch(pa.record_batch([pa.array([block], pa.large_binary())], _SCHEMA))
+            writer.done_writing()
+            answer = answers.read()
+            writer.close()
+        except flight.FlightUnauthenticatedError:
+            raise ConfigError(self._wrong_token()) from None
+        except (pa.ArrowException, OSError) as error:
+            raise self._gone(error) from None
+        if answer is None:
+            raise self._gone("it gave no answer")
+        return msgspec.json.decode(answer.to_pybytes(), type=Welcome)
+
+    def _act(self, client: Any, name: str, hello: Hello) -> Welcome:
+        action = flight.Action(name, msgspec.json.encode(hello))
+        try:
+            (result,) = client.do_action(action, self._call)
+        except flight.FlightUnauthenticatedError:
+            raise ConfigError(self._wrong_token()) from None
+        except flight.FlightServerError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise self._gone(error) from None
+        return msgspec.json.decode(result.body.to_pybytes(), type=Welcome)
+
+    def _wrong_token(self) -> str:
+        return (
+            f"the collector at {self.address} does not take this token; give the one it has, with "
+            "--token-file or in MILLSTREAM_AGENT_TOKEN"
+        )
+
+    def _gone(self, error: object) -> Away:
+        self.close()
+        return Away(f"the collector at {self.address} cannot be reached ({_told(error)})")
+
+    def close(self) -> None:
+        """Hang up."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+def _told(error: object) -> str:
+    """What an error says, without what Flight adds to it."""
+    return str(error).partition(". gRPC client debug context")[0].partition(". Detail:")[0].strip()

@@ -1,0 +1,238 @@
+"""What an agent makes of its records: the first level of the flow, as one task after the other.
+
+The plan is the collector's: the same families, panes, numbers and shards, so that rows fit where
+those of its own tasks would. Only the source is another: what `Collector(reads=)` says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from millstream.api.flow import Flow
+from millstream.api.sources import Collector
+from millstream.errors import ConfigError
+from millstream.graph import nodes
+from millstream.operators.batch import Batch
+from millstream.operators.protocol import Known
+from millstream.operators.windows.work import Report
+from millstream.ops.chunks import concat, decode_block
+from millstream.ops.progress import BEGIN, END, Reached
+from millstream.plan.planner import make_plan
+from millstream.plan.stages import Plan
+from millstream.run.messages import Block, Head, encode_records, placed_for
+from millstream.run.program import describe_program, difference, panes_of
+from millstream.run.reading import Piece
+from millstream.run.sources import make_tracker, progress_of, resolve_format
+from millstream.run.splits import AnySplit, Item
+from millstream.run.tasks import Task
+from millstream.settings import Settings
+from millstream.state.manifests import Manifest, SourceState
+from millstream.state.storage import Storage
+
+
+def collector_of(flow: Flow) -> nodes.Source:
+    """The source of a flow that agents feed."""
+    found = [
+        node
+        for node in flow.nodes
+        if isinstance(node, nodes.Source) and isinstance(node.spec, Collector)
+    ]
+    if len(found) != 1:
+        raise ConfigError(
+            f"flow {flow.name!r} has {len(found)} sources of agents; an agent needs one: "
+            'flow.source(ms.Collector("host:port", reads=ms.Files(...), agents=[...]))'
+        )
+    return found[0]
+
+
+def plan_here(flow: Flow, program: dict[str, Any]) -> Plan:
+    """The plan of the collector with what is read here; a program that differs is refused."""
+    source, known = collector_of(flow), panes_of(program)
+    sources = [node for node in flow.nodes if isinstance(node, nodes.Source)]
+    formats = {node.name: resolve_format(node.name, node.spec) for node in sources}
+    described = describe_program(make_plan(flow.name, flow.nodes, formats, *known))
+    found = difference(program, described)
+    new = [name for name in described["operators"] if name not in program["operators"]]
+    told = [*found.refused, *(f"operator {name!r} is not here" for name in found.removed)]
+    told += [f"operator {name!r} is not there" for name in new]
+    if told:
+        raise ConfigError(
+            f"the program differs from that of the collector: {'; '.join(told)}. Give both the "
+            "same file"
+        )
+    formats[source.name] = resolve_format(source.name, source.spec.reads)
+    here = replace(source, spec=source.spec.reads)
+    return make_plan(flow.name, _with_source(flow.nodes, source, here), formats, *known)
+
+
+def _with_source(
+    graph: tuple[nodes.Node, ...], old: nodes.Source, new: nodes.Source
+) -> tuple[nodes.Node, ...]:
+    """The same graph with another source: whoever reads it, directly or not, is made anew."""
+    made: dict[nodes.Node, nodes.Node] = {old: new}
+    for node in graph:
+        if node not in made:
+            inputs = tuple(made.get(one, one) for one in node.inputs)
+            changed: dict[str, Any] = {"inputs": inputs}
+            if isinstance(node, nodes.Late):
+                changed["of"] = made.get(node.of, node.of)
+            made[node] = replace(node, **changed)
+    return tuple(made[node] for node in graph)
+
+
+class _Task(Task):
+    """A task whose records are known by agent, file and place."""
+
+    def __init__(self, plan: Plan, batch: Batch, agent: int) -> None:
+        super().__init__(plan, batch, 0, 0)
+        self.agent = agent
+
+    def pieces(self, source: nodes.Source, split: AnySplit) -> Iterator[Piece]:
+        """What a split holds."""
+        for piece in super().pieces(source, split):
+            chunk = replace(piece.chunk, pos=placed_for(self.agent, piece.chunk.pos))
+            dead = [
+                replace(one, position=int(placed_for(self.agent, np.array([one.position]))[0]))
+                for one in piece.dead
+            ]
+            yield Piece(chunk, dead, piece.offered)
+
+    def _sink_outputs(self) -> Iterator[Item]:
+        """Records for sinks travel: the collector hands them over."""
+        return iter(())
+
+
+class Working:
+    """The source of an agent, and its first level."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        source: str,
+        place: Storage,
+        state: SourceState,
+        settings: Settings,
+        shards: int,
+        agent: int,
+    ) -> None:
+        self.plan, self.source, self.settings = plan, source, settings
+        self.shards, self.agent = shards, agent
+        self.place, self.state = place, state
+        self.node = next(node for node in plan.sources() if node.name == source)
+        number = plan.sources().index(self.node)
+        self.tracker = make_tracker(number, self.node, plan.formats[source], place, state)
+        self.started = time.time()
+        self.told: tuple[int | None, bool] = (None, False)
+
+    def step(self, rows: int, size: int) -> tuple[Head, list[bytes]] | None:
+        """What the records that are new here come to; None if there is nothing to say."""
+        self.tracker.poll(lambda look, paths: look(paths))
+        now = time.time()
+        splits = self.tracker.take(rows, size, 1) if self.tracker.pending() else []
+        progress = progress_of(self.node.spec, self.state, self.tracker, now, self.started)
+        batch = self._batch(progress, now)
+        task = _Task(self.plan, batch, self.agent)
+        items = list(task.ingest(splits))
+        report = task.control.reached.get(self.source, Reached())
+        seen = progress.seen(report)
+        reached, lateness = seen.watermark(), seen.lateness
+        if reached is not None and BEGIN < reached < END and lateness is not None:
+            reached += lateness  # how far the slowest is: the collector takes the lateness off
+        told = (None if reached is None or reached <= BEGIN else reached, self.tracker.ended)
+        if not splits and told == self.told:
+            return None
+        self.told = told
+        self.tracker.reached(report.files, int(now * 1e6))
+        after = SourceState(seen_at=dict(self.state.seen_at), heard=self.state.heard)
+        self.tracker.save(after)
+        after.seen_at.update(dict.fromkeys(report.latest, now))
+        if report.top > BEGIN:
+            after.heard = now
+        after.latest, after.top = seen.latest, None if seen.top == BEGIN else seen.top
+        after.ended = self.tracker.ended
+        self.state = after
+        return self._message(task, items, told, after)
+
+    def _batch(self, progress: Any, now: float) -> Batch:
+        wall = int(now * 1e6)
+        known = Known(Manifest(-1), self.settings, wall, {}, {})
+        return Batch(
+            number=0,
+            now=wall,
+            trusted=wall,
+            parallelism=1,
+            shards=self.shards,
+            checkpoint=self.place.where(),
+            progress={self.source: progress},
+            watermarks={},
+            orders={one.name: one.order(known) for one in self.plan.operators.values()},
+            segments={},
+            files={},
+            totals={},
+            ships=True,
+            max_key=self.settings.max_key,
+            max_participants=self.settings.max_participants,
+            times=self.settings.times,
+            function_timeout=self.settings.function_micros,
+        )
+
+    def _message(
+        self,
+        task: Task,
+        items: list[Any],
+        told: tuple[int | None, bool],
+        after: SourceState,
+    ) -> tuple[Head, list[bytes]]:
+        control, blocks, data = task.control, [], []
+        for _, tag, name, payload in items:
+            if tag == "rows":
+                table, block = payload[1]
+                blocks.append(Block(name, table, len(decode_block(block))))
+                data.append(block)
+        for sink, chunks in task.sunk.items():
+            for src in {chunk.src for chunk in chunks}:
+                mine = [chunk for chunk in chunks if chunk.src == src]
+                records = replace(
+                    mine[0],
+                    table=concat([chunk.table for chunk in mine]),
+                    ts=np.concatenate([chunk.ts for chunk in mine]),
+                    pos=np.concatenate([chunk.pos for chunk in mine]),
+                )
+                blocks.append(Block(sink, "", len(records), src))
+                data.append(encode_records(records))
+        late: Counter[str] = Counter()
+        panes: dict[str, list[tuple[int, int]]] = {}
+        for report in control.reports.values():
+            if isinstance(report, Report):
+                late.update({step: sum(one.values()) for step, one in report.late.items()})
+                panes.update({step: list(one.items()) for step, one in report.panes.items()})
+        rows, seconds = control.read.get(self.source, (0, 0.0))
+        top = control.reached.get(self.source, Reached()).top
+        head = Head(
+            agent="",
+            life=0,
+            number=0,
+            source=self.source,
+            rows=rows,
+            seconds=seconds,
+            reached=told[0],
+            top=None if top == BEGIN else top,
+            ended=told[1],
+            ledger={step: dict(one) for step, one in control.ledger.items()},
+            dead=[(d.operator, d.source, d.position, d.raw, d.error) for d in control.dead],
+            late=dict(late),
+            panes=panes,
+            blocks=blocks,
+            after={self.source: after},
+        )
+        return head, data
+
+    def close(self) -> None:
+        """Let go of the source."""
+        self.tracker.close()

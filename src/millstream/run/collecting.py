@@ -1,0 +1,398 @@
+"""The collector: takes messages of agents in, durably and each once, and hands them to batches.
+
+An agent asks first (`hello`): it learns the program it must have, its number, and which of its
+messages are here. Then it puts messages, in order; each is answered once it is durable in the
+spool. With every answer it learns which are covered by a committed manifest: only these may it
+forget. A message that came before is answered and not taken again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from millstream.api.sources import Collector
+from millstream.durations import micros
+from millstream.errors import ConfigError, RunError
+from millstream.run.messages import MESSAGES, MOST_AGENTS, Head, pack, place_of, read_head, unpack
+from millstream.run.received import SpoolTracker
+from millstream.run.splits import AnySplit
+from millstream.run.spool import AHEAD, Receiver, Sealed
+from millstream.serve.guard import is_local
+from millstream.serve.tokens import find_token
+from millstream.state.manifests import SourceState
+from millstream.state.storage import Storage
+
+ROSTER = "agents.json"
+MOST_BYTES = 64 * 1024 * 1024  # of one message
+WAIT = 30.0  # seconds an agent waits for its message to be durable
+_LINGER = 4.0  # seconds at most in which agents are still answered when all is done
+_PROGRAM = ("flow", "shards", "sources", "operators", "families", "numbers")
+
+
+class Refused(RunError):
+    """What an agent asks for cannot be, now or ever."""
+
+
+class Member(msgspec.Struct):
+    """An agent that has been here."""
+
+    number: int  # in positions of its records
+    life: int
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """What an agent says first, and in every boundary period."""
+
+    agent: str
+    life: int
+
+
+class Welcome(msgspec.Struct, frozen=True):
+    """What it is told: its number, the last of its messages here, and the last committed."""
+
+    number: int
+    durable: int
+    committed: int
+    boundary: int  # microseconds
+    program: dict[str, Any] = {}
+
+
+@dataclass
+class Waiting:
+    """A message, and who waits for it to be durable."""
+
+    head: Head
+    data: bytes
+    done: Future[None] = field(default_factory=Future)
+
+
+class MessageReceiver(Receiver):
+    """Messages of agents: in the order of each, whole."""
+
+    suffix = MESSAGES
+    worth = 1  # somebody waits for the answer
+    sent_again = True  # who got no answer asks again
+
+    def __init__(self, name: str, spec: Collector, checkpoint: Storage, stem: str) -> None:
+        super().__init__(name, spec, checkpoint.within("spool").within(stem))
+        self.checkpoint = checkpoint
+        self.roster: dict[str, Member] = {}
+        self.durable: dict[str, int] = {}  # agent -> the last message that is here
+        self.committed: dict[str, int] = {}
+        self.told: dict[str, int] = {}  # agent -> the last message it knows to be committed
+        self.lingers = False  # all has come: agents may still ask whether it is committed
+        self.heard: dict[str, float] = {}  # agent -> the clock when it last said anything
+        self.contents: dict[int, list[Head]] = {}  # piece -> its messages, without their rows
+        self._accepted: dict[str, int] = {}  # also those that are not durable yet
+        self._waiting: list[Waiting] = []
+        self._size = 0
+        if self.spool.exists(ROSTER):
+            self.roster = msgspec.json.decode(self.spool.read(ROSTER), type=dict[str, Member])
+        self.server = CollectorServer(self, spec)
+
+    def resume(self, taken: int, rows: int, arrival: int) -> list[Sealed]:
+        """Go on after what was committed, with what lies in the spool beside it."""
+        rest = super().resume(taken, rows, arrival)
+        self.durable = dict(self.committed)
+        for piece in rest:
+            heads = [head for head, _ in unpack(self.spool.read(piece.name))]
+            self.contents[piece.number] = heads
+            self.durable.update({head.agent: head.number for head in heads})
+        self._accepted = dict(self.durable)
+        return rest
+
+    # -- agents ------------------------------------------------------------------------------------
+
+    def greet(self, hello: Hello, whole: bool) -> Welcome:
+        """Take an agent in, or tell it why not."""
+        with self._lock:
+            self.heard[hello.agent] = self.clock.now() / 1e6
+            member = self.roster.get(hello.agent)
+            if member is None:
+                member = self._join(hello)
+            if member.life != hello.life:
+                raise Refused(
+                    f"agent {hello.agent!r} has been here with another directory, and its records "
+                    f"up to message {self.committed.get(hello.agent, -1)} count: give it that "
+                    "directory back, or start it under a name of its own"
+                )
+            self.told[hello.agent] = self.committed.get(hello.agent, -1)
+        program = self._program() if whole else {}
+        return Welcome(
+            member.number,
+            self.durable.get(hello.agent, -1),
+            self.committed.get(hello.agent, -1),
+            micros(self.spec.boundary, "boundary"),
+            program,
+        )
+
+    def _join(self, hello: Hello) -> Member:
+        expected = self.spec.participants
+        if expected and hello.agent not in expected:
+            raise Refused(
+                f"agent {hello.agent!r} is not expected here; Collector(agents=) has: "
+                f"{', '.join(expected)}"
+            )
+        if not hello.agent or len(self.roster) >= MOST_AGENTS:
+            raise Refused(f"an agent needs a name, and there are at most {MOST_AGENTS:,} of them")
+        member = Member(len(self.roster) + 1, hello.life)
+        roster = {**self.roster, hello.agent: member}
+        self.spool.put(ROSTER, msgspec.json.encode(roster))
+        self.roster = roster
+        return member
+
+    def _program(self) -> dict[str, Any]:
+        known = msgspec.json.decode(self.checkpoint.read("flow.json"))
+        return {part: known[part] for part in _PROGRAM}
+
+    def offer(self, head: Head, data: bytes) -> Future[None]:
+        """Take a message in; the future is done once it is durable."""
+        with self._lock:
+            last = self._accepted.get(head.agent, -1)
+            if head.number <= last:
+                under_way = (one for one in self._waiting if one.head.agent == head.agent)
+                found = next((one for one in under_way if one.head.number == head.number), None)
+                if found is not None:
+                    return found.done
+                done: Future[None] = Future()
+                if head.number <= self.durable.get(head.agent, -1):
+                    done.set_result(None)
+                else:
+                    done.set_exception(Refused("that message is being written; send it again"))
+                return done
+            if head.number != last + 1:
+                raise Refused(f"message {head.number} came, and {last + 1} was expected")
+            if self._held + self._size > AHEAD:
+                raise Refused("the collector is behind; send it again later")
+            message = Waiting(head, data)
+            self._accepted[head.agent] = head.number
+            self._waiting.append(message)
+            self._size += len(data)
+            self._came.notify()
+            return message.done
+
+    # -- sealing -----------------------------------------------------------------------------------
+
+    def receive(self) -> None:
+        """Serve until it shall stop, and at the end until agents know what is committed."""
+        self._stopping.wait()
+        until = time.monotonic() + min(_LINGER, 3 * micros(self.spec.boundary, "boundary") / 1e6)
+        while self.lingers and time.monotonic() < until:
+            if all(self.told.get(one, -1) >= at for one, at in self.committed.items()):
+                break
+            time.sleep(0.01)
+        self.server.end()
+
+    def amount(self) -> int:
+        return self._size
+
+    def cut(self) -> list[Waiting] | None:
+        taken, self._waiting, self._size = self._waiting, [], 0
+        return taken or None
+
+    def encode(self, content: list[Waiting]) -> tuple[bytes, int]:
+        self.contents[self._number] = [one.head for one in content]
+        return b"".join(one.data for one in content), sum(one.head.weight for one in content)
+
+    def kept(self, content: list[Waiting]) -> None:
+        with self._lock:
+            self.durable.update({one.head.agent: one.head.number for one in content})
+        for one in content:
+            one.done.set_result(None)
+
+
+class CollectorTracker(SpoolTracker):
+    """Messages in the spool, and how far each agent's are committed."""
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        spec: Collector,
+        checkpoint: Storage,
+        stem: str,
+        state: SourceState,
+    ) -> None:
+        receiver = MessageReceiver(name, spec, checkpoint, stem)
+        self.messages = receiver
+        self.numbers = {
+            key.removeprefix("number "): at
+            for key, at in state.extra.items()
+            if key.startswith("number ")
+        }
+        self.over = {key.removeprefix("over ") for key in state.extra if key.startswith("over ")}
+        receiver.committed = dict(self.numbers)
+        super().__init__(number, receiver, state)
+        self._look_for_the_end()
+
+    def poll(self, probe: object = None) -> None:
+        """Take up what has come."""
+        super().poll(probe)
+        self._look_for_the_end()
+
+    def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
+        """Messages in the order they came."""
+        first = len(self._taken)
+        splits = super().take(rows, size, parts)
+        for piece in self._taken[first:]:
+            for head in self.messages.contents.get(piece.number, ()):
+                self.numbers[head.agent] = head.number
+                self.over |= {head.agent} if head.ended else set()
+        self._look_for_the_end()
+        return splits
+
+    def _look_for_the_end(self) -> None:
+        spec: Collector = self.receiver.spec
+        expected = spec.expected(self.numbers)
+        self.ended = spec.bounded and expected <= self.over and not self.waiting
+
+    def save(self, state: SourceState) -> None:
+        super().save(state)
+        state.extra.update({f"number {agent}": at for agent, at in self.numbers.items()})
+        state.extra.update({f"over {agent}": 1 for agent in self.over})
+
+    def committed(self) -> None:
+        """Agents may forget what is in a manifest."""
+        for piece in self._taken:
+            self.messages.contents.pop(piece.number, None)
+        super().committed()
+        self.messages.committed = dict(self.numbers)
+
+    def ask_to_stop(self, patience: float) -> None:
+        """Agents that have brought everything may still hear that it is committed."""
+        self.messages.lingers = self.ended
+        super().ask_to_stop(patience)
+
+    def place(self, position: int) -> dict[str, Any]:
+        """Which agent, which of its files (by number), and where in it."""
+        place = place_of(position)
+        names = {member.number: name for name, member in self.messages.roster.items()}
+        return {**place, "agent": names.get(place["agent"], str(place["agent"]))}
+
+
+# -- over the network -----------------------------------------------------------------------------
+
+
+class _Token(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Lets nobody in without the token."""
+
+    def __init__(self, token: str | None) -> None:
+        self.token = token
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
+        if self.token is None:
+            return
+        given = next(iter(headers.get("authorization", [])), "")
+        if not secrets.compare_digest(given.encode(), f"Bearer {self.token}".encode()):
+            raise flight.FlightUnauthenticatedError("the token is missing or wrong")
+
+
+class CollectorServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Arrow Flight: the actions `hello` and `boundary`, and messages that are put."""
+
+    def __init__(self, receiver: MessageReceiver, spec: Collector) -> None:
+        self.receiver = receiver
+        token, tls = check_place(spec)
+        host, port = spec.place
+        scheme = "grpc+tls" if tls else "grpc+tcp"
+        super().__init__(
+            f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}",
+            tls_certificates=tls,
+            middleware={"token": _Token(token)},
+        )
+        self._ended = threading.Lock()
+
+    def do_action(self, context: Any, action: Any) -> Iterator[Any]:
+        """Say who one is, and hear what is known of one."""
+        if action.type not in ("hello", "boundary"):
+            raise flight.FlightServerError(f"there is no action {action.type!r}")
+        try:
+            hello = msgspec.json.decode(action.body.to_pybytes(), type=Hello)
+            welcome = self.receiver.greet(hello, action.type == "hello")
+        except (msgspec.DecodeError, RunError) as error:
+            raise flight.FlightServerError(str(error)) from None
+        return iter([flight.Result(pa.py_buffer(msgspec.json.encode(welcome)))])
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """A message: its head is the command, its blocks are the rows of the one column."""
+        try:
+            head = read_head(descriptor.command)
+            self.receiver.greet(Hello(head.agent, head.life), False)
+            blocks = list(_bounded(reader, len(descriptor.command)))
+            if len(blocks) != len(head.blocks):
+                raise Refused(f"{len(head.blocks)} blocks were announced, {len(blocks)} came")
+            self.receiver.offer(head, pack(head, blocks)).result(WAIT)
+        except (RunError, TimeoutError) as error:
+            raise flight.FlightServerError(
+                str(error) or "it could not be written in time"
+            ) from None
+        welcome = self.receiver.greet(Hello(head.agent, head.life), False)
+        writer.write(pa.py_buffer(msgspec.json.encode(welcome)))
+
+    def end(self) -> None:
+        """Stop, once."""
+        if self._ended.acquire(blocking=False):
+            self.shutdown()
+
+
+def _bounded(reader: Any, size: int) -> Iterator[bytes]:
+    """The blocks of a message, as long as it is not too large."""
+    for chunk in reader:
+        for block in chunk.data.column(0):
+            data = block.as_buffer().to_pybytes()
+            size += len(data)
+            if size > MOST_BYTES:
+                raise Refused(f"a message has more than {MOST_BYTES >> 20} MiB")
+            yield data
+
+
+def check_place(spec: Collector) -> tuple[str | None, list[tuple[bytes, bytes]]]:
+    """The token, and what TLS needs; refuses to listen beyond this machine without them."""
+    host, port = spec.place
+    token = find_token(None if spec.token_file is None else Path(spec.token_file), spec.token_env)
+    if token is None and not is_local(host):
+        raise ConfigError(
+            f"Collector({spec.address!r}) takes messages from other machines, which needs a token: "
+            f"set {spec.token_env} or give token_file=, or listen on 127.0.0.1"
+        )
+    tls: list[tuple[bytes, bytes]] = []
+    if spec.certificate is not None and spec.private_key is not None:
+        try:
+            with open(spec.certificate, "rb") as one, open(spec.private_key, "rb") as other:
+                tls = [(one.read(), other.read())]
+        except OSError as error:
+            raise ConfigError(f"Collector({spec.address!r}): {error}") from None
+    if not is_local(host) and not tls:
+        raise ConfigError(
+            f"Collector({spec.address!r}): beyond this machine messages are encrypted; give "
+            "certificate= and private_key= (PEM files), or listen on 127.0.0.1"
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        raise ConfigError(
+            f"Collector({spec.address!r}): cannot listen there ({error.strerror or error}); free "
+            "the port or use another"
+        ) from None
+    return token, tls
+
+
+def check_places(specs: Iterable[Collector]) -> None:
+    """All ports can be had, and tokens and certificates are there."""
+    for spec in specs:
+        check_place(spec)

@@ -1,0 +1,143 @@
+"""What an agent sends: one sealed piece of what the first level made of its records.
+
+A message is the output of one task of level 0 that ran where the records are: rows per shard for
+operators, records for sinks, and the control part: accounts, dead letters, how far its time came.
+It is a header in JSON and Arrow blocks, each with its length; several may follow each other in one
+file of a spool. It is known by agent, life and number, so that it counts once however often it
+comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import RunError
+from millstream.ops.chunks import OFFSET_BITS, Chunk, Int64, decode_block, encode_block, flat
+from millstream.ops.records import DeadLetter
+from millstream.state.manifests import SourceState
+from millstream.state.values import Count
+from millstream.state.values import Int64 as Whole
+
+# A position says which agent, which of its files, and where in that: 2,047 agents of 65,536 files.
+AGENT_BITS, FILE_BITS, PLACE_BITS = 11, 16, 36
+MOST_AGENTS = 2**AGENT_BITS - 1
+MESSAGES = "messages"  # what files of a spool with them end in
+_LENGTH = 8  # bytes that say how long what follows is
+
+
+class Block(msgspec.Struct, frozen=True):
+    """Some rows: for a table of an operator, or records for a sink."""
+
+    to: str
+    table: str  # of the operator; "" for a sink
+    rows: Count
+    src: Whole = 0  # of records: which origin they have
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The control part of a message."""
+
+    agent: str
+    life: Count  # of its spool: numbers go on within it
+    number: Count
+    source: str
+    rows: Count = 0  # records that were read for it
+    seconds: float = 0.0
+    reached: Whole | None = None  # how far all its participants have come; None: nobody holds
+    top: Whole | None = None  # the latest time of all
+    ended: bool = False  # nothing more comes from this agent
+    ledger: dict[str, dict[str, Whole]] = {}
+    dead: list[tuple[str, Whole, Whole, str, str]] = []
+    late: dict[str, Count] = {}  # window -> records that were late for it where they were read
+    panes: dict[str, list[tuple[Whole, Count]]] = {}  # window -> records per pane
+    blocks: list[Block] = []
+    after: dict[str, SourceState] = {}  # where the agent goes on; stays with it
+
+    @property
+    def weight(self) -> int:
+        """How many rows a task has to do with."""
+        return max(1, sum(block.rows for block in self.blocks))
+
+    def letters(self) -> Iterator[DeadLetter]:
+        """Its dead letters."""
+        return (DeadLetter(*letter) for letter in self.dead)
+
+
+def pack(head: Head, blocks: Iterable[bytes]) -> bytes:
+    """A message as bytes."""
+    parts = [msgspec.json.encode(head), *blocks]
+    framed = (part for one in parts for part in (len(one).to_bytes(_LENGTH, "big"), one))
+    return b"".join(framed)
+
+
+def unpack(data: bytes) -> Iterator[tuple[Head, list[bytes]]]:
+    """The messages that follow each other in some bytes."""
+    view, at = memoryview(data), 0
+
+    def take() -> memoryview:
+        nonlocal at
+        size = int.from_bytes(view[at : at + _LENGTH], "big")
+        start, at = at + _LENGTH, at + _LENGTH + size
+        if at > len(view):
+            raise RunError(f"a message of an agent is cut off at byte {len(view)} of {at}")
+        return view[start:at]
+
+    while at < len(view):
+        head = read_head(bytes(take()))
+        yield head, [bytes(take()) for _ in head.blocks]
+
+
+def read_head(data: bytes) -> Head:
+    """The control part, refused if it is anything else."""
+    try:
+        return msgspec.json.decode(data, type=Head)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RunError(f"a message of an agent cannot be read: {error}") from error
+
+
+def only_counted(head: Head) -> Head:
+    """A message of which nothing is left but that its records were dropped, and how far it came."""
+    account = {"offered": head.rows, "dropped": head.rows}
+    return msgspec.structs.replace(
+        head, ledger={head.source: account}, dead=[], late={}, panes={}, blocks=[], after={}
+    )
+
+
+def encode_records(chunk: Chunk) -> bytes:
+    """Records that go to a sink as they are, with their time and place."""
+    table = chunk.table.append_column("__ts", pa.array(chunk.ts))
+    return encode_block(table.append_column("__pos", pa.array(chunk.pos)))
+
+
+def decode_records(block: bytes, src: int) -> Chunk:
+    """The inverse."""
+    table = decode_block(block)
+    ts, pos = (np.asarray(flat(table.column(name))) for name in ("__ts", "__pos"))
+    return Chunk(table.drop_columns(["__ts", "__pos"]), ts, pos, src)
+
+
+def placed_for(agent: int, positions: Int64) -> Int64:
+    """Positions in files of an agent as those of one source of many agents."""
+    file, place = positions >> OFFSET_BITS, positions & ((1 << OFFSET_BITS) - 1)
+    if len(positions) and (int(file.max()) >> FILE_BITS or int(place.max()) >> PLACE_BITS):
+        raise RunError(
+            f"an agent can read {2**FILE_BITS:,} files of {2**PLACE_BITS >> 30} GiB each, and this "
+            "is more; start it under a new name and with a new directory"
+        )
+    packed: Int64 = (np.int64(agent) << (FILE_BITS + PLACE_BITS)) | (file << PLACE_BITS) | place
+    return packed
+
+
+def place_of(position: int) -> dict[str, Any]:
+    """Which agent (by its number), file and place a position stands for."""
+    file = position >> PLACE_BITS & ((1 << FILE_BITS) - 1)
+    return {
+        "agent": position >> (FILE_BITS + PLACE_BITS),
+        "file": file,
+        "offset": position & ((1 << PLACE_BITS) - 1),
+    }

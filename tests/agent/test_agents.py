@@ -1,0 +1,232 @@
+"""A flow with agents gives exactly what the same flow gives over the same files read centrally."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.agent import agent as agents
+from millstream.agent.agent import Agent
+from millstream.agent.sending import Away
+from millstream.run.failing import letters_in
+from millstream.testing import run_in_process
+from tests.agent.centre import Centre, agent_of, free_port
+
+NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
+OPTIONS = {"schema": "ts timestamp, k string, v bigint", "time": "ts", "format": "json"}
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents, "_AGAIN", 0.0)
+
+
+# -- flows ----------------------------------------------------------------------------------------
+
+
+class Count(ms.MapReduce):
+    def map(self, key: Any, value: Any, ts: Any) -> Iterator[tuple[Any, Any]]:
+        yield value["k"], 1
+
+    def combine(self, key: Any, values: Any) -> Any:
+        return sum(values)
+
+    def reduce(self, key: Any, values: Any, window: Any) -> Iterator[tuple[Any, Any]]:
+        yield key, sum(values)
+
+
+def aggregated(stream: ms.Stream, sink: Callable[[str], Any]) -> None:
+    some = stream.where("v > 0")
+    aggs = {"n": ms.count(), "t": ms.sum("v"), "high": ms.max("v"), "one": ms.first("v")}
+    some.key_by("k").window(ms.tumbling("10s")).agg(**aggs).sink(sink("tumbling"))
+    late = some.key_by("k").window(ms.sliding("20s", "5s")).agg(n=ms.count(), m=ms.mean("v"))
+    late.sink(sink("sliding"))
+    late.late().sink(sink("late"))
+    some.where("v = 9").sink(sink("plain"))
+
+
+def kept(stream: ms.Stream, sink: Callable[[str], Any]) -> None:
+    def values(key: Any, rows: list[Any], window: Any) -> dict[str, Any]:
+        return {"all": [row["v"] for row in rows]}
+
+    named = stream.map(lambda row: {**row, "k": row["k"] * 2})
+    named.key_by("k").window(ms.session("3s")).reduce(values).sink(sink("session"))
+    stream.key_by("k").window(ms.count_window(7)).agg(all=ms.collect("v")).sink(sink("count"))
+
+
+def jobs(stream: ms.Stream, sink: Callable[[str], Any]) -> None:
+    stream.map_reduce(Count(), window=ms.tumbling("10s")).sink(sink("job"))
+    stream.key_by("k").agg(n=ms.count(), t=ms.sum("v")).sink(sink("whole"))
+    stream.distinct("k", "v").sink(sink("distinct"))
+
+
+def updated(stream: ms.Stream, sink: Callable[[str], Any]) -> None:
+    def last(event: Any, slate: Any, ctx: Any) -> dict[str, Any]:
+        before, slate["v"] = slate.get("v"), event.value["v"]
+        return {"k": event.key, "now": slate["v"], "before": before}
+
+    stream.key_by("k").update(last, name="last").sink(sink("update"))
+    stream.select("k", "v * 2 AS w").key_by("k").window(ms.landmark("10s")).agg(t=ms.sum("w")).sink(
+        sink("landmark")
+    )
+
+
+FLOWS = {one.__name__: one for one in (aggregated, kept, jobs, updated)}
+
+
+def flow_of(kind: str, source: Any, out: Path) -> ms.Flow:
+    flow = ms.Flow(kind)
+    FLOWS[kind](flow.source(source, name="in"), lambda name: ms.Jsonl(out / name))
+    return flow
+
+
+# -- records --------------------------------------------------------------------------------------
+
+
+def write_files(place: Path, names: list[str], rng: random.Random, most: int = 60) -> None:
+    """Files of every agent: a little jumbled, with late records and broken lines."""
+    used: set[int] = set()
+    for name in names:
+        for file in range(rng.randint(1, 2)):
+            path = place / name / f"{file}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lines, at = [], rng.uniform(0, 10)
+            for _ in range(rng.randint(1, most)):
+                at += rng.choice([0.05, 0.3, 1.2])
+                micro = int((at - rng.choice([0, 0, 0, 1, 8])) * 1e6)
+                while micro in used:  # ties of two agents have another order than those of files
+                    micro += 1
+                used.add(micro)
+                when = (NOON + timedelta(microseconds=micro)).isoformat()
+                record = {"ts": when, "k": rng.choice("xyz"), "v": rng.randint(0, 9)}
+                broken = rng.random() < 0.004
+                lines.append('{"ts": "never"}' if broken else json.dumps(record))
+            path.write_text("\n".join(lines) + "\n")
+
+
+def rows_in(out: Path) -> dict[str, Counter[str]]:
+    """All rows of every sink, as a multiset."""
+    return {
+        sink.name: Counter(
+            line for path in sink.glob("*.jsonl") for line in path.read_text().splitlines()
+        )
+        for sink in out.iterdir()
+    }
+
+
+def books(ledger: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    return {step: {way: n for way, n in one.items() if n} for step, one in ledger.items()}
+
+
+# -- running --------------------------------------------------------------------------------------
+
+
+class World:
+    """Agents and their collector, and what may befall them."""
+
+    def __init__(self, kind: str, tmp: Path, names: list[str], parallelism: int) -> None:
+        self.kind, self.tmp, self.names, self.port = kind, tmp, names, free_port()
+        self.centre = Centre(self.flow(names[0]), tmp / "collector", parallelism)
+        self.agents = {name: self.start(name) for name in names}
+
+    def flow(self, name: str) -> ms.Flow:
+        reads = ms.Files(self.tmp / "in" / name / "*.json", **OPTIONS, lateness="2s")
+        where = f"127.0.0.1:{self.port}"
+        collector = ms.Collector(where, reads, agents=self.names, boundary="50ms")
+        return flow_of(self.kind, collector, self.tmp / "out")
+
+    def start(self, name: str) -> Agent:
+        return agent_of(self.flow(name), self.port, name, self.tmp / "agents", rows=20)
+
+    def crash(self, name: str) -> None:
+        """The agent is gone without a word, and comes back."""
+        self.agents[name].collector.close()
+        self.agents[name].outbox.hold.release()
+        self.agents[name] = self.start(name)
+
+    def send_again(self, name: str, rng: random.Random) -> None:
+        """A message that came already, or one that is not yet due."""
+        agent = self.agents[name]
+        if agent.outbox.sizes and agent.collector.connected:
+            number = rng.choice(list(agent.outbox.sizes))
+            with contextlib.suppress(Away):
+                agent.collector.put(*agent.outbox.read(number))
+
+    def befall(self, name: str, rng: random.Random) -> None:
+        match rng.randrange(5):
+            case 0:
+                self.crash(name)
+            case 1:
+                rng.choice([self.centre.restart, self.centre.crash])()
+            case 2:
+                self.agents[name].make()  # and nothing is sent
+            case 3:
+                self.agents[name].collector.close()
+            case _:
+                self.send_again(name, rng)
+
+    def run(self, rng: random.Random, trouble: float) -> None:
+        for _ in range(3000):
+            name = rng.choice(self.names)
+            if rng.random() < trouble:
+                self.befall(name, rng)
+            self.agents[name].step()
+            if rng.random() < 0.5:
+                self.centre.step()
+            if self.centre.engine.done and all(one.done for one in self.agents.values()):
+                return
+        pytest.fail("it does not come to an end")
+
+    def close(self) -> None:
+        for one in self.agents.values():
+            one.close()
+        self.centre.engine.close()
+
+
+def compare(kind: str, tmp: Path, seed: str, most: int, trouble: float) -> None:
+    rng = random.Random(seed)
+    names = [f"web-{n:02}" for n in range(rng.randint(1, most))]
+    write_files(tmp / "in", names, rng)
+    central = ms.Files(tmp / "in" / "*" / "*.json", **OPTIONS, lateness="2s")
+    ledger = run_in_process(
+        flow_of(kind, central, tmp / "central"), tmp / "checkpoint", dead_letter_limit=1
+    )
+    world = World(kind, tmp, names, rng.randint(1, 3))
+    try:
+        world.run(rng, trouble)
+        assert rows_in(tmp / "out") == rows_in(tmp / "central"), seed
+        assert books(world.centre.ledger) == books(ledger), seed
+        dead = [
+            Counter((one["operator"], one["raw"]) for one in letters_in(place))
+            for place in (world.centre.engine.checkpoint.dead, checkpoint_dead(tmp))
+        ]
+        assert dead[0] == dead[1], seed
+    finally:
+        world.close()
+
+
+def checkpoint_dead(tmp: Path) -> Any:
+    from millstream.state.checkpoint import Checkpoint
+
+    return Checkpoint(tmp / "checkpoint", create=False).dead
+
+
+@pytest.mark.parametrize("kind", FLOWS)
+def test_agents_give_what_a_central_run_gives(kind: str, tmp_path: Path) -> None:
+    compare(kind, tmp_path, kind, 3, trouble=0.1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(60))
+def test_many_agents_and_much_trouble(number: int, tmp_path: Path) -> None:
+    kind = list(FLOWS)[number % len(FLOWS)]
+    compare(kind, tmp_path, f"{kind} {number}", 16, trouble=0.3)

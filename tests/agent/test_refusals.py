@@ -1,0 +1,362 @@
+"""What an agent and its collector do not take: each is said, and the flow goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import millstream as ms
+from millstream.agent import agent as agents
+from millstream.agent.agent import Agent, bytes_of
+from millstream.agent.sending import Away, Collector
+from millstream.errors import ConfigError, RunError
+from millstream.run import collecting
+from tests.agent.centre import Centre, agent_of, free_port
+
+NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents, "_AGAIN", 0.0)
+
+
+def flow_of(
+    place: Path,
+    port: int,
+    name: str = "a",
+    *,
+    size: str = "10s",
+    close: ms.ClosingPolicy | None = None,
+    follow: bool = False,
+    **options: Any,
+) -> ms.Flow:
+    flow = ms.Flow("refusals")
+    reads = ms.Files(
+        place / "in" / name,
+        schema="ts timestamp, k string",
+        time="ts",
+        lateness="0s",
+        follow=follow,
+    )
+    source = {"agents": ["a", "b"], "boundary": "20ms", **options}
+    stream = flow.source(ms.Collector(f"127.0.0.1:{port}", reads, **source), name="in")
+    counted = stream.key_by("k").window(ms.tumbling(size), close=close).agg(n=ms.count())
+    counted.sink(ms.Jsonl(place / "out"))
+    return flow
+
+
+def write(place: Path, name: str, *seconds: float, file: str = "0.json") -> None:
+    path = place / "in" / name / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"ts": str(NOON + timedelta(seconds=s)), "k": "x"}) for s in seconds]
+    with path.open("a") as out:
+        out.write("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    for name in "ab":
+        write(tmp_path, name, 1, 2, 11, 12)
+    return tmp_path
+
+
+@pytest.fixture
+def centre(place: Path, port: int) -> Iterator[Centre]:
+    with Centre(flow_of(place, port), place / "collector") as one:
+        yield one
+
+
+def until_done(centre: Centre, *several: Agent) -> None:
+    for _ in range(500):
+        for one in several:
+            one.step()
+        centre.step()
+        if centre.engine.done and all(one.done for one in several):
+            return
+        time.sleep(0.002)
+    pytest.fail("it does not come to an end")
+
+
+def rows(place: Path) -> list[dict[str, Any]]:
+    files = sorted((place / "out").glob("*.jsonl"))
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
+def test_an_agent_with_another_program_is_refused(centre: Centre, place: Path, port: int) -> None:
+    other = agent_of(flow_of(place, port, size="20s"), port, "a", place / "agents")
+    with pytest.raises(ConfigError, match=r"differs from that of the collector.*tumbling\(20s\)"):
+        other.step(), other.step()
+    other.close()
+    good = [agent_of(flow_of(place, port, n), port, n, place / "good") for n in "b"]
+    good[0].step()
+    good[0].close()
+
+
+def test_a_name_that_is_not_expected_is_refused(centre: Centre, place: Path, port: int) -> None:
+    other = agent_of(flow_of(place, port), port, "c", place / "agents")
+    with pytest.raises(ConfigError, match=r"'c' is not expected here.* a, b"):
+        other.step()
+    other.close()
+
+
+def test_a_name_with_another_directory_is_refused(centre: Centre, place: Path, port: int) -> None:
+    first = agent_of(flow_of(place, port), port, "a", place / "agents")
+    first.step(), first.step(), first.close()
+    other = agent_of(flow_of(place, port), port, "a", place / "elsewhere")
+    with pytest.raises(ConfigError, match="with another directory"):
+        other.step()
+    other.close()
+
+
+def test_an_older_copy_of_a_directory_is_refused(centre: Centre, place: Path, port: int) -> None:
+    first = agent_of(flow_of(place, port), port, "a", place / "agents", rows=1)
+    first.step(), first.close()
+    shutil.copytree(place / "agents", place / "copy")
+    first = agent_of(flow_of(place, port), port, "a", place / "agents", rows=1)
+    for _ in range(4):
+        first.step()
+    first.close()
+    copy = agent_of(flow_of(place, port), port, "a", place / "copy")
+    with pytest.raises(RunError, match="it is an older copy"):
+        copy.send()
+    copy.close()
+
+
+def test_two_agents_cannot_share_a_directory(centre: Centre, place: Path, port: int) -> None:
+    first = agent_of(flow_of(place, port), port, "a", place / "agents")
+    with pytest.raises(Exception, match="agent"):
+        agent_of(flow_of(place, port), port, "a", place / "agents")
+    first.close()
+
+
+def test_a_message_out_of_turn_or_too_large_is_not_taken(
+    centre: Centre, place: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = agent_of(flow_of(place, port), port, "a", place / "agents")
+    one.step(), one.make()
+    head, blocks = one.outbox.read(0)
+    one.collector.hello("a", one.outbox.life)
+    with pytest.raises(Away, match=f"message {head.number + 5} came, and"):
+        one.collector.put(msgspec.structs.replace(head, number=head.number + 5), blocks)
+    one.collector.hello("a", one.outbox.life)
+    with pytest.raises(Away, match="1 blocks were announced, 0 came"):
+        one.collector.put(head, [])
+    monkeypatch.setattr(collecting, "MOST_BYTES", 100)
+    one.collector.hello("a", one.outbox.life)
+    with pytest.raises(Away, match="a message has more than"):
+        one.collector.put(head, [bytes(1000)])
+    monkeypatch.undo()
+    other = agent_of(flow_of(place, port, "b"), port, "b", place / "agents")
+    until_done(centre, one, other)
+    assert [row["n"] for row in rows(place)] == [4, 4]
+    one.close(), other.close()
+
+
+def test_garbage_instead_of_messages_changes_nothing(
+    centre: Centre, place: Path, port: int
+) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as raw:
+        raw.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(range(256)) * 100)
+    both = [agent_of(flow_of(place, port, n), port, n, place / "agents") for n in "ab"]
+    until_done(centre, *both)
+    assert [row["n"] for row in rows(place)] == [4, 4]
+    for one in both:
+        one.close()
+
+
+def test_a_wrong_token_is_refused_and_a_right_one_is_not(
+    place: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLSTREAM_AGENT_TOKEN", "the-right-token-of-24-ch")
+    with Centre(flow_of(place, port), place / "collector"):
+        for token in (None, "another-token-of-23-chs"):
+            wrong = Collector(f"127.0.0.1:{port}", token)
+            with pytest.raises(ConfigError, match="does not take this token"):
+                wrong.hello("a", 1)
+        right = Collector(f"127.0.0.1:{port}", "the-right-token-of-24-ch")
+        assert right.hello("a", 1).durable == -1
+        right.close()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_over_tls_only_the_right_certificate_is_trusted(place: Path, port: int) -> None:
+    for name in ("ours", "theirs"):
+        made = f"req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name}"
+        made += f" -keyout {place}/{name}.key -out {place}/{name}.pem"
+        made += " -addext subjectAltName=IP:127.0.0.1"
+        subprocess.run(["openssl", *made.split()], check=True, capture_output=True)
+    keys = {"certificate": place / "ours.pem", "private_key": place / "ours.key"}
+    with Centre(flow_of(place, port, **keys), place / "collector"):
+        with pytest.raises(Away):
+            Collector(f"127.0.0.1:{port}", None, place / "theirs.pem").hello("a", 1)
+        with pytest.raises(Away):
+            Collector(f"127.0.0.1:{port}", None).hello("a", 1)
+        known = Collector(f"127.0.0.1:{port}", None, place / "ours.pem")
+        assert known.hello("a", 1).number == 1
+        known.close()
+
+
+def test_beyond_this_machine_it_needs_a_token_and_tls(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = ms.Files(place / "in", time="ts", format="json")
+    with pytest.raises(ConfigError, match="needs a token"):
+        collecting.check_place(ms.Collector("0.0.0.0:9410", reads))
+    monkeypatch.setenv("MILLSTREAM_AGENT_TOKEN", "the-right-token-of-24-ch")
+    with pytest.raises(ConfigError, match="certificate"):
+        collecting.check_place(ms.Collector("0.0.0.0:9410", reads))
+
+
+def test_a_port_that_is_taken_is_said(place: Path, port: int) -> None:
+    with socket.create_server(("127.0.0.1", port)):
+        reads = ms.Files(place / "in", time="ts", format="json")
+        with pytest.raises(ConfigError, match="cannot listen there"):
+            collecting.check_place(ms.Collector(f"127.0.0.1:{port}", reads))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"address": "nowhere"}, 'expected "host:port"'),
+        ({"reads": None}, "expected what agents read"),
+        ({"reads": ms.Files("x", format="text")}, "clocks of machines differ"),
+        ({"agents": []}, "names of agents"),
+        ({"agents": ["a", "a"]}, "names of agents"),
+        ({"agents": True}, "names of agents"),
+        ({"certificate": "x"}, "TLS needs both"),
+        ({"lateness": "5s"}, "no option lateness"),
+    ],
+    ids=str,
+)
+def test_what_a_collector_cannot_be(given: dict[str, Any], said: str) -> None:
+    options = {"address": "127.0.0.1:9410", "reads": ms.Files("x", time="ts"), **given}
+    with pytest.raises(ConfigError, match=said):
+        ms.Collector(**options)
+
+
+def test_sizes() -> None:
+    assert bytes_of("2GB") == 2 << 30
+    with pytest.raises(ConfigError, match="expected a size"):
+        bytes_of("much")
+
+
+# -- while the collector is away ------------------------------------------------------------------
+
+
+def test_an_agent_waits_when_its_disk_space_is_used_up(place: Path, port: int) -> None:
+    with Centre(flow_of(place, port), place / "collector") as centre:
+        one = agent_of(flow_of(place, port), port, "a", place / "agents", rows=1, spool=1)
+        one.step(), one.step()
+        centre.engine.trackers["in"].close()
+        for _ in range(5):
+            one.step()
+        assert not one.over and one.outbox.last <= 1
+        centre.restart()
+        other = agent_of(flow_of(place, port, "b"), port, "b", place / "agents")
+        until_done(centre, one, other)
+        assert [row["n"] for row in rows(place)] == [4, 4]
+        one.close(), other.close()
+
+
+def test_or_gives_up_the_oldest_and_counts_it(place: Path, port: int) -> None:
+    with Centre(flow_of(place, port), place / "collector") as centre:
+        options = {"rows": 1, "spool": 20_000, "overload": "drop"}
+        one = agent_of(flow_of(place, port), port, "a", place / "agents", **options)
+        one.send()
+        centre.engine.trackers["in"].close()
+        write(place, "a", *range(13, 40))
+        while one.make():
+            pass
+        assert one.over and one.outbox.dropped > 0
+        centre.restart()
+        other = agent_of(flow_of(place, port, "b"), port, "b", place / "agents")
+        until_done(centre, one, other)
+        account = centre.ledger["in"]
+        assert account["offered"] == 31 + 4 and account["dropped"] == one.outbox.dropped
+        assert sum(row["n"] for row in rows(place)) == 35 - one.outbox.dropped
+        one.close(), other.close()
+
+
+# -- windows that are evicted ---------------------------------------------------------------------
+
+
+def test_what_an_agent_sends_for_an_evicted_window_is_late(place: Path, port: int) -> None:
+    def flow(name: str) -> ms.Flow:
+        return flow_of(place, port, name, close=ms.evict(fidelity=0.5), follow=True)
+
+    with Centre(flow("a"), place / "collector") as centre:
+        one, other = (agent_of(flow(n), port, n, place / "agents") for n in "ab")
+        other.send(), other.make()  # read, and not sent
+        for _ in range(20):
+            one.step(), centre.step()
+        assert [(row["n"], row["fidelity"], row["closed_by"]) for row in rows(place)] == [
+            (2, 0.5, "fidelity")
+        ]
+        for _ in range(20):
+            other.step(), centre.step()
+        assert centre.engine.manifest.late == {"agg": {"b": 2}}
+        account = centre.ledger["agg"]
+        assert (account["offered"], account["aggregated"], account["late"]) == (8, 6, 2)
+        one.close(), other.close()
+
+
+# -- as a command ---------------------------------------------------------------------------------
+
+APP = """
+import os, millstream as ms
+flow = ms.Flow("refusals")
+here = ms.Files(os.environ["HERE"], schema="ts timestamp, k string", time="ts", lateness="0s")
+agents = ms.Collector(os.environ["AT"], here, agents=["a", "b"], boundary="20ms")
+lines = flow.source(agents, name="in")
+lines.key_by("k").window(ms.tumbling("10s")).agg(n=ms.count()).sink(ms.Jsonl(os.environ["OUT"]))
+"""
+WITHOUT_SPARK = """
+import sys
+sys.modules["pyspark"] = sys.modules["py4j"] = None  # whoever imports these fails
+from millstream.cli import main
+main()
+"""
+
+
+def test_the_command_needs_neither_spark_nor_java(place: Path, port: int) -> None:
+    (place / "app.py").write_text(APP)
+    at = f"127.0.0.1:{port}"
+    with Centre(flow_of(place, port), place / "collector") as centre:
+        commands = [
+            subprocess.Popen(
+                [sys.executable, "-c", WITHOUT_SPARK, "agent", "app.py", "--to", at, "--name", n],
+                cwd=place,
+                env={"HERE": f"in/{n}", "AT": at, "OUT": str(place / "out"), "PATH": os.defpath},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for n in "ab"
+        ]
+        ended = threading.Event()
+        threading.Timer(60, ended.set).start()
+        while any(one.poll() is None for one in commands) and not ended.is_set():
+            centre.step()
+            time.sleep(0.01)
+        told = [one.communicate()[1] for one in commands]
+        assert [one.returncode for one in commands] == [0, 0], told
+        assert all("all is read and committed" in text for text in told)
+    assert [row["n"] for row in rows(place)] == [4, 4]
