@@ -120,7 +120,9 @@ def drive(flow: ms.Flow, rows: list[Row], rng: random.Random, parallelism: int, 
             yield driver, rows[:taken]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.long) for n in range(3, 12))]
+)
 def test_every_aggregate_after_every_batch(seed: int, tmp_path: Any) -> None:
     rng = random.Random(seed)
     flow = ms.Flow("groups")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def test_parts_of_a_whole_input_stand_one_after_the_other(tmp_path: Path, parall
     files = sorted((tmp_path / "out").glob("part-*.jsonl"))
     parts = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
     rows = [(row["key"], row["value"]) for part in parts for row in part]
-    want = {word: words(3000).count(word) for word in words(3000)}
+    want = Counter(words(3000))
     assert rows == [(w, n * s) for w, n in sorted(want.items()) for s in (1, -1)]
     assert [(row["key"], row["value"]) for row in seen.rows] == rows
     assert len(parts) == parallelism
