@@ -86,15 +86,25 @@ def flow_of(values: list[Any], got: list[Any]) -> ms.Flow:
     return flow
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    st.lists(VALUES, min_size=1, max_size=16),
-    st.integers(1, 16),
-    st.sampled_from([1, 3]),
-)
+RUNS = (st.lists(VALUES, min_size=1, max_size=16), st.integers(1, 16), st.sampled_from([1, 3]))
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(*RUNS)
 def test_no_value_changes_whatever_the_batches(
     values: list[Any], batch: int, parallelism: int
 ) -> None:
+    check_values(values, batch, parallelism)
+
+
+@pytest.mark.long
+@settings(max_examples=2_000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(*RUNS)
+def test_no_value_of_many_changes(values: list[Any], batch: int, parallelism: int) -> None:
+    check_values(values, batch, parallelism)
+
+
+def check_values(values: list[Any], batch: int, parallelism: int) -> None:
     got: list[Any] = []
     rows = [{"ts": START + timedelta(seconds=i), "at": i} for i in range(len(values))]
     with Driver(flow_of(values, got), now=START.timestamp(), parallelism=parallelism) as driver:

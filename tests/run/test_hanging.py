@@ -491,7 +491,7 @@ def write(path: Path, rows: int = 20) -> str:
 
 
 def test_on_spark_a_hanging_and_a_dying_function_are_named_with_their_record(
-    tmp_path: Path,
+    tmp_path: Path, spark: object
 ) -> None:
     def hangs(row: dict[str, Any]) -> dict[str, Any]:
         if row["v"] == 7:
@@ -519,7 +519,9 @@ def test_on_spark_a_hanging_and_a_dying_function_are_named_with_their_record(
         assert not (checkpoint / "tasks").exists()
 
 
-def test_on_spark_a_reader_that_hangs_is_named_with_its_place(tmp_path: Path) -> None:
+def test_on_spark_a_reader_that_hangs_is_named_with_its_place(
+    tmp_path: Path, spark: object
+) -> None:
     def reader(file: Any) -> Any:
         yield 3, {"ts": START, "v": 1}
         time.sleep(600)

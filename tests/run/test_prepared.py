@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,14 @@ def test_what_others_could_have_written_is_not_used(places: list[Path], tmp_path
     assert archive.archive_options("") == ""
 
 
+@pytest.mark.spark
+def test_what_setting_up_made_is_used(spark: Any) -> None:
+    if not archive.archive_options(""):
+        pytest.skip("there is no archive: `millstream prepare` makes one")
+    assert "spark.jsa" in Path(f"/proc/{spark._gateway.proc.pid}/maps").read_text()
+
+
+@pytest.mark.long  # half a minute; `make setup` does the first half of it anyway
 def test_prepared_and_used(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PREPARE_AND_USE, str(tmp_path)],

@@ -192,7 +192,7 @@ def test_live_batches_slide_over_what_is_kept(what: str) -> None:
     assert set(used) == {"blocks", kept}
 
 
-@pytest.mark.parametrize("back", [1, 5, 12])
+@pytest.mark.parametrize("back", [1, 12, pytest.param(5, marks=pytest.mark.long)])
 def test_a_late_record_reaches_what_is_kept(back: int) -> None:
     """It comes alone, so that no window leaves with it; then shards move between tasks."""
     batches = steady(46)
@@ -207,12 +207,15 @@ class Crash(BaseException):
     """The driver is gone at this very point."""
 
 
-@pytest.mark.parametrize("point", ["tasks-done", "before-manifest", "after-manifest"])
+@pytest.mark.parametrize(
+    "point",
+    [pytest.param("tasks-done", marks=pytest.mark.long), "before-manifest", "after-manifest"],
+)
 def test_a_crash_at_any_point_repeats_and_loses_nothing(point: str) -> None:
     jobs = [*((what, (16, 1)) for what in ("mixed", "running", "Largest")), ("extremes", (9, 3))]
-    batches = steady(50)
+    batches = steady(40)
     out: dict[str, Any] = {}
-    crashes = {11, 17, 18, 30, 33, 47}  # the stacks flip about every 16 batches
+    crashes = {11, 17, 18, 30, 33, 37}  # the stacks flip about every 16 batches
 
     def fatal(here: str, batch: int) -> None:
         if here == point and batch in crashes:

@@ -18,7 +18,7 @@ from millstream.testing import Driver
 
 ARCHIVE = Path(__file__).with_name("before.tar.gz")
 OPTIONS: dict[str, Any] = {"parallelism": 2, "shards": 3}
-HALF, ALL = 60, 90
+HALF, ALL = 60, 80
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 
 
