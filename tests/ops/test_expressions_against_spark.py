@@ -12,6 +12,7 @@ import pytest
 
 from millstream.ops.expressions import ExpressionError, parse_projection
 from millstream.ops.sql.types import type_name
+from millstream.testing.reference.expressions import evaluate_row
 
 pytestmark = pytest.mark.spark
 
@@ -146,7 +147,7 @@ def test_values(sql_session: Any, every: int) -> None:
     for at, sql in enumerate(asked):
         (expression,) = parse_projection(sql)
         got = expression.evaluate(table)
-        rows = [expression.evaluate_row(row, SCHEMA) for row in table.to_pylist()]
+        rows = [evaluate_row(expression, row, SCHEMA) for row in table.to_pylist()]
         theirs = found.column(at)
         answers = [[*map(plain, one)] for one in (got.to_pylist(), rows, theirs.to_pylist())]
         if not answers[0] == answers[1] == answers[2] or got.type != theirs.type:
@@ -163,4 +164,4 @@ def test_failures(sql_session: Any, every: int) -> None:
         with pytest.raises(ExpressionError):
             expression.evaluate(pa.table({"x": [0]}))
         with pytest.raises(ExpressionError):
-            expression.evaluate_row({})
+            evaluate_row(expression, {})

@@ -1,10 +1,11 @@
-"""What a SQL function is, how it is applied to a batch and to a row, and ways to build its kernel.
+"""What a SQL function is, how it is applied to a batch, and ways to build its kernel.
 
 Every function is written twice: `vector` on Arrow arrays, which is what runs, and `scalar` on plain
-Python values, which is the oracle. The two share only the type rules (`coerce`), so that a slip in
-one shows as a difference. The rules are Spark's in ANSI mode. Two kinds of function are computed
-per value on both sides: those on regular expressions, because Python's `re` is closer to Java's
-than RE2 is, and those that read or write numbers and times as text.
+Python values, by which `testing/reference/expressions.py` says what is right. They share only the
+type rules (`coerce`), so that a slip in one shows as a difference. The rules are Spark's in ANSI
+mode. Two kinds of function are computed per value on both sides: those on regular expressions,
+because Python's `re` is closer to Java's than RE2 is, and those that read or write numbers and
+times as text.
 """
 
 from __future__ import annotations
@@ -19,17 +20,12 @@ import pyarrow.compute as pc
 
 from millstream.ops.sql.casts import cast_datum
 from millstream.ops.sql.coercion import Coerce
-from millstream.ops.sql.conversions import cast_value, to_float32
-from millstream.ops.sql.decimals import fit
 from millstream.ops.sql.types import (
-    INTEGERS,
     DataType,
     Datum,
     ExpressionError,
     Types,
     as_array,
-    bounds,
-    is_decimal,
 )
 
 
@@ -65,23 +61,6 @@ def apply_vector(function: Function, args: Sequence[Datum], params: tuple[object
     if out.type != result:
         out = out.cast(result)
     return out[0] if constant else out
-
-
-def apply_scalar(
-    function: Function, types: Types, values: Sequence[Any], params: tuple[object, ...]
-) -> Any:
-    wanted, result = function.types(types, params)
-    values = [cast_value(*each) for each in zip(values, types, wanted, strict=True)]
-    if function.strict and any(value is None for value in values):
-        return None
-    out = function.scalar(*values, *params)
-    if out is not None and is_decimal(result):
-        return fit(out, result)
-    if out is not None and result in INTEGERS:
-        low, high = bounds(result)
-        if not low <= out <= high:
-            raise ExpressionError("overflow")
-    return to_float32(out) if out is not None and result == pa.float32() else out
 
 
 def elementwise(scalar: Callable[..., Any], result: DataType) -> Callable[..., Datum]:

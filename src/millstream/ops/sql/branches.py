@@ -8,24 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.ops.sql.casts import cast_datum
-from millstream.ops.sql.conversions import cast_value
-from millstream.ops.sql.decimals import fit
-from millstream.ops.sql.frames import Frame, Row, TypeOf
+from millstream.ops.sql.frames import Frame, TypeOf
 from millstream.ops.sql.functions import FUNCTIONS
-from millstream.ops.sql.nodes import Literal, Node, exact_numbers
+from millstream.ops.sql.nodes import Node, exact_numbers
 from millstream.ops.sql.types import (
     DataType,
     Datum,
     ExpressionError,
     as_array,
     common_type,
-    is_decimal,
 )
 
 
@@ -48,24 +44,10 @@ class Logic:
         right = _truth(evaluate_where(self.right, frame, pc.fill_null(undecided, True)))
         return (pc.or_kleene if self.disjunction else pc.and_kleene)(left, right)
 
-    def row(self, row: Row) -> Any:
-        left = _row_truth(self.left, row)
-        if left is self.disjunction:
-            return left
-        right = _row_truth(self.right, row)
-        return right if left is not None or right is self.disjunction else None
-
 
 def _truth(of: Datum) -> Datum:
     (wanted,), _ = FUNCTIONS["not"].coerce((of.type,))
     return cast_datum(of, wanted)
-
-
-def _row_truth(of: Node, row: Row) -> bool | None:
-    source = of.infer(row.type_of)
-    (wanted,), _ = FUNCTIONS["not"].coerce((source,))
-    truth: bool | None = cast_value(of.row(row), source, wanted)
-    return truth
 
 
 @dataclass(frozen=True)
@@ -90,15 +72,6 @@ class Case:
         nodes = [*(value for _, value in self.branches), self.default]
         return _choose(hits, _exact(nodes, values, frame))
 
-    def row(self, row: Row) -> Any:
-        for condition, value in self.branches:
-            if _row_truth(condition, row):
-                return self._value_of(value, row)
-        return self._value_of(self.default, row)
-
-    def _value_of(self, value: Node, row: Row) -> Any:
-        return _row_value(value, row, self.infer(row.type_of))
-
 
 @dataclass(frozen=True)
 class Coalesce:
@@ -116,12 +89,6 @@ class Coalesce:
             pending = pc.and_(pending, pc.invert(hits[-1]))
         return _choose(hits[:-1], _exact(self.args, values, frame))
 
-    def row(self, row: Row) -> Any:
-        for arg in self.args:
-            if arg.row(row) is not None:
-                return _row_value(arg, row, self.infer(row.type_of))
-        return None
-
 
 def _common(nodes: Sequence[Node], type_of: TypeOf) -> DataType:
     """The type of one value of several."""
@@ -136,13 +103,6 @@ def _exact(nodes: Sequence[Node], values: list[Datum], frame: Frame) -> list[Dat
     for at, number in exact_numbers(nodes, [value.type for value in values]).items():
         values[at] = number.vector(frame)
     return values
-
-
-def _row_value(node: Node, row: Row, wanted: DataType) -> Any:
-    if is_decimal(wanted) and isinstance(node, Literal) and node.type == pa.float64():
-        assert node.exact is not None
-        return fit(node.exact, wanted)
-    return cast_value(node.row(row), node.infer(row.type_of), wanted)
 
 
 def _choose(hits: Sequence[Datum], values: Sequence[Datum]) -> Datum:

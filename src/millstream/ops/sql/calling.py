@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millstream.ops.sql.frames import Frame, Row, TypeOf
+from millstream.ops.sql.frames import Frame, TypeOf
 from millstream.ops.sql.nodes import Node
 from millstream.ops.sql.types import DataType, Datum, ExpressionError, as_array
 
@@ -40,17 +40,13 @@ class UserCall:
     def vector(self, frame: Frame) -> Datum:
         columns = [as_array(one.vector(frame), len(frame)).to_pylist() for one in self.args]
         rows = zip(*columns, strict=True) if columns else ((),) * len(frame)
-        values = [self._call(row) for row in rows]
+        values = [self.call(row) for row in rows]
         try:
             return pa.array(values, self.function.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise ExpressionError(f"{self.function.name}() gave no {self._type}: {error}") from None
 
-    def row(self, row: Row) -> Any:
-        value = self._call([one.row(row) for one in self.args])
-        return pa.scalar(value, self.function.type).as_py()
-
-    def _call(self, args: Sequence[Any]) -> Any:
+    def call(self, args: Sequence[Any]) -> Any:
         try:
             return self.function.fn(*args)
         except Exception as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from millstream.errors import ConfigError
 from millstream.ops.sql.casts import cast_datum
-from millstream.ops.sql.frames import Frame, Row, find_name, schema_types
+from millstream.ops.sql.frames import Frame, TypeOf, find_name, schema_types
 from millstream.ops.sql.nodes import Column, Node
 from millstream.ops.sql.types import (
     DataType,
@@ -45,25 +45,20 @@ class Expression:
 
     def type(self, schema: pa.Schema) -> DataType:
         """The type of the values that `evaluate` gives for tables of `schema`."""
-        node = self._require_node()
+        node = self.root
         if isinstance(node, Column) and not self.condition:
             return schema.field(find_name(node.name, schema.names)).type
-        return self._reported(lambda: self._checked(node.infer(schema_types(schema))))
+        return self.infer(schema_types(schema))
+
+    def infer(self, type_of: TypeOf) -> DataType:
+        """The same, given the type of every column."""
+        return self.reported(lambda: self._checked(self.root.infer(type_of)))
 
     def evaluate(self, table: pa.Table) -> pa.Array:
         """The value for every row; a condition keeps a row where this is TRUE, not NULL."""
         frame = Frame(table)
-        node = self._require_node()
-        return self._reported(lambda: self._evaluate(node, frame))
-
-    def evaluate_row(self, row: Mapping[str, object], schema: pa.Schema | None = None) -> object:
-        """The value for one row, computed a second, slow way: the oracle for `evaluate`.
-
-        Without a `schema` an int is a bigint, a float a double, and None of no type.
-        """
-        view = Row(row, schema)
-        node = self._require_node()
-        return self._reported(lambda: self._evaluate_row(node, view))
+        node = self.root
+        return self.reported(lambda: self._evaluate(node, frame))
 
     def _evaluate(self, node: Node, frame: Frame) -> Datum:
         if isinstance(node, Column) and not self.condition:
@@ -73,10 +68,6 @@ class Expression:
             return cast_datum(out, pa.bool_())
         return out
 
-    def _evaluate_row(self, node: Node, row: Row) -> object:
-        self._checked(node.infer(row.type_of))
-        return node.row(row)
-
     def _checked(self, of: DataType) -> DataType:
         if not self.condition:
             return of
@@ -84,12 +75,15 @@ class Expression:
             raise TypeMismatch(f"a condition must be true or false, not {type_name(of)}")
         return pa.bool_()
 
-    def _require_node(self) -> Node:
+    @property
+    def root(self) -> Node:
+        """The tree of the expression."""
         if self.node is None:
             raise ConfigError("* stands for all columns: it has no value of its own")
         return self.node
 
-    def _reported(self, compute: Callable[[], Any]) -> Any:
+    def reported(self, compute: Callable[[], Any]) -> Any:
+        """What is computed; an error says in which expression."""
         try:
             return compute()
         except ExpressionError as error:

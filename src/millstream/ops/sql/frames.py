@@ -1,10 +1,9 @@
-"""What an expression is evaluated on: the columns of a batch, or the values of one row."""
+"""What an expression is evaluated on: the columns of a batch."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -80,43 +79,8 @@ def to_logical(stored: Datum) -> Datum:
         raise ExpressionError(str(error)) from None
 
 
-class Row:
-    """One row of plain Python values, typed by a schema or by the values themselves."""
-
-    def __init__(self, values: Mapping[str, object], schema: pa.Schema | None) -> None:
-        self.values = values
-        self.schema = schema
-
-    def type_of(self, name: str) -> DataType:
-        if self.schema is not None:
-            return schema_types(self.schema)(name)
-        return _type_of_value(self.values[find_name(name, list(self.values))])
-
-    def value(self, name: str) -> Any:
-        value = self.values[find_name(name, list(self.values))]
-        return to_row_value(value, self.type_of(name))
-
-
 TypeOf = Callable[[str], DataType]
 
 
 def schema_types(schema: pa.Schema) -> TypeOf:
     return lambda name: logical_type(schema.field(find_name(name, schema.names)).type)
-
-
-def _type_of_value(value: object) -> DataType:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return pa.int64()
-    if isinstance(value, datetime):
-        return TIMESTAMP
-    return logical_type(pa.scalar(value).type)
-
-
-def to_row_value(value: Any, of: DataType) -> Any:
-    if value is None:
-        return None
-    if of == TIMESTAMP:
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-    if pa.types.is_floating(of):
-        return float(value)
-    return dict(value) if pa.types.is_map(of) else value

@@ -14,16 +14,15 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.ops.sql.applying import apply_scalar, apply_vector
+from millstream.ops.sql.applying import apply_vector
 from millstream.ops.sql.casts import cast_datum
-from millstream.ops.sql.conversions import cast_value, require_castable
+from millstream.ops.sql.conversions import require_castable
 from millstream.ops.sql.decimals import literal_type
-from millstream.ops.sql.frames import Frame, Row, TypeOf, find_name, to_logical, to_row_value
+from millstream.ops.sql.frames import Frame, TypeOf, find_name, to_logical
 from millstream.ops.sql.functions import FUNCTIONS
 from millstream.ops.sql.types import (
     DataType,
     Datum,
-    ExpressionError,
     TypeMismatch,
     is_decimal,
     logical_type,
@@ -32,11 +31,10 @@ from millstream.ops.sql.types import (
 
 
 class Node(Protocol):
-    """A node of an expression: its type, its values over a batch, its value for one row."""
+    """A node of an expression: its type, and its values over a batch."""
 
     def infer(self, type_of: TypeOf) -> DataType: ...
     def vector(self, frame: Frame) -> Datum: ...
-    def row(self, row: Row) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -49,9 +47,6 @@ class Column:
     def vector(self, frame: Frame) -> Datum:
         return frame.column(self.name)
 
-    def row(self, row: Row) -> Any:
-        return row.value(self.name)
-
 
 @dataclass(frozen=True)
 class Field:
@@ -62,21 +57,14 @@ class Field:
 
     def infer(self, type_of: TypeOf) -> DataType:
         struct = self.of.infer(type_of)
-        return logical_type(struct.field(_field_name(struct, self.name)).type)
+        return logical_type(struct.field(field_name(struct, self.name)).type)
 
     def vector(self, frame: Frame) -> Datum:
         struct = self.of.vector(frame)
-        return to_logical(pc.struct_field(struct, _field_name(struct.type, self.name)))
-
-    def row(self, row: Row) -> Any:
-        struct = self.of.infer(row.type_of)
-        value = self.of.row(row)
-        if value is None:
-            return None
-        return to_row_value(value[_field_name(struct, self.name)], self.infer(row.type_of))
+        return to_logical(pc.struct_field(struct, field_name(struct.type, self.name)))
 
 
-def _field_name(struct: DataType, wanted: str) -> str:
+def field_name(struct: DataType, wanted: str) -> str:
     if not pa.types.is_struct(struct):
         raise TypeMismatch(f".{wanted} needs a struct, not {type_name(struct)}")
     return find_name(wanted, [field.name for field in struct], "field")
@@ -96,9 +84,6 @@ class Literal:
         if not len(frame):
             return pa.array([], self.type)
         return pa.scalar(self.value, self.type)
-
-    def row(self, row: Row) -> Any:
-        return self.value
 
 
 _OPERATORS = frozenset(["+", "-", "*", "/", "%", "div", "=", "<>", "<", ">", "<=", ">=", "<=>"])
@@ -143,13 +128,6 @@ class Call:
             args[at] = number.vector(frame)
         return apply_vector(FUNCTIONS[self.function], args, self.params)
 
-    def row(self, row: Row) -> Any:
-        types = [arg.infer(row.type_of) for arg in self.args]
-        values = [arg.row(row) for arg in self.args]
-        for at, number in exact_numbers(self.args, types, self.function).items():
-            types[at], values[at] = number.type, number.value
-        return apply_scalar(FUNCTIONS[self.function], tuple(types), values, self.params)
-
 
 @dataclass(frozen=True)
 class Cast:
@@ -163,12 +141,3 @@ class Cast:
 
     def vector(self, frame: Frame) -> Datum:
         return cast_datum(self.of.vector(frame), self.to, self.lenient)
-
-    def row(self, row: Row) -> Any:
-        value, source = self.of.row(row), self.of.infer(row.type_of)
-        try:
-            return cast_value(value, source, self.to)
-        except ExpressionError:
-            if self.lenient:
-                return None
-            raise

@@ -15,6 +15,7 @@ from millstream.graph import nodes
 from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.keynames import derived_position
 from millstream.testing.reference.calendars import local_window
+from millstream.testing.reference.expressions import evaluate_row
 from millstream.testing.reference.records import (
     Record,
     Row,
@@ -33,7 +34,7 @@ def rows_of(node: nodes.Node, record: Record, names: set[str]) -> list[Row]:
     try:
         match node:
             case nodes.Where():
-                keep = node.condition.evaluate_row(record.row)
+                keep = evaluate_row(node.condition, record.row)
                 return [record.row] if keep is True else []
             case nodes.Select():
                 return [_selected(node.items, record.row)]
@@ -56,7 +57,7 @@ def _selected(items: tuple[Expression, ...], row: Row) -> Row:
         if item.name == "*":
             out.update(row)
         else:
-            out[item.name] = item.evaluate_row(row)
+            out[item.name] = evaluate_row(item, row)
     return out
 
 
@@ -114,7 +115,7 @@ def timed(node: nodes.At, records: list[Record], complete: bool) -> list[Record]
     out = []
     for one in records:
         try:
-            told = node.fn or (lambda row: node.expr and node.expr.evaluate_row(row))
+            told = node.fn or (lambda row: node.expr and evaluate_row(node.expr, row))
             us = event_time(told(dict(one.row)), node.unit, node.zone)
         except Exception:  # a user's function may raise anything: the record is a dead letter
             continue
