@@ -26,6 +26,7 @@ class Source:
 
     text: str
     columns: dict[str, str]
+    filtered: bool = False  # it ends with a WHERE
 
 
 class Grammar:
@@ -137,17 +138,13 @@ class Grammar:
             left.columns if how in ("SEMI JOIN", "ANTI JOIN") else left.columns | right.columns
         )
         if how == "JOIN" and self.rng.random() < 0.3:
-            return Source(f"{left.text}, {right.text} WHERE {on}", columns)
+            return Source(f"{left.text}, {right.text} WHERE {on}", columns, filtered=True)
         return Source(f"{left.text} {how} {right.text} ON {on}", columns)
 
     # -- WHERE ----------------------------------------------------------------------------------
 
     def _where(self, columns: dict[str, str], depth: int = 0, source: Source | None = None) -> str:
-        word = (
-            " AND "
-            if source is not None and " WHERE " in source.text.rpartition(")")[2]
-            else " WHERE "
-        )
+        word = " AND " if source is not None and source.filtered else " WHERE "
         parts = [self._condition(columns)] if self.rng.random() < 0.5 else []
         if depth and self._may("in", 0.3):
             parts.append(self._membership(columns))

@@ -33,7 +33,10 @@ PLACED = [
 REFUSED = [
     ("SELECT * FROM trades ORDER BY price", "ORDER BY"),
     ("SELECT (SELECT 1 FROM trades) FROM trades", "gives one value"),
-    ("SELECT sum(price) OVER () FROM trades", "OVER"),
+    (
+        "SELECT percent_rank() OVER (ORDER BY price) FROM trades",
+        "PERCENT_RANK is not supported OVER",
+    ),
     ("WITH r AS (SELECT 1 FROM trades), r AS (SELECT 2 FROM trades) SELECT * FROM r", "r is named"),
     ("WITH RECURSIVE r AS (SELECT 1 FROM r) SELECT * FROM r", "RECURSIVE"),
     ("SELECT * FROM trades LATERAL VIEW explode(x) y AS z", "LATERAL VIEW"),

@@ -45,6 +45,30 @@ SHAPES = [
     "SELECT id FROM t WHERE NOT (k > 1)",
     "SELECT a.id, b.id AS other FROM t AS a LEFT JOIN u AS b ON a.k = b.k AND b.w > 2",
     "SELECT id FROM t WHERE k IS NOT DISTINCT FROM v",
+    # queries that give one value, by themselves and for each row
+    "SELECT id, v FROM t WHERE v > (SELECT AVG(w) FROM u)",
+    "SELECT id, (SELECT MAX(w) FROM u) AS m, (SELECT COUNT(*) FROM u WHERE u.k = t.k) AS n FROM t",
+    "SELECT id FROM t AS a WHERE v >= (SELECT MAX(b.v) FROM t AS b WHERE b.k = a.k AND b.v < 5)",
+    "SELECT k, SUM(v) AS s FROM t GROUP BY k HAVING SUM(v) > (SELECT AVG(w) FROM u)",
+    "SELECT k, COUNT(*) - (SELECT COUNT(*) FROM u WHERE w > 0) AS d FROM t GROUP BY k",
+    "SELECT id, (SELECT w FROM u ORDER BY w DESC NULLS LAST, id LIMIT 1) AS m FROM t",
+    "SELECT id, v + (SELECT COALESCE(SUM(w), 0) + COUNT(*) FROM u WHERE u.k = t.k) AS n FROM t",
+    "SELECT id FROM t WHERE EXISTS "
+    "(SELECT 1 FROM u WHERE u.k = t.k AND u.w > (SELECT AVG(w) FROM u))",
+    # orders by what is not selected
+    "SELECT k AS v, s FROM t ORDER BY t.v NULLS FIRST, t.id LIMIT 3",
+    "SELECT k, COUNT(*) AS n FROM t GROUP BY k ORDER BY SUM(id) DESC, k NULLS FIRST LIMIT 2",
+    # functions over rows
+    "SELECT id, RANK() OVER (PARTITION BY k ORDER BY v NULLS FIRST) AS r, "
+    "DENSE_RANK() OVER (ORDER BY v DESC NULLS LAST) AS d FROM t",
+    "SELECT id, SUM(v) OVER (PARTITION BY k ORDER BY v NULLS FIRST, id) AS s, "
+    "COUNT(*) OVER (PARTITION BY s) AS n, AVG(x) OVER () AS a FROM t",
+    "SELECT id, LAG(v) OVER (PARTITION BY k ORDER BY id) AS p, "
+    "LEAD(s, 2, 'zz') OVER (ORDER BY id) AS q FROM t WHERE x > 0",
+    "SELECT id, MIN(v) OVER (PARTITION BY k ORDER BY id ROWS BETWEEN 2 PRECEDING AND 1 FOLLOWING)"
+    " AS m, SUM(x) OVER (ORDER BY k NULLS FIRST) AS q, ROW_NUMBER() OVER (ORDER BY id) AS n FROM t",
+    "SELECT r, COUNT(*) AS n FROM (SELECT RANK() OVER (PARTITION BY k ORDER BY v DESC NULLS LAST) "
+    "AS r FROM t) AS q WHERE r <= 2 GROUP BY r",
     # groups that become empty, and a row of nothing
     "SELECT COUNT(*) AS n, SUM(x) AS s, MIN(s) AS m FROM t WHERE v > 5",
     "SELECT k, MIN(v) AS low, MAX(v) AS high, COUNT(DISTINCT s) AS d FROM t WHERE v > 3 GROUP BY k",

@@ -27,7 +27,7 @@ from millstream.ops.mixed import exact_columns, exactly
 from millstream.state.bags import Entries, Order, codes_of
 
 _RANK = "rank"
-_PLACE = ("ts", "src", "pos", "window")  # which of two rows comes first that are equal else
+PLACE = ("ts", "src", "pos", "window")  # which of two rows comes first that are equal else
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -48,7 +48,7 @@ class Top(KeyedStep):
     def operator(self, number: int, changes: bool) -> Topping:
         """Keeps rows of groups in order."""
         by = (Order(f"{VALUE}{o.column}", o.descending, o.nulls_first) for o in self.order)
-        order = (*by, *map(Order, _PLACE))
+        order = (*by, *map(Order, PLACE))
         keep = self.null_keys == "keep"
         return Topping(self.name, self.keys, self.most, order, self.rank, keep, number)
 
@@ -109,7 +109,7 @@ class Topping(Immediate):
 
     name: str
     keys: tuple[str, ...]
-    most: int
+    most: int | None  # None: all of them
     by: tuple[Order, ...]
     rank: str | None
     keep_null_keys: bool
@@ -167,7 +167,7 @@ class Topping(Immediate):
         exact = set(exact_columns(changed))
         columns = {name.removeprefix(VALUE): changed.column(name) for name in names}
         ts, src, pos, window, since, weight = (
-            np.asarray(flat(changed.column(name))) for name in (*_PLACE, "since", "count")
+            np.asarray(flat(changed.column(name))) for name in (*PLACE, "since", "count")
         )
         row = names_of(src, pos, window)
         if self.rank is not None:

@@ -32,13 +32,13 @@ def _same(of: pa.DataType | None) -> pa.DataType | None:
     return of
 
 
-def _total(of: pa.DataType | None) -> pa.DataType | None:
+def total_of(of: pa.DataType | None) -> pa.DataType | None:
     if of is None or is_decimal(of):
         return None
     return pa.int64() if of in INTEGERS else pa.float64()
 
 
-def _double(of: pa.DataType | None) -> pa.DataType | None:
+def double_of(of: pa.DataType | None) -> pa.DataType | None:
     return None if of is None or is_decimal(of) else pa.float64()
 
 
@@ -47,17 +47,17 @@ def _whole(of: pa.DataType | None) -> pa.DataType | None:
 
 
 _PLAIN: dict[str, tuple[Callable[[str], Any], Callable[..., Any], bool, bool]] = {
-    "sum": (api.sum, _total, True, True),
-    "avg": (api.mean, _double, True, True),
+    "sum": (api.sum, total_of, True, True),
+    "avg": (api.mean, double_of, True, True),
     "min": (api.min, _same, False, True),
     "max": (api.max, _same, False, True),
-    "stddev": (api.std, _double, True, True),
-    "stddevsamp": (api.std, _double, True, True),
-    "variance": (api.var, _double, True, True),
+    "stddev": (api.std, double_of, True, True),
+    "stddevsamp": (api.std, double_of, True, True),
+    "variance": (api.var, double_of, True, True),
     "first": (api.first, _same, False, False),
     "last": (api.last, _same, False, False),
     "approxdistinct": (lambda c: api.distinct(c, approx=True), _whole, False, True),
-    "median": (lambda c: api.quantile(c, 0.5), _double, True, True),
+    "median": (lambda c: api.quantile(c, 0.5), double_of, True, True),
 }
 _ANONYMOUS = {"std": "stddev", "mean": "avg"}
 NAMES = "count, sum, avg, min, max, stddev, variance, median, percentile, approx_count_distinct"
@@ -137,7 +137,7 @@ def _quantile(text: Text, node: exp.Expr, approx: bool) -> Call:
     make: Callable[[str | None], Any] = lambda column: api.quantile(  # noqa: E731
         str(column), value, approx
     )
-    return Call(node.this, make, _double, True)
+    return Call(node.this, make, double_of, True)
 
 
 def check_type(text: Text, node: exp.Expr, call: Call, of: pa.DataType | None) -> None:

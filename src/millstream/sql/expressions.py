@@ -127,9 +127,9 @@ def _refuse_queries(node: exp.Expr, scope: Scope) -> None:
 
 _REFUSED = {
     "exists": "EXISTS stands by itself or within AND in WHERE, and nowhere else",
-    "subquery": "a query that gives one value is not supported; use a JOIN",
-    "select": "a query that gives one value is not supported; use a JOIN",
-    "window": "OVER is not supported here; ROW_NUMBER() OVER (...) <= k is, around a subquery",
+    "subquery": "a query that gives one value stands in SELECT, WHERE and HAVING only",
+    "select": "a query that gives one value stands in SELECT, WHERE and HAVING only",
+    "window": "functions OVER rows stand in SELECT only; put a query around this one",
     "filter": "FILTER goes with an aggregate",
     "any": "ANY (...) is not supported; use IN",
     "all": "ALL (...) is not supported",

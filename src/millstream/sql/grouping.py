@@ -20,7 +20,7 @@ from millstream.sql.windows import BOUNDS
 if TYPE_CHECKING:
     from sqlglot import expressions as exp
 
-    from millstream.sql.lowering import Queries
+    from millstream.sql.lowering import Env, Queries
 
 
 _MARKS = {"revision": "revision", "final": "final"}
@@ -30,10 +30,10 @@ def is_grouped(node: exp.Expr) -> bool:
     """Whether a query has GROUP BY, HAVING or an aggregate."""
     if node.args.get("group") is not None or node.args.get("having") is not None:
         return True
-    return any(True for item in node.expressions for _ in _aggregates(item))
+    return any(True for item in node.expressions for _ in aggregates_of(item))
 
 
-def _aggregates(node: exp.Expr) -> list[Any]:
+def aggregates_of(node: exp.Expr) -> list[Any]:
     """Calls of aggregates in an expression, outside of OVER and of queries in it."""
     found: list[Any] = []
     for each in node.walk(prune=lambda n: n.key in ("window", "select") or is_aggregate(n)):
@@ -49,6 +49,7 @@ class Grouping:
     queries: Queries
     node: exp.Expr
     scope: Scope
+    env: Env
     specs: tuple[WindowSpec, ...]
     computed: dict[str, Made] = field(default_factory=dict)  # columns made before grouping
     keys: dict[str, tuple[Any, Column]] = field(default_factory=dict)  # physical -> tree, column
@@ -57,11 +58,17 @@ class Grouping:
     def answer(self) -> tuple[Relation, list[Made]]:
         """The grouped relation, and the items of the select list over it."""
         from millstream.sql.lowering import column_of
+        from millstream.sql.values import Values
 
-        text = self.scope.text
+        text, env = self.scope.text, self.env
+        values = Values(self.queries, env)
+        self.node = self.node.copy()
+        self.node.set("expressions", [values.extract(one) for one in self.node.expressions])
         items = [self._item(item) for item in self.node.expressions]
         having = self.node.args.get("having")
-        condition = self._substituted(having.this) if having is not None else None
+        condition = None
+        if having is not None:
+            condition = self._substituted(values.extract(having.this))
         bounds = self._find_keys(items)
         for name, tree in items:
             self._find_calls(tree, name)
@@ -69,12 +76,14 @@ class Grouping:
             self._find_calls(condition, None)
         if not self.calls and not self.keys and not bounds:
             raise text.error("there is nothing to group by", text.of(self.node))
-        relation = self._grouped(bounds)
-        scope = Scope(text, relation, (), self.scope.above)
+        relation = values.join(self._grouped(bounds))
+        tables = tuple(dict.fromkeys(one.table for one in relation.columns if one.table))
+        scope = Scope(text, relation, tables, self.scope.above)
         if condition is not None:
-            relation = self.queries.keep(self._over(condition), scope)
-            scope = Scope(text, relation, (), self.scope.above)
-        made = [self.queries.expressions.make(self._checked(t), scope, n) for n, t in items]
+            relation = self.queries.keep(values.fill(self._over(condition)), scope)
+            scope = Scope(text, relation, tables, self.scope.above)
+        make = self.queries.expressions.make
+        made = [make(values.fill(self._checked(tree)), scope, name) for name, tree in items]
         if self.queries.emission.get("emit") == "early" and self.specs:
             marks = [column_of(one) for one in relation.columns if one.name in _MARKS]
             made += marks  # which of several results of a window is the last
@@ -155,7 +164,7 @@ class Grouping:
 
     def _take_key(self, tree: Any, items: list[tuple[str, Any]], at: exp.Expr) -> None:
         text = self.scope.text
-        if _aggregates(tree):
+        if aggregates_of(tree):
             raise text.error("an aggregate cannot be a key", text.of(at))
         made = self.queries.expressions.make(tree, self._canonical_scope())
         if made.plain is not None:
@@ -180,7 +189,7 @@ class Grouping:
 
     def _find_calls(self, tree: Any, alias: str | None) -> None:
         """Take the aggregates of an expression."""
-        for call in _aggregates(tree):
+        for call in aggregates_of(tree):
             if any(call == known for known, _, _ in self.calls.values()):
                 continue
             name = self._free(alias if tree is call else None, "agg")
@@ -192,7 +201,7 @@ class Grouping:
         read: Call = read_call(text, call)
         if read.argument is None:
             return read.make(None), read.type(None)
-        if _aggregates(read.argument):
+        if aggregates_of(read.argument):
             raise text.error("an aggregate within an aggregate", text.of(call))
         made = self.queries.expressions.make(read.argument, self._canonical_scope())
         check_type(text, call, read, made.type)

@@ -177,7 +177,9 @@ class Joins:
 
     def pair(self, condition: Any, left: Scope, right: Scope) -> Pair | None:
         """An equality between the two sides; None if it is something else."""
-        if condition.key != "eq":
+        from sqlglot import expressions as exp
+
+        if condition.key != "eq" or condition.find(exp.Query) is not None:
             return None
         sides = [self._sides(one, left, right) for one in (condition.this, condition.expression)]
         if sides == [{0}, {1}]:
@@ -187,9 +189,9 @@ class Joins:
         else:
             return None
         make = self.queries.expressions.make
-        return self._comparable(Pair(make(mine, left), make(other, right)), condition)
+        return self.comparable(Pair(make(mine, left), make(other, right)), condition)
 
-    def _comparable(self, pair: Pair, at: exp.Expr) -> Pair:
+    def comparable(self, pair: Pair, at: exp.Expr) -> Pair:
         """Both in one type."""
         types = pair.left.type, pair.right.type
         if None in types or types[0] == types[1] or all(map(is_numeric, types)):
@@ -247,7 +249,7 @@ class Joins:
             names.append(mine.name.lower())
             make = self.queries.expressions.make
             pairs.append(
-                self._comparable(Pair(make(column, scopes[0]), make(column, scopes[1])), one)
+                self.comparable(Pair(make(column, scopes[0]), make(column, scopes[1])), one)
             )
             if how in ("right", "full") and mine.physical != other.physical:
                 raise self.text.error(

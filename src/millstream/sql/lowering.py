@@ -22,11 +22,14 @@ from millstream.sql.ordering import (
     numbered,
     numbered_item,
     with_number,
+    with_order,
 )
+from millstream.sql.over import overlooked, windows_of
 from millstream.sql.places import Text
 from millstream.sql.relations import Column, Relation, Scope
 from millstream.sql.sets import Sets
 from millstream.sql.subqueries import Memberships, is_membership
+from millstream.sql.values import Values
 from millstream.sql.windows import FUNCTIONS, windowed
 
 if TYPE_CHECKING:
@@ -122,6 +125,7 @@ class Queries:
 
     def _select(self, node: exp.Expr, env: Env) -> Relation:
         self.check_clauses(node)
+        node, hidden = with_order(node)
         where = node.args.get("where")
         pool = conjuncts(where.this) if where is not None else []
         relation, specs, rest = self.from_(node, env, pool)
@@ -132,17 +136,26 @@ class Queries:
             rest = [where.this]
         relation = self.filtered(relation, rest, env)
         scope = self.scope(relation, env)
-        if numbered_item(node) is not None and not specs and not is_grouped(node):
+        if windows_of(node) and (specs or is_grouped(node)):
+            raise self.text.error(
+                "functions OVER rows go with a query around the groups: SELECT ..., RANK() OVER "
+                "(ORDER BY n) FROM (SELECT ... GROUP BY ...)",
+                self.text.of(windows_of(node)[0]),
+            )
+        if env.bound is not None and numbered_item(node) is not None:
             made = self._numbered(node, scope, env)
+        elif windows_of(node):
+            relation, listed = overlooked(self, node, relation, env)
+            made = self._plain(listed, relation, env)
         elif is_grouped(node):
-            made = self.project(*Grouping(self, node, scope, specs).answer(), at=node)
+            made = self.project(*Grouping(self, node, scope, env, specs).answer(), at=node)
         elif specs:
             raise self.text.error(
                 "windows are for GROUP BY: add GROUP BY window_start, window_end, ...",
                 self.text.of(node.args["from_"]),
             )
         else:
-            made = self.project(relation, self.items(node, scope), at=node)
+            made = self._plain(node, relation, env)
         distinct = node.args.get("distinct")
         if distinct is not None:
             if distinct.args.get("on"):
@@ -150,7 +163,19 @@ class Queries:
             made = replace(made, stream=made.stream.distinct())
         if node.args.get("order") is not None or node.args.get("limit") is not None:
             made = limited(self, node, made)
+        if hidden:
+            kept = made.columns[: len(made.columns) - hidden]
+            made = self.project(replace(made, exact=False), [column_of(one) for one in kept])
         return made
+
+    def _plain(self, node: exp.Expr, relation: Relation, env: Env) -> Relation:
+        """The items of a select list over rows as they are."""
+        values, listed = Values(self, env), node.copy()
+        items = [_with_name(one) for one in listed.expressions]
+        listed.set("expressions", [values.extract(one) for one in items])
+        relation = values.join(relation)
+        listed.set("expressions", [values.fill(one) for one in listed.expressions])
+        return self.project(relation, self.items(listed, self.scope(relation, env)), at=node)
 
     def _numbered(self, node: exp.Expr, scope: Scope, env: Env) -> Relation:
         """The first rows of groups, by ROW_NUMBER()."""
@@ -252,7 +277,11 @@ class Queries:
         conditions = [one for one in conditions if recent_of(one, scope) is None]
         plain = [one for one in conditions if not is_membership(one)]
         if plain:
-            relation = self.keep(conjunction(plain), scope)
+            values = Values(self, env)
+            plain = [values.extract(one) for one in plain]
+            relation = values.join(relation)
+            scope = self.scope(relation, env)
+            relation = self.keep(conjunction([values.fill(one) for one in plain]), scope)
         for size in recent:
             relation = replace(relation, stream=relation.stream.last(size))
         for one in conditions:
@@ -360,6 +389,15 @@ def column_of(column: Column, name: str | None = None) -> Made:
 
 def _add(stream: Stream, cls: type[nodes.Node], stem: str, **fields: Any) -> Stream:
     return Stream(stream.flow, stream.flow.add(cls, stem, (stream.node,), **fields))
+
+
+def _with_name(item: Any) -> Any:
+    """An item with a query in it keeps the name that its text gives it."""
+    from sqlglot import expressions as exp
+
+    if item.key == "alias" or item.find(exp.Subquery) is None:
+        return item
+    return exp.alias_(item, sql_of(item), quoted=True)
 
 
 def _has_now(condition: Any) -> bool:

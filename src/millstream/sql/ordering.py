@@ -52,6 +52,33 @@ def limited(queries: Queries, node: exp.Expr, made: Relation) -> Relation:
     return _same_columns(queries, replace(relation, stream=stream), made)
 
 
+def with_order(node: exp.Expr) -> tuple[exp.Expr, int]:
+    """The query with what only ORDER BY names as further items; how many these are."""
+    from sqlglot import expressions as exp
+
+    order = node.args.get("order")
+    if order is None or node.args.get("limit") is None or node.args.get("distinct") is not None:
+        return node, 0
+    values = [item.this if item.key == "alias" else item for item in node.expressions]
+    if any(one.key == "star" or (one.key == "column" and one.this.key == "star") for one in values):
+        return node, 0
+    names = {item.alias_or_name.lower() for item in node.expressions}
+    plain = {one.name.lower() for one in node.expressions if one.key == "column"}
+    made, hidden = node.copy(), 0
+    for ordered in made.args["order"].expressions:
+        value = ordered.this
+        given = list(value.find_all(exp.Column))
+        shown = all(not one.table and one.name.lower() in names for one in given)
+        same = value.key == "column" and value.name.lower() in plain
+        if not given or shown or same or any(value == one for one in values):
+            continue
+        name = f"_by{hidden}"
+        made.append("expressions", exp.alias_(value.copy(), name, quoted=True))
+        ordered.set("this", exp.Column(this=identifier(name, value)))
+        hidden += 1
+    return made, hidden
+
+
 def order_key(queries: Queries, one: exp.Expr, made: Relation, node: exp.Expr) -> tuple[Made, str]:
     """What rows are ordered by: a column of the answer, by its name, its place or what it is."""
     from millstream.sql.lowering import column_of
@@ -64,15 +91,15 @@ def order_key(queries: Queries, one: exp.Expr, made: Relation, node: exp.Expr) -
                 f"there is no column {value.name} in SELECT", queries.text.of(one)
             )
         column = made.columns[number - 1]
-        return column_of(column, column.physical), _way(one)
+        return column_of(column, column.physical), way_of(one)
     for at, item in enumerate(node.expressions if node.key == "select" else ()):
         same = item.this if item.key == "alias" else item
         if same == value and len(node.expressions) == len(made.columns):
             column = made.columns[at]
-            return column_of(column, column.physical), _way(one)
+            return column_of(column, column.physical), way_of(one)
     scope = Scope(queries.text, made, ())
     plain = _without_table(value)
-    return queries.expressions.make(plain, scope), _way(one)
+    return queries.expressions.make(plain, scope), way_of(one)
 
 
 def _without_table(value: exp.Expr) -> exp.Expr:
@@ -84,7 +111,7 @@ def _without_table(value: exp.Expr) -> exp.Expr:
     return value
 
 
-def _way(one: exp.Expr) -> str:
+def way_of(one: exp.Expr) -> str:
     """Spark's order: nulls are the smallest, unless the text says otherwise."""
     way = "DESC" if one.args.get("desc") else "ASC"
     return f"{way} NULLS {'FIRST' if one.args.get('nulls_first') else 'LAST'}"
@@ -132,10 +159,12 @@ def numbered_item(node: exp.Expr) -> Any:
 
 def bound_of(query: exp.Expr, outer: exp.Expr, pool: list[Any]) -> Bound | None:
     """The bound that WHERE sets to the row numbers of a query in FROM; it is taken out."""
+    from sqlglot import expressions as exp
+
     while query.key == "subquery":
         query = query.this
     item = numbered_item(query)
-    if item is None:
+    if item is None or len(list(query.find_all(exp.Window))) > 1:
         return None
     name = item.alias.lower()
     for condition in pool:
@@ -201,7 +230,7 @@ def numbered(queries: Queries, node: exp.Expr, scope: Scope, bound: Bound | None
     keys = [make(one.this, scope) for one in order.expressions]
     relation, names = with_columns(scope.relation, [*parts, *keys])
     groups = list(dict.fromkeys(names[: len(parts)]))
-    by = _by(text, names[len(parts) :], [_way(one) for one in order.expressions], order)
+    by = _by(text, names[len(parts) :], [way_of(one) for one in order.expressions], order)
     rank = None
     if bound.shown:
         rank = _free(relation, item.alias)

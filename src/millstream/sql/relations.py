@@ -75,7 +75,7 @@ class Scope:
         if self.above is not None and self.above.local(column) is not None:
             raise self.text.error(
                 f"{_spelled(column)} is a column of the query around this one; that is possible "
-                "in EXISTS and IN only, as one side of an equality",
+                "in EXISTS, IN and queries that give one value, as one side of an equality",
                 self.text.of(column),
             )
         raise self.text.error(self._unknown(column), self.text.of(column))

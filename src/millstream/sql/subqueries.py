@@ -47,7 +47,7 @@ class Memberships:
         query = condition.args["query"]
         other, pairs, value = self._inside(query, scope, value=True)
         mine = self.queries.expressions.make(condition.this, scope)
-        pair = self._joins(scope)._comparable(Pair(mine, value), condition)
+        pair = self._joins(scope).comparable(Pair(mine, value), condition)
         if positive:
             return self._match(relation, other, [*pairs, pair], "semi")
         return self._none(relation, condition, other, pairs, pair)
@@ -125,7 +125,7 @@ class Memberships:
         if specs:
             raise self.text.error("windows are for GROUP BY", self.text.of(query))
         scope = self.queries.scope(relation, env)
-        own = [one for one in pool if self._is_own(one, scope)]
+        own = [one for one in pool if self.is_own(one, scope)]
         about = [one for one in pool if not any(one is other for other in own)]
         relation = self.queries.filtered(relation, own, env)
         scope = self.queries.scope(relation, env)
@@ -137,7 +137,7 @@ class Memberships:
             raise self.text.error("IN needs a query with one column", self.text.of(query))
         return relation, pairs, items[0]
 
-    def _is_own(self, condition: Any, scope: Scope) -> bool:
+    def is_own(self, condition: Any, scope: Scope) -> bool:
         """Whether a condition is about this query alone, as far as its columns are known."""
         from sqlglot import expressions as exp
 
@@ -155,17 +155,18 @@ class Memberships:
 
     def _pair(self, condition: Any, outer: Scope, inner: Scope) -> Pair:
         plain_inner = replace(inner, above=None)
-        joins = Joins(self.queries, self.env)
+        joins, make = Joins(self.queries, self.env), self.queries.expressions.make
+        mine, other = self.sides(condition, inner)
+        return joins.comparable(Pair(make(mine, outer), make(other, plain_inner)), condition)
+
+    def sides(self, condition: Any, inner: Scope) -> tuple[Any, Any]:
+        """The sides of an equality: the one of the rows around, and the one of this query."""
         if condition.key == "eq":
             sides = [self._side(one, inner) for one in (condition.this, condition.expression)]
-            make = self.queries.expressions.make
             if sides == ["outer", "inner"]:
-                mine, other = condition.this, condition.expression
-            elif sides == ["inner", "outer"]:
-                mine, other = condition.expression, condition.this
-            else:
-                raise self._refused(condition)
-            return joins._comparable(Pair(make(mine, outer), make(other, plain_inner)), condition)
+                return condition.this, condition.expression
+            if sides == ["inner", "outer"]:
+                return condition.expression, condition.this
         raise self._refused(condition)
 
     def _side(self, node: exp.Expr, inner: Scope) -> str:

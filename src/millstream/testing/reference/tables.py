@@ -10,9 +10,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from millstream.api.aggregates import Builtin
 from millstream.graph import nodes
 from millstream.operators.grouped.node import Grouped
 from millstream.operators.last import Last
+from millstream.operators.over import Over
 from millstream.operators.top import Top
 from millstream.testing.reference.aggregates import aggregate
 from millstream.testing.reference.records import Record, Row, identity
@@ -38,17 +40,49 @@ def top(node: Top, records: list[Record], now: float) -> Answers:
     """The first rows of every group; of equal ones the earlier."""
     out: Answers = []
     for members in _groups(node.keys, node.null_keys, records):
-        for order in reversed(node.order):
-            values = {at: records[at].row.get(order.column) for at in members}
-            present = [at for at in members if values[at] is not None]
-            places = {at: _place(value) for at, value in values.items()}
-            present.sort(key=places.__getitem__, reverse=order.descending)
-            absent = [at for at in members if values[at] is None]
-            members = absent + present if order.nulls_first else present + absent
+        members = _ordered(node.order, members, records)
         for number, at in enumerate(members[: node.most], 1):
             rank = {} if node.rank is None else {node.rank: number}
             out.append((at, records[at].row | rank))
     return out
+
+
+def over(node: Over, records: list[Record], now: float) -> Answers:
+    """Every row with what functions say of its group: each is looked at from every row anew."""
+    out: Answers = []
+    for members in _groups(node.keys, "keep", records):
+        members = _ordered(node.order, members, records)
+        rows = [records[at].row for at in members]
+        marks = [identity([row.get(o.column) for o in node.order], exact=False) for row in rows]
+        for nth, at in enumerate(members):
+            said = {call.name: _said(call, nth, rows, marks) for call in node.calls}
+            out.append((at, rows[nth] | said))
+    return sorted(out, key=lambda one: one[0])
+
+
+def _said(call: Any, nth: int, rows: list[Row], marks: list[Any]) -> Any:
+    values = [True if call.column is None else row.get(call.column) for row in rows]
+    first = marks.index(marks[nth])
+    match call.function:
+        case "row_number":
+            return nth + 1
+        case "rank":
+            return first + 1
+        case "dense_rank":
+            return len(set(marks[: first + 1]))
+        case "lag" | "lead":
+            at = nth + (call.offset if call.function == "lead" else -call.offset)
+            return values[at] if 0 <= at < len(values) else call.default
+    frame = call.frame
+    low = 0 if frame.before is None else max(nth - frame.before, 0)
+    high = len(rows) if frame.after is None else nth + frame.after + 1
+    if frame.by_value and frame.after is not None:
+        high = first + marks.count(marks[nth])
+    seen = values[low:high]
+    if call.function in ("first_value", "last_value"):
+        return (seen[0] if call.function == "first_value" else seen[-1]) if seen else None
+    kind = {"avg": "mean"}.get(call.function, call.function)
+    return aggregate(Builtin(kind, "value"), [{"value": value} for value in seen])
 
 
 def last(node: Last, records: list[Record], now: float) -> Answers:
@@ -60,7 +94,20 @@ TABLES: dict[type[nodes.Node], Callable[[Any, list[Record], float], Answers]] = 
     Grouped: grouped,
     Top: top,
     Last: last,
+    Over: over,
 }
+
+
+def _ordered(orders: tuple[Any, ...], members: list[int], records: list[Record]) -> list[int]:
+    """The members of a group in an order; equal ones as they stand."""
+    for order in reversed(orders):
+        values = {at: records[at].row.get(order.column) for at in members}
+        present = [at for at in members if values[at] is not None]
+        places = {at: _place(value) for at, value in values.items()}
+        present.sort(key=places.__getitem__, reverse=order.descending)
+        absent = [at for at in members if values[at] is None]
+        members = absent + present if order.nulls_first else present + absent
+    return members
 
 
 def _groups(keys: tuple[str, ...], nulls: str, records: list[Record]) -> list[list[int]]:
