@@ -19,7 +19,7 @@ from millstream.io import unpacking
 from millstream.io.formats import Format, parse_schema
 from millstream.io.readers import Split, read_split
 from millstream.io.unpacking import Measure
-from millstream.run import files
+from millstream.run import merging
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.files import FilesTracker
@@ -36,7 +36,7 @@ MUCH = 10**9
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_LEAST_PACKED", 100)
+    monkeypatch.setattr(merging, "_LEAST_PACKED", 100)
 
 
 def numbers(*which: int) -> bytes:

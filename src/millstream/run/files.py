@@ -21,12 +21,12 @@ from millstream.errors import ConfigError, RunError
 from millstream.io.firsts import Peek, first_times
 from millstream.io.formats import READER, Format
 from millstream.io.prints import NOTHING
-from millstream.io.readers import Split, available_end, is_gzip, last_line_end, plan_splits
+from millstream.io.readers import Split, available_end, is_gzip, last_line_end
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.progress import BEGIN, END, Horizon
 from millstream.run.lengths import Lengths
 from millstream.run.listing import Inode, Seen, by_age, list_files, look
-from millstream.run.merging import share
+from millstream.run.merging import Helping, pieces_of
 from millstream.run.quiet import Quiet, Stamp, how_far
 from millstream.run.recognising import Recogniser
 from millstream.run.registry import Known, Registry, is_sealed
@@ -41,8 +41,6 @@ _ROW_BYTES = 64.0  # assumed until rows have been seen
 _GUESSED = 1.25  # times as many rows as were guessed, up to which a file is read at once
 _STORED_ROW = 16.0  # the same for what a row of a parquet file takes
 _LEAST_ROWS = 1_000  # a piece with fewer is not worth a task of its own
-_FIRST_SHARE = 8  # so small a part of a batch goes to a file while nobody's pace is known
-_LEAST_PACKED = 2 * 1024 * 1024  # a smaller piece is not worth inflating a file again
 _TOGETHER = 8  # compressed files whose lengths are found together
 _AHEAD = 64  # waiting files looked at first; twice as many if all of them are to be begun
 
@@ -288,21 +286,27 @@ class FilesTracker:
         piece = max(1, least, min(budget, there) // parts)
         self._taken = {}
         splits: list[Split] = []
-        for file, much in self._choose(budget, rows):
+        for file, much in self._choose(self._helping(budget, rows)):
             splits.extend(self._read(file, much, piece))
         self._much = sum(much for much, _ in self._taken.values())
         if not self.spec.follow:
             self.ended = self._listed and self.pending() == 0
         return [*sorted(splits, key=lambda split: (split.file, split.start))]
 
-    def _choose(self, budget: int, rows: int) -> Iterator[tuple[Known, int]]:
+    def _helping(self, budget: int, rows: int) -> Helping:
+        """What one batch may take, and what is known of how fast files go on."""
+        return Helping(
+            budget, rows, self.fmt.cut, self._merged, self._pace, self.row_bytes, self._lengths
+        )
+
+    def _choose(self, helping: Helping) -> Iterator[tuple[Known, int]]:
         """What to read of which files; those that are begun no longer wait."""
         going = [file for _, file in sorted(self.open.items()) if file.end > file.offset]
         count = _AHEAD
         while True:
-            waiting = self._waiting_files(count, budget)
+            waiting = self._waiting_files(count, helping.budget)
             files = [*going, *waiting]
-            much = self._amounts(files, budget, rows)
+            much = helping.amounts(files)
             if len(waiting) < count or not much[-1]:
                 break  # files that wait are in order: those after one that has no turn have none
             count *= 2
@@ -312,7 +316,7 @@ class FilesTracker:
         most = self.spec.max_files_per_batch
         if most is not None and most < len(chosen):  # these alone share what a batch may take
             files = [file for file, _ in chosen[:most]]
-            chosen = list(zip(files, self._amounts(files, budget, rows), strict=True))
+            chosen = list(zip(files, helping.amounts(files), strict=True))
         yield from ((file, amount) for file, amount in chosen if amount)
         self.unread[:count] = [file for file in self.unread[:count] if file.number is None]
 
@@ -351,54 +355,6 @@ class FilesTracker:
             raise RunError(f"{file.path} was removed or replaced before it was read")
         return seen
 
-    def _amounts(self, files: list[Known], budget: int, rows: int) -> list[int]:
-        """How much to read of each file."""
-        found = self._bytes_of_each(files, budget)
-        if not any(map(self._is_packed, files)):
-            return found
-        order = [*range(len(files))]
-        if self._merged:
-            order.sort(key=lambda i: how_far(files[i]))
-        free: float = rows
-        for i in order:
-            file, wanted = files[i], found[i]
-            if wanted and free >= 1:
-                row, left = self.row_bytes, file.end - file.offset
-                if self._is_packed(file):
-                    row = self._lengths.row(file.inode, row)
-                    wanted = min(left, max(wanted, _LEAST_PACKED))
-                found[i] = min(wanted, max(1, int(free * row)))
-                free = 0 if found[i] < left and not self._merged else free - found[i] / row
-            else:
-                found[i] = 0
-        return found
-
-    def _bytes_of_each(self, files: list[Known], budget: int) -> list[int]:
-        if not self._merged:
-            return self._in_turn(files, budget, budget)
-        if self._pace is None or self.fmt.cut == READER:
-            order = sorted(files, key=how_far)
-            most = budget if len(files) == 1 else max(1, budget // _FIRST_SHARE)
-            turns = dict(zip(order, self._in_turn(order, budget, most), strict=True))
-            return [turns[file] for file in files]
-        paces = [self._pace if file.pace is None else file.pace for file in files]
-        left = [file.end - file.offset for file in files]
-        return share([how_far(file) for file in files], left, paces, budget)
-
-    def _in_turn(self, files: list[Known], budget: int, most: int) -> list[int]:
-        """One file after the other, none begun before the one before it is read to its end.
-
-        At most so much of each; but what a function of the user reads is read in one piece.
-        """
-        found, ended = [], True
-        for file in files:
-            left = file.end - file.offset
-            much = left if self.fmt.cut == READER else min(left, budget, most)
-            found.append(much if ended and budget > 0 else 0)
-            ended = ended and found[-1] == left
-            budget -= found[-1]
-        return found
-
     def _read(self, file: Known, much: int, piece: int) -> list[Split]:
         """Pieces of one file, which is then read so far."""
         if file.number is None:
@@ -408,7 +364,8 @@ class FilesTracker:
                 much = file.end
         assert file.number is not None
         try:
-            cut = self._cut(file, file.number, min(file.end, file.offset + much), piece)
+            end = min(file.end, file.offset + much)
+            cut = pieces_of(file, self.number, file.number, self.fmt.cut, end, piece)
         except RunError as error:
             if self.spec.follow and _moved(error):
                 return []  # the next look finds out where it is
@@ -435,23 +392,6 @@ class FilesTracker:
                 raise RunError(f"cannot read {file.path}: {error}") from error
             file.stamp = seen.stamp
         self._registry.begin(file)
-
-    def _cut(self, file: Known, number: int, end: int, piece: int) -> list[Split]:
-        kind, path, start = self.fmt.cut, file.path, file.offset
-        inode = file.inode[1] if file.inode is not None else 0
-        if kind == "parquet":
-            return [
-                Split(self.number, number, path, low, min(end, low + piece))
-                for low in range(start, end, piece)
-            ]
-        if kind == READER:
-            return [Split(self.number, number, path, 0, -1, inode=inode)]
-        if is_gzip(kind, path):  # one task inflates it
-            return [Split(self.number, number, path, start, end, inode=inode)]
-        if end < file.end:  # the budget ends inside a line: go on to its end
-            most = end - start
-            end = plan_splits(kind, self.number, number, path, start, file.end, most, inode)[0].end
-        return plan_splits(kind, self.number, number, path, start, end, piece, inode)
 
     # -- time -----------------------------------------------------------------------------------
 

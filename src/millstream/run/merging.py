@@ -1,4 +1,4 @@
-"""How much of which file to read next, so that all files come equally far in time.
+"""How much of which file to read next, so that all come equally far in time, and in what pieces.
 
 Three logs of three hosts are so read side by side, and files that follow each other in time one
 after the other. Results never depend on it; how much state there is does.
@@ -7,11 +7,82 @@ after the other. Results never depend on it; how much state there is does.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from millstream.io.formats import READER
+from millstream.io.readers import Split, is_gzip, plan_splits
+from millstream.run.lengths import Lengths
+from millstream.run.quiet import how_far
+from millstream.run.registry import Known
+
+_FIRST_SHARE = 8  # so small a part of a batch goes to a file while nobody's pace is known
+_LEAST_PACKED = 2 * 1024 * 1024  # a smaller piece is not worth inflating a file again
 _LEAST_PACE = 1e-3  # microseconds a byte or row: files that stand still in time are read as well
 _STEPS = 64
+
+
+@dataclass(frozen=True)
+class Helping:
+    """What one batch may take of the files of a source, and what is known of their pace."""
+
+    budget: int  # bytes (rows of parquet files)
+    rows: int
+    kind: str  # how files are cut
+    merged: bool  # all files come equally far in time, else one follows the other
+    pace: float | None  # microseconds of event time per byte (row)
+    row_bytes: float
+    lengths: Lengths
+
+    def amounts(self, files: list[Known]) -> list[int]:
+        """How much to read of each file."""
+        found = self._by_size(files)
+        packed = [is_gzip(self.kind, file.path) for file in files]
+        if not any(packed):
+            return found
+        order = [*range(len(files))]
+        if self.merged:
+            order.sort(key=lambda i: how_far(files[i]))
+        free: float = self.rows
+        for i in order:
+            file, wanted = files[i], found[i]
+            if wanted and free >= 1:
+                row, left = self.row_bytes, file.end - file.offset
+                if packed[i]:
+                    row = self.lengths.row(file.inode, row)
+                    wanted = min(left, max(wanted, _LEAST_PACKED))
+                found[i] = min(wanted, max(1, int(free * row)))
+                free = 0 if found[i] < left and not self.merged else free - found[i] / row
+            else:
+                found[i] = 0
+        return found
+
+    def _by_size(self, files: list[Known]) -> list[int]:
+        if not self.merged:
+            return self._in_turn(files, self.budget)
+        if self.pace is None or self.kind == READER:
+            order = sorted(files, key=how_far)
+            most = self.budget if len(files) == 1 else max(1, self.budget // _FIRST_SHARE)
+            turns = dict(zip(order, self._in_turn(order, most), strict=True))
+            return [turns[file] for file in files]
+        paces = [self.pace if file.pace is None else file.pace for file in files]
+        left = [file.end - file.offset for file in files]
+        return share([how_far(file) for file in files], left, paces, self.budget)
+
+    def _in_turn(self, files: list[Known], most: int) -> list[int]:
+        """One file after the other, none begun before the one before it is read to its end.
+
+        At most so much of each; but what a function of the user reads is read in one piece.
+        """
+        found, ended, budget = [], True, self.budget
+        for file in files:
+            left = file.end - file.offset
+            much = left if self.kind == READER else min(left, budget, most)
+            found.append(much if ended and budget > 0 else 0)
+            ended = ended and found[-1] == left
+            budget -= found[-1]
+        return found
 
 
 def share(
@@ -38,3 +109,24 @@ def share(
         first = int(at.argmin())
         found[first] = max(1, int(min(there[first], budget)))
     return [int(one) for one in found]
+
+
+def pieces_of(
+    file: Known, source: int, number: int, kind: str, end: int, piece: int
+) -> list[Split]:
+    """A file from where it was read up to `end`, for several tasks where that pays."""
+    path, start = file.path, file.offset
+    inode = file.inode[1] if file.inode is not None else 0
+    if kind == "parquet":
+        return [
+            Split(source, number, path, low, min(end, low + piece))
+            for low in range(start, end, piece)
+        ]
+    if kind == READER:
+        return [Split(source, number, path, 0, -1, inode=inode)]
+    if is_gzip(kind, path):  # one task inflates it
+        return [Split(source, number, path, start, end, inode=inode)]
+    if end < file.end:  # the budget ends inside a line: go on to its end
+        most = end - start
+        end = plan_splits(kind, source, number, path, start, file.end, most, inode)[0].end
+    return plan_splits(kind, source, number, path, start, end, piece, inode)
