@@ -33,7 +33,7 @@ def micros(duration: Duration, what: str, *, zero: bool = False) -> int:
                 f'{what}: {duration!r} is not a duration; write a number and a unit like "500ms", '
                 '"1s", "5m", "2h" or "1d", or give a datetime.timedelta'
             )
-        value = round(float(match[1]) * _UNITS[match[2]])
+        value = round(min(float(match[1]) * _UNITS[match[2]], 2 * _LONGEST))
     else:
         raise ConfigError(
             f'{what}: expected a duration like "5m" or a datetime.timedelta, '

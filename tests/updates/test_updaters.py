@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -666,13 +666,9 @@ def test_mistakes_of_the_program_stop_the_run() -> None:
     def no_on_timer(event: Any, slate: Any, ctx: Any) -> None:
         ctx.timer(after="1s")
 
-    def no_duration(event: Any, slate: Any, ctx: Any) -> None:
-        ctx.timer(after="soon")
-
     for fn, options, said in (
         (no_stream, {}, "updater 'u': ctx.publish.*there is no stream 'hott'.*Declared: hot"),
         (no_on_timer, {}, r"updater 'u': ctx.timer\(\) needs update\(..., on_timer=...\)"),
-        (no_duration, {"on_timer": count}, "'soon' is not a duration"),
     ):
         flow, records = flow_with()
         records.key_by("k").update(fn, name="u", **options)
@@ -682,6 +678,41 @@ def test_mistakes_of_the_program_stop_the_run() -> None:
             driver.push("in", [event(0)])
             with pytest.raises(ms.RunError, match=said):
                 driver.end()
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"after": "soon"}, "'soon' is not a duration"),
+        ({"after": "0s"}, "'0s' must be longer than zero"),
+        ({"after": "9" * 400 + "d"}, "is longer than 900 years"),
+        ({"after": timedelta.max}, "is longer than 900 years"),
+        ({"after": 5}, "expected a duration"),
+        ({"at": datetime(2026, 1, 1)}, "expected a datetime with a time zone"),
+        (
+            {"at": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))},
+            "date value out of range",
+        ),
+        ({"at": datetime.max.replace(tzinfo=UTC)}, "beyond the year 8999"),
+    ],
+)
+def test_a_bad_time_of_a_timer_is_the_records_fault(bad: dict[str, Any], said: str) -> None:
+    """It may come from the record, and one record does not stop a flow for good."""
+
+    def fn(event: Any, slate: Any, ctx: Any) -> None:
+        ctx.timer(**(bad if event.value["v"] == 2 else {"after": "1s"}))
+        slate["n"] = slate.get("n", 0) + 1
+
+    def rung(event: Any, slate: Any, ctx: Any) -> None:
+        slate["rung"] = event.ts.second
+
+    flow, records = flow_with()
+    records.key_by("k").update(fn, name="u", on_timer=rung)
+    with Driver(flow) as driver:
+        driver.push("in", [event(0, value=1), event(5, value=2)]).end()
+        assert driver.slates("u") == {"a": {"n": 1, "rung": 1}}
+        (letter,) = driver.dead
+        assert said in letter["error"]
 
 
 def test_a_stream_nobody_publishes_to_is_refused() -> None:

@@ -12,6 +12,9 @@ from millstream.ops.jobs import EPOCH, timestamp
 from millstream.ops.keynames import pack_key
 from millstream.ops.updates import UpdateJob
 
+# Records may have times of this year at the latest (`settings.py`), and so may what timers give.
+_END = (datetime(9000, 1, 1, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+
 
 class Event:
     """What an update function is called with: `key`, `value`, `ts` and `stream`."""
@@ -115,13 +118,7 @@ class Context:
             raise ConfigError("ctx.timer(): give either after= or at=")
         self._used = True
         now = self._us if clock == "event" else self._now
-        if after is not None:
-            self._timers.append((clock, now + micros(after, "ctx.timer(after=)")))
-            return
-        if not isinstance(at, datetime) or at.tzinfo is None:
-            raise ConfigError(f"ctx.timer(at={at!r}): expected a datetime with a time zone")
-        moment = (at.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
-        self._timers.append((clock, max(moment, now + 1)))
+        self._timers.append((clock, max(_moment(after, at, now), now + 1)))
 
     def replace(self, slate: Any) -> None:
         """Put another slate in the place of this one."""
@@ -136,6 +133,22 @@ class Context:
 
 class UnforeseenStream(RunError):
     """An updater publishes to a stream the plan does not expect it to."""
+
+
+def _moment(after: Duration | None, at: datetime | None, now: int) -> int:
+    """When a timer is due; a bad time may come from the record, so it does not stop a run."""
+    if after is not None:
+        try:
+            moment = now + micros(after, "ctx.timer(after=)")
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+    elif isinstance(at, datetime) and at.tzinfo is not None:
+        moment = (at.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
+    else:
+        raise ValueError(f"ctx.timer(at={at!r}): expected a datetime with a time zone")
+    if moment >= _END:
+        raise ValueError(f"ctx.timer(): {after or at} leads beyond the year 8999")
+    return moment
 
 
 def _refuse_stream(job: UpdateJob, stream: Any, declared: frozenset[str]) -> None:

@@ -35,6 +35,7 @@ from millstream.testing.reference.records import (
 
 LONGEST_KEY = 1024  # bytes
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_END = (datetime(9000, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 class Discovered(Exception):
@@ -101,6 +102,8 @@ class Context:
             moment_ = (at - _EPOCH) // timedelta(microseconds=1)
         else:
             raise ConfigError(f"ctx.timer(at={at!r}) needs a datetime with a time zone")
+        if moment_ >= _END:
+            raise ValueError("no timer is set beyond the year 8999")
         self.timers.append(max(moment_, self._us + 1))
 
     def replace(self, slate: Any) -> None:
