@@ -360,3 +360,40 @@ def test_the_command_needs_neither_spark_nor_java(place: Path, port: int) -> Non
         assert [one.returncode for one in commands] == [0, 0], told
         assert all("all is read and committed" in text for text in told)
     assert [row["n"] for row in rows(place)] == [4, 4]
+
+
+# -- a pause is no failure ------------------------------------------------------------------------
+
+
+def test_an_agent_that_is_gone_is_not_waited_for_and_one_that_pauses_is(
+    place: Path, port: int
+) -> None:
+    def flow(name: str) -> ms.Flow:
+        return flow_of(place, port, name, close=ms.evict(failure_after="400ms"), follow=True)
+
+    (place / "in" / "a" / "0.json").unlink()
+    write(place, "a", 1, 4)  # it stands in the first window, and has nothing more for now
+    with Centre(flow("a"), place / "collector") as centre:
+        one, other = (agent_of(flow(n), port, n, place / "agents") for n in "ab")
+
+        def go(seconds: float, *several: Agent) -> None:
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                for agent in several:
+                    agent.step()
+                centre.step()
+                time.sleep(0.02)
+
+        go(1.2, one, other)
+        assert rows(place) == []  # both are there, and say so
+        engine = centre.engine
+        known = engine.participants("in", engine._progress()["in"])
+        assert known.keys() == {"a", "b"} and max(known["a"][1], known["b"][1]) < 1
+        one.close()  # a is gone, 40 % through; b has passed the end
+        go(1.2, other)
+        assert [(row["n"], row["fidelity"], row["closed_by"]) for row in rows(place)] == [
+            (4, 0.7, "failure")
+        ]
+        left = centre.engine.manifest.left["agg"]
+        assert (left.fidelity, left.participants, left.closed_by) == (0.7, "2/2", "failure")
+        other.close()

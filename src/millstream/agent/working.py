@@ -128,7 +128,7 @@ class Working:
         number = plan.sources().index(self.node)
         self.tracker = make_tracker(number, self.node, plan.formats[source], place, state)
         self.started = time.time()
-        self.told: tuple[int | None, bool] = (None, False)
+        self.told: tuple[int | None, bool] = (BEGIN, False)
 
     def step(self, rows: int, size: int) -> tuple[Head, list[bytes]] | None:
         """What the records that are new here come to; None if there is nothing to say."""
@@ -144,7 +144,7 @@ class Working:
         reached, lateness = seen.watermark(), seen.lateness
         if reached is not None and BEGIN < reached < END and lateness is not None:
             reached += lateness  # how far the slowest is: the collector takes the lateness off
-        told = (None if reached is None or reached <= BEGIN else reached, self.tracker.ended)
+        told = (reached, self.tracker.ended)
         if not splits and told == self.told:
             return None
         self.told = told

@@ -111,9 +111,10 @@ def _of_source(name: str, progress: SourceProgress, heard: dict[str, int]) -> li
     at: dict[str | int, int] = dict.fromkeys(progress.awaited | progress.idle, BEGIN)
     at.update(progress.latest.items())
     known: dict[str | int, int] = dict(heard.items())
+    for who, when in horizon.heard.items():
+        known[who] = max(when, known.get(who, when))
     if not at:
         at.update(horizon.files.items())
-        known.update(horizon.heard.items())
         if horizon.unread is not None:
             at[WAITING] = horizon.unread
     if not at:

@@ -20,7 +20,7 @@ class Horizon:
     unread: int | None = None  # the first time of files not begun; None if there are none
     files: dict[int, int] = field(default_factory=dict)  # files that go on -> how far they are
     clock: int | None = None  # arrival time: all that was received before this has been taken
-    heard: dict[int, int] = field(default_factory=dict)  # files -> the clock when last read from
+    heard: dict[int | str, int] = field(default_factory=dict)  # who -> the clock when last heard of
 
 
 @dataclass

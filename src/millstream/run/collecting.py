@@ -25,6 +25,7 @@ import pyarrow.flight as flight
 from millstream.api.sources import Collector
 from millstream.durations import micros
 from millstream.errors import ConfigError, RunError
+from millstream.ops.progress import Horizon
 from millstream.run.messages import MESSAGES, MOST_AGENTS, Head, pack, place_of, read_head, unpack
 from millstream.run.received import SpoolTracker
 from millstream.run.splits import AnySplit
@@ -232,6 +233,7 @@ class CollectorTracker(SpoolTracker):
             for key, at in state.extra.items()
             if key.startswith("number ")
         }
+        self.paused = {key.removeprefix("paused ") for key in state.extra if key[:7] == "paused "}
         self.over = {key.removeprefix("over ") for key in state.extra if key.startswith("over ")}
         receiver.committed = dict(self.numbers)
         super().__init__(number, receiver, state)
@@ -250,6 +252,8 @@ class CollectorTracker(SpoolTracker):
             for head in self.messages.contents.get(piece.number, ()):
                 self.numbers[head.agent] = head.number
                 self.over |= {head.agent} if head.ended else set()
+                self.paused -= {head.agent}
+                self.paused |= {head.agent} if head.reached is None else set()
         self._look_for_the_end()
         return splits
 
@@ -258,10 +262,15 @@ class CollectorTracker(SpoolTracker):
         expected = spec.expected(self.numbers)
         self.ended = spec.bounded and expected <= self.over and not self.waiting
 
+    def horizon(self, now: int) -> Horizon:
+        """Agents are heard of with every message, also one that says only that they are there."""
+        return Horizon(heard={agent: int(at * 1e6) for agent, at in self.messages.heard.items()})
+
     def save(self, state: SourceState) -> None:
         super().save(state)
         state.extra.update({f"number {agent}": at for agent, at in self.numbers.items()})
         state.extra.update({f"over {agent}": 1 for agent in self.over})
+        state.extra.update({f"paused {agent}": 1 for agent in self.paused})
 
     def committed(self) -> None:
         """Agents may forget what is in a manifest."""

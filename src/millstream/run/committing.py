@@ -37,6 +37,7 @@ def next_manifest(
         strategies=dict(old.strategies),
         rates=dict(old.rates),
         firing=dict(old.firing),
+        left=dict(old.left),
         late={step: dict(account) for step, account in old.late.items()},
         readers=readers,
         written=fitting.agreed(old.written, controls)[0],

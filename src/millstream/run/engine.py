@@ -24,6 +24,7 @@ from millstream.io.prints import MOVED
 from millstream.operators.batch import Batch, Control, digest_of
 from millstream.operators.protocol import Evicting, Known, Times
 from millstream.ops.chunks import concat, decode_block, in_place
+from millstream.ops.fidelity import standings
 from millstream.ops.lateness import Extent, out_of_order
 from millstream.ops.progress import SourceProgress
 from millstream.ops.records import DeadLetter
@@ -382,15 +383,29 @@ class Engine:
         )
 
     def _times(self, progress: dict[str, SourceProgress]) -> Times:
-        manifest, started = self.manifest, int(self.started * 1e6)
-        heard = {
-            name: {who: int(at * 1e6) for who, at in state.seen_at.items()}
-            for name, state in manifest.sources.items()
-        }
+        manifest, started, heard = self.manifest, int(self.started * 1e6), self._heard()
         marks = {name: one.watermark() for name, one in progress.items()}
         left = self.plan.evicted(manifest.closed)
         inputs, outputs = self.plan.times(marks, None, manifest.watermarks, left)
         return Times(progress, heard, inputs, outputs, started, dict(self._all_taken))
+
+    def _heard(self) -> dict[str, dict[str, int]]:
+        """The wall clock when participants of sources brought something last."""
+        return {
+            name: {who: int(at * 1e6) for who, at in state.seen_at.items()}
+            for name, state in self.manifest.sources.items()
+        }
+
+    def participants(self, source: str, progress: SourceProgress) -> dict[str, tuple[int, float]]:
+        """How far everybody is who takes part in a source, and for how long each was silent."""
+        started, now = int(self.started * 1e6), self._now()
+        return {
+            self._name_of(source, one.who): (
+                one.at,
+                max(0.0, (now - max(one.heard, started)) / 1e6),
+            )
+            for one in standings([source], {source: progress}, {}, self._heard())
+        }
 
     def _name_of(self, source: str, who: str | int) -> str:
         """What people know a participant by: a file by its name, a whole source by its own."""

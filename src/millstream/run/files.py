@@ -421,7 +421,7 @@ class FilesTracker:
         self._quiet.stands(_lowest(unread, *files.values()), listed is not None, now)
         return Horizon(_lowest(unread, listed), files, heard=self._heard(files))
 
-    def _heard(self, files: dict[int, int]) -> dict[int, int]:
+    def _heard(self, files: dict[int, int]) -> dict[int | str, int]:
         return {number: self.files[number].heard for number in files}
 
     def _without_records(self, begun: list[Known]) -> dict[Inode, Stamp]:

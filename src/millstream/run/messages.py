@@ -48,7 +48,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     rows: Count = 0  # records that were read for it
     seconds: float = 0.0
-    reached: Whole | None = None  # how far all its participants have come; None: nobody holds
+    reached: Whole | None = None  # how far all it reads has come; None: that holds nothing back
     top: Whole | None = None  # the latest time of all
     ended: bool = False  # nothing more comes from this agent
     ledger: dict[str, dict[str, Whole]] = {}

@@ -443,10 +443,12 @@ class Handle:
                 }
             )
         watermarks, held_by = dict(engine.watermarks), {}
+        participants: dict[str, dict[str, tuple[int, float]]] = {}
         for node in engine.plan.sources():
             state = engine.manifest.sources.get(node.name) or SourceState()
             tracker = engine.trackers[node.name]
             known = progress_of(node.spec, state, tracker, engine.wall(), engine.started)
+            participants[node.name] = engine.participants(node.name, known)
             at, holder = known.watermark(), known.holder()
             if at is not None:
                 watermarks[node.name] = at
@@ -462,6 +464,7 @@ class Handle:
             paused=progress.paused,
             history=list(self._history),
             silent=dict(engine.silent),
+            participants=participants,
             answers=None if self._looker is None else self._looker.drawn,
         )
 

@@ -197,22 +197,27 @@ def progress_of(
     Nobody is idle for having been silent while the flow was down: what they sent then still waits.
     """
     declared = frozenset(spec.participants or ())
-    if isinstance(spec, Collector):
-        declared = spec.expected(state.latest)
+    horizon = tracker.horizon(int(wall * 1e6))
+    # Agents say that they are there also when they have nothing to send.
+    heard = {who: at / 1e6 for who, at in horizon.heard.items() if isinstance(who, str)}
     idle: frozenset[str] = frozenset()
     silent = False
+    if isinstance(spec, Collector):
+        declared = spec.expected(state.latest)
+        idle = frozenset(getattr(tracker, "paused", ()))
     if spec.idle_timeout is not None and not spec.bounded:
         timeout = micros(spec.idle_timeout, "idle_timeout") / 1e6
         last = {**dict.fromkeys(declared, started), **state.seen_at}
-        idle = frozenset(who for who, at in last.items() if wall - max(at, started) > timeout)
-        silent = wall - max(state.heard, started) > timeout
+        last |= {who: max(at, last.get(who, at)) for who, at in heard.items()}
+        idle |= {who for who, at in last.items() if wall - max(at, started) > timeout}
+        silent = wall - max(state.heard, started, *heard.values()) > timeout
     return SourceProgress(
         spec.lateness_micros(),
         dict(state.latest),
         idle,
         ended=tracker.ended,
         silent=silent,
-        horizon=tracker.horizon(int(wall * 1e6)),
+        horizon=horizon,
         awaited=declared - state.latest.keys() - idle,
         undeclared=spec.bounded and spec.participant is not None and not declared,
         top=BEGIN if state.top is None else state.top,

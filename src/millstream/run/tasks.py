@@ -132,7 +132,7 @@ class Task:
             for head, blocks in unpack_messages(spool.read(piece.name)):
                 self._take_message(source, head, blocks)
                 rows += head.weight
-                if head.reached is not None:
+                if head.reached is not None and head.reached > BEGIN:
                     raise_all(reached.latest, {head.agent: head.reached})
                 reached.top = max(reached.top, BEGIN if head.top is None else head.top)
         self.control.rows_in += rows

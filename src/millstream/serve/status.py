@@ -15,8 +15,9 @@ from millstream.ops.progress import BEGIN, END
 from millstream.serve.following import Follower
 from millstream.serve.slates import Snapshot
 from millstream.serve.telling import iso
-from millstream.state.manifests import Hot
+from millstream.state.manifests import Hot, Left
 
+_PARTICIPANTS = 100  # that are shown
 _WAYS = ("offered", "aggregated", "dead", "late", "diverted", "dropped", "results", "failed")
 
 
@@ -33,6 +34,8 @@ class Live:
     paused: str | None = None
     history: list[dict[str, float]] = field(default_factory=list)
     silent: dict[str, float] = field(default_factory=dict)  # source -> since when it hangs, seconds
+    # source -> participant -> how far it is, and for how many seconds it was not heard of
+    participants: dict[str, dict[str, tuple[int, float]]] = field(default_factory=dict)
     answers: dict[str, Any] | None = None  # of a flow that is looked at (`drawing.py`)
 
 
@@ -83,6 +86,7 @@ class View:
                     "watermark": _moment(marks.get(name)),
                     "held_by": live.held_by.get(name) if live is not None else None,
                     "silent_since": live.silent.get(name) if live is not None else None,
+                    "participants": _participants(live, name),
                 }
                 for name in program.get("sources", {})
             ],
@@ -97,6 +101,16 @@ class View:
             "history": live.history if live is not None else [],
             "answers": live.answers if live is not None else None,
         }
+
+
+def _participants(live: Live | None, source: str) -> list[dict[str, Any]]:
+    """Who takes part in a source, those that are furthest behind first; not more than a page of."""
+    known = live.participants.get(source, {}) if live is not None else {}
+    slowest = sorted(known.items(), key=lambda one: one[1])[:_PARTICIPANTS]
+    return [
+        {"name": name, "at": _moment(at), "silent_seconds": silent}
+        for name, (at, silent) in slowest
+    ]
 
 
 def _rates(snapshot: Snapshot, earlier: Snapshot | None, live: Live | None) -> dict[str, float]:
@@ -161,9 +175,22 @@ def _operators(snapshot: Snapshot, marks: dict[str, int]) -> list[dict[str, Any]
                 "slates": rows.get("slates", 0) if about.get("kind") == "update" else None,
                 "carried": manifest.carried.get(name, 0),
                 "strategy": manifest.strategies.get(name),
+                "late_by": manifest.late.get(name, {}),
+                **_stood_on(manifest.left.get(name)),
             }
         )
     return found
+
+
+def _stood_on(left: Left | None) -> dict[str, Any]:
+    """How much of its input the last window that left stood on, where windows tell."""
+    if left is None:
+        return {}
+    return {
+        "fidelity": left.fidelity,
+        "participants": left.participants,
+        "closed_by": left.closed_by,
+    }
 
 
 def _hot(hot: Hot) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import re
 import zlib
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -56,6 +56,15 @@ class Hot(msgspec.Struct, frozen=True):
 
     events: Count
     keys: list[tuple[str, Count]]
+
+
+class Left(msgspec.Struct, frozen=True):
+    """What the last window that left stood on."""
+
+    end: Int64
+    fidelity: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    participants: str
+    closed_by: str
 
 
 class Opened(msgspec.Struct):
@@ -112,6 +121,7 @@ class Manifest(msgspec.Struct):
     readers: dict[str, Count] = {}  # source -> tasks that read it in this batch
     memos: dict[str, dict[str, Int64]] = {}  # operator -> what else it needs for the next batch
     opened: dict[str, Opened] = {}  # family -> its open windows, if they may be evicted
+    left: dict[str, Left] = {}  # operator -> what its last window stood on, if it tells
     late: dict[str, dict[str, Count]] = {}  # operator -> participant -> late records, likewise
     hot: dict[str, Hot] = {}  # updater -> its most frequent keys, in its last batch with events
     outputs: list[Output] = []

@@ -30,7 +30,7 @@ from millstream.ops.fidelity import (
 from millstream.ops.jobs import Family, WindowJob, timestamp
 from millstream.ops.progress import END
 from millstream.ops.records import describe
-from millstream.state.manifests import Manifest, Opened
+from millstream.state.manifests import Left, Manifest, Opened
 
 
 def evicted_now(family: Family, known: Known, closed: dict[str, int]) -> dict[str, dict[int, str]]:
@@ -131,6 +131,8 @@ def with_fidelity(work: Work, job: WindowJob, chunk: Chunk) -> Chunk:
         # A window over which an older one was evicted has left with it: none stays behind.
         why = "watermark" if end <= complete else evicted.get(end) or _next(evicted, end)
         figures.append((*fidelity_of(span, end, all_of), why))
+    if figures:
+        work.report.left[job.name] = Left(int(ends[-1]), *figures[-1])
     table, at = chunk.table, pa.array(windows)
     kinds = (pa.float64(), pa.string(), pa.string())
     for number, (name, kind) in enumerate(zip(COLUMNS, kinds, strict=True)):

@@ -146,6 +146,10 @@ class Windows:
         reports: list[Report] = done.reports(self.name)
         for report in reports:
             manifest.strategies.update(report.strategies)
+            for step, left in report.left.items():
+                known_left = manifest.left.get(step)
+                if known_left is None or known_left.end <= left.end:
+                    manifest.left[step] = left
             for step, firing in report.firing.items():
                 manifest.firing[step] = list(msgspec.structs.astuple(firing))
         order: Order = done.batch.orders[self.name]

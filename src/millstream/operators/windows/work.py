@@ -12,6 +12,7 @@ from millstream.ops.closing import Outcome
 from millstream.ops.fidelity import Ranges
 from millstream.ops.firing import Firing
 from millstream.ops.jobs import Family, WindowJob
+from millstream.state.manifests import Left
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Report:
     brought: Ranges = field(default_factory=list)  # panes with new records, if windows are evicted
     panes: dict[str, Counter[int]] = field(default_factory=dict)  # operator -> records per pane
     late: dict[str, Senders] = field(default_factory=dict)  # operator -> whose records were late
+    left: dict[str, Left] = field(default_factory=dict)  # operator -> what its last window stood on
     filled: tuple[int, int] = (0, 0)  # panes that entered windows of the longest, and windows
 
 

@@ -13,12 +13,17 @@ export function figuresOf(status, name) {
   const behind = secondsOf(status.watermark) - secondsOf(watermark);
   const live = status.lag_seconds != null;
   const heldBy = source?.held_by;
+  const silent = (source?.participants ?? []).find((one) => one.name === heldBy)?.silent_seconds;
   return {
     records: records == null ? null : numberOf(records),
     watermark,
     lag: live && Number.isFinite(behind) ? numberOf(status.lag_seconds) + behind : null,
     toRead: numberOf(source?.pending_bytes),
     heldBy: heldBy == null ? "" : [].concat(heldBy).join(", "),
+    silent: silent == null ? 0 : numberOf(silent),
+    fidelity: operator?.fidelity == null ? null : numberOf(operator.fidelity),
+    participants: operator?.participants ?? "",
+    closedBy: operator?.closed_by ?? "",
     pending: numberOf(operator?.pending),
     carried: numberOf(operator?.carried),
     slates: operator?.slates == null ? null : numberOf(operator.slates),

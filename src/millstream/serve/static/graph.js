@@ -197,6 +197,12 @@ export class Graph {
     if (figures.lag !== null) line("lag", duration(figures.lag));
     if (figures.toRead) line("still to read", bytes(figures.toRead));
     if (figures.heldBy) line("held back by", printable(figures.heldBy));
+    if (figures.silent > 2) line("silent for", duration(figures.silent));
+    if (figures.fidelity !== null) {
+      const share = `${(100 * figures.fidelity).toFixed(1)} %`;
+      const told = `${printable(figures.participants)}, ${printable(figures.closedBy)}`;
+      line("last window", `${share} of ${told}`);
+    }
     if (figures.pending) line("waiting for the watermark", count(figures.pending));
     if (figures.carried) line("carried to the next batch", count(figures.carried));
     if (figures.slates !== null) line("slates", count(figures.slates));
