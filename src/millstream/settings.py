@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from millstream.durations import Duration, micros
@@ -47,6 +48,8 @@ class Settings:
     debug: show Spark's log, and compare what windows keep with recomputation at every slide.
     quiet: flow.run() shows no progress, and logs nothing.
     serve: serve slates and status over HTTP while the flow runs: a port, or "host:port".
+    token_file: with serve, a file with the token that requests must carry; by default the token is
+        in the environment variable MILLSTREAM_TOKEN. Beyond this machine there must be one.
     spark: further Spark properties.
     on_progress: called after every batch.
     """
@@ -79,6 +82,7 @@ class Settings:
     debug: bool = False
     quiet: bool = False
     serve: int | str | None = None
+    token_file: str | Path | None = None
     spark: dict[str, str] = field(default_factory=dict)
     on_progress: Callable[[Any], None] | None = None
 

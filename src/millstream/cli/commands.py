@@ -147,6 +147,15 @@ def run(
             show_default=False,
         ),
     ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --serve: a file with the token that requests must carry.  "
+            "[dim]\\[default: the variable MILLSTREAM_TOKEN][/dim]",
+            show_default=False,
+        ),
+    ] = None,
     snapshots: Annotated[
         str | None,
         typer.Option(
@@ -216,6 +225,7 @@ def run(
         "remove": tuple(remove or ()),
         "incremental": incremental,
         "serve": serve,
+        "token_file": token_file,
         "ui": ui,
         "debug": debug,
         "quiet": quiet,

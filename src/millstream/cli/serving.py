@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8321
-_ADDRESS = re.compile(r"(.+:)?[0-9]+")
+_ADDRESS = re.compile(r"(.+:)?[0-9]+|[0-9]+(\.[0-9]+){3}|\[[0-9a-fA-F:]+\]|localhost")
 
 
 class OptionalPort(TyperCommand):

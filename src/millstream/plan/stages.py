@@ -19,7 +19,15 @@ from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.progress import BEGIN, END
 from millstream.ops.updates import UpdateGroup
 
-__all__ = ["Plan", "changes_of", "gives_changes", "held_by", "marks_changes", "upstream"]
+__all__ = [
+    "Plan",
+    "changes_of",
+    "gives_changes",
+    "held_by",
+    "marks_changes",
+    "unlike_unions",
+    "upstream",
+]
 
 
 @dataclass(frozen=True)
@@ -220,6 +228,18 @@ class Plan:
 def held_by(behind: int, watermark: int) -> int:
     """The watermark after a step that may give times so far behind its events."""
     return watermark - behind if BEGIN < watermark < END else watermark
+
+
+def unlike_unions(plan: Plan) -> list[str]:
+    """What is to be said of unions of streams that have other columns."""
+    told = []
+    for node in plan.nodes:
+        for one in node.inputs if isinstance(node, graph.Union) else ():
+            missing = plan.missing(node, one) if plan.columns.get(one.name) is not None else {}
+            if missing:
+                names = ", ".join(map(repr, missing))
+                told.append(f"{node.name}: {one.name!r} has no column {names}; null stands there")
+    return list(dict.fromkeys(told))
 
 
 def upstream(plan: Plan, node: graph.Node) -> list[graph.Node]:

@@ -44,7 +44,7 @@ def next_manifest(
         hot=dict(old.hot),
         ledger={step: dict(account) for step, account in old.ledger.items()},
         dead=old.dead + sum(len(control.dead) for control in controls),
-        windows=old.windows + sum(control.results for control in controls),
+        windows=old.windows + sum(_results(plan, control) for control in controls),
     )
     holds = held_back(batch.holds, *(control.holds for control in controls))
     manifest.complete = ended and not holds
@@ -61,6 +61,13 @@ def next_manifest(
     for operator in plan.operators.values():
         operator.settle(known, done, manifest)
     return manifest, watermarks
+
+
+def _results(plan: Plan, control: Control) -> int:
+    """Rows of results of a task: of operators, or where there is none, rows for sinks."""
+    if plan.operators:
+        return control.results
+    return sum(control.ledger[s.name]["offered"] for s in plan.sinks() if s.name in control.ledger)
 
 
 def _move_sources(

@@ -29,7 +29,7 @@ from millstream.ops.lateness import Extent, out_of_order
 from millstream.ops.progress import SourceProgress
 from millstream.ops.records import DeadLetter
 from millstream.plan.outputs import check_apart
-from millstream.plan.stages import Plan
+from millstream.plan.stages import Plan, unlike_unions
 from millstream.run import fitting
 from millstream.run.adopting import adopt, without_dropped
 from millstream.run.again import go_on
@@ -140,6 +140,7 @@ class Engine:
                 self.checkpoint.mark_published(latest.batch)
         self._follow(program)
         program, self.notes = adopt(self.plan, program, self.manifest)
+        self.notes = [*self.notes, *unlike_unions(self.plan)]
         self.checkpoint.write_program(program)
         self._follow(program)
         if latest is not None:
@@ -149,6 +150,9 @@ class Engine:
         self._owned.discard_staged()
         self._steady.raise_to(int(self.manifest.at * 1e6) + 1)
         self.started = self.wall()
+        self.watermarks = {
+            name: at for name, at in self.manifest.watermarks.items() if name in self.plan.levels
+        }
         for node in self.plan.sources():
             self.trackers[node.name] = self._tracker_of(node.name)
 

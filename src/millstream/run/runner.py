@@ -490,7 +490,9 @@ def _open_server(engine: Engine, address: int | str, handle: Handle) -> Server:
     host, port = parse_address(address)
     follower = Follower(engine.checkpoint.path, handle._decoders, eager=True, new=True)
     view = View(follower, lambda: handle._live or Live())
-    return open_server(view, host, port, find_token(None))
+    token_file = handle._settings.token_file
+    token = find_token(None if token_file is None else Path(token_file))
+    return open_server(view, host, port, token)
 
 
 def _check_ports(plan: Plan) -> None:

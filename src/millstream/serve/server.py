@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import socket
 import sys
 import threading
@@ -100,8 +101,10 @@ def open_server(view: View, host: str, port: int, token: str | None = None) -> S
 
 
 def parse_address(address: int | str | bool) -> tuple[str, int]:
-    """Host and port of "host:port", a port, or "port"."""
+    """Host and port of "host:port", a port, or an address on the usual port."""
     text = str(address)
+    if re.fullmatch(r"[0-9]+(\.[0-9]+){3}|\[[0-9a-fA-F:]+\]|localhost", text):
+        text = f"{text}:{DEFAULT_PORT}"
     host, colon, port = text.rpartition(":")
     host = host.strip("[]") if colon else "127.0.0.1"
     if not port.isdecimal() or not 0 <= int(port) <= 65535 or not host:

@@ -61,9 +61,10 @@ class View:
         manifest, program = snapshot.manifest, snapshot.program
         running = live is not None or self.follower.place.store.held("lock")
         earlier = self.follower.at(snapshot.batch - 1) if live is None else None
-        ledger = manifest.ledger
+        ledger = _of_program(manifest.ledger, program)
         marks = _watermarks(snapshot, live)
-        lowest = live.watermark if live is not None else min(marks.values(), default=None)
+        mine = [at for name, at in marks.items() if name in program.get("operators", {})]
+        lowest = live.watermark if live is not None else min(mine, default=None)
         lag = None
         if running and lowest is not None and BEGIN < lowest < END // 2:
             lag = max(0.0, time.time() - lowest / 1e6)
@@ -93,9 +94,10 @@ class View:
             "operators": _operators(snapshot, marks),
             "ledger": ledger,
             "dead": manifest.dead,
-            "late": sum(account.get("late", 0) for account in ledger.values()),
-            "future": sum(account.get("future", 0) for account in ledger.values()),
-            "failed": sum(account.get("failed", 0) for account in ledger.values()),
+            **{
+                way: sum(account.get(way, 0) for account in manifest.ledger.values())
+                for way in ("late", "future", "failed")
+            },
             "hot": {name: _hot(about) for name, about in manifest.hot.items()},
             "graph": program.get("graph") or {"nodes": [], "edges": []},
             "history": live.history if live is not None else [],
@@ -111,6 +113,14 @@ def _participants(live: Live | None, source: str) -> list[dict[str, Any]]:
         {"name": name, "at": _moment(at), "silent_seconds": silent}
         for name, (at, silent) in slowest
     ]
+
+
+def _of_program(
+    ledger: dict[str, dict[str, int]], program: dict[str, Any]
+) -> dict[str, dict[str, int]]:
+    """The books of the steps there are; those of a step that was renamed or removed are history."""
+    steps = {node["name"] for node in (program.get("graph") or {}).get("nodes", [])}
+    return {name: account for name, account in ledger.items() if not steps or name in steps}
 
 
 def _rates(snapshot: Snapshot, earlier: Snapshot | None, live: Live | None) -> dict[str, float]:
@@ -147,12 +157,12 @@ def _offered(snapshot: Snapshot) -> int:
 
 
 def _watermarks(snapshot: Snapshot, live: Live | None) -> dict[str, int]:
-    """Event time reached, per source (only known while it runs) and operator."""
-    known = {
-        name: at
-        for name, at in snapshot.manifest.closed.items()
-        if name in snapshot.program.get("operators", {})
-    }
+    """Event time reached, per operator and source."""
+    operators, sources = (snapshot.program.get(kind, {}) for kind in ("operators", "sources"))
+    known = {name: at for name, at in snapshot.manifest.closed.items() if name in operators}
+    for name, state in snapshot.manifest.sources.items():
+        if name in sources and state.watermark is not None:
+            known[name] = state.watermark
     return {**known, **live.watermarks} if live is not None else known
 
 
