@@ -44,53 +44,81 @@ def close_numbered(
     windows which are not full, so that it does not matter how much came in the last batch.
     """
     job = family.jobs[0]
-    span = job.logical
-    assert span is not None
     parts = [t for t in (_unpacked(known.held), ready) if t is not None and len(t)]
     if not parts:
         chunk, dead = results(job, src, nothing_found(job), completed(job, Answers()))
         return Outcome(chunk, 0, dead, 0), known
+    counted = _count(job, parts, ready, known.held)
+    leaving = _leaving(job, counted, ended)
+    totals = None
+    if job.growing:
+        outcome, totals = _grown(family, counted.rows, counted.codes, leaving, known.totals, src)
+    else:
+        outcome = _close_rows(family, counted.rows, counted.codes, leaving, src)
+    if ended is not None:  # every window has left: what may come later is counted anew
+        return outcome, Numbered(None)
+    return outcome, Numbered(_open_still(job, counted, leaving), totals)
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """All rows that are not done with, in the order of their counter and their number."""
+
+    rows: pa.Table
+    codes: Int64  # whose each row is
+    owners: pa.Table  # of each counter its shard and key
+    before: Int64  # of each counter how far it was
+    after: Int64  # and how far it is
+
+
+def _count(
+    job: WindowJob, parts: list[pa.Table], ready: pa.Table | None, held: pa.Table | None
+) -> _Counted:
+    """Give numbers to new rows, which are the last of `parts`, and put all in order."""
     names = ["shard", *(f"key.{i}" for i in range(len(job.counted_by)))]
-    heads = [t.select(names) for t in (*parts, known.held) if t is not None]
-    everyone = concat(heads)
+    everyone = concat([t.select(names) for t in (*parts, held) if t is not None])
     codes, _ = codes_of(job.counted_by, everyone)
     counters = int(codes.max()) + 1
     some = np.zeros(counters, np.int64)
     some[codes] = np.arange(len(codes))
-    owners = everyone.take(pa.array(some))
     before = np.zeros(counters, np.int64)
-    if known.held is not None:
-        mine = slice(len(codes) - len(known.held), None)
-        before[codes[mine]] = np.asarray(flat(known.held.column("count")))
-    fresh = 0 if ready is None else len(ready)
-    stored = sum(map(len, parts)) - fresh
+    if held is not None:
+        before[codes[len(codes) - len(held) :]] = np.asarray(flat(held.column("count")))
     after = before.copy()
-    if ready is not None and fresh:
-        mine = slice(stored, stored + fresh)
-        parts[-1], codes[mine], after = _give_numbers(job, ready, codes[mine], before)
+    if ready is not None and len(ready):
+        stored = sum(map(len, parts[:-1]))
+        mine = slice(stored, stored + len(ready))
+        numbered, codes[mine], after = _give_numbers(job, ready, codes[mine], before)
+        parts = [*parts[:-1], numbered]
     rows = concat(parts)
     order = np.lexsort((np.asarray(flat(rows.column("number"))), codes[: len(rows)]))
-    rows, codes = rows.take(pa.array(order)), codes[: len(rows)][order]
+    owners = everyone.take(pa.array(some))
+    return _Counted(rows.take(pa.array(order)), codes[: len(rows)][order], owners, before, after)
+
+
+def _leaving(job: WindowJob, counted: _Counted, ended: int | None) -> _Leaving:
+    """The windows of each counter that leave now."""
+    span = job.logical
+    assert span is not None
     none_yet = span.panes - span.step  # the first window begins with the first row
-    closed = np.maximum(span.align_down(before // span.pane), none_yet)
-    closing = full = np.maximum(span.align_down(after // span.pane), none_yet)
+    closed = np.maximum(span.align_down(counted.before // span.pane), none_yet)
+    closing = full = np.maximum(span.align_down(counted.after // span.pane), none_yet)
     if ended is not None:
-        closing = np.full(counters, _ALL_BEGUN)
-    leaving = _Leaving(closed, closing, full, ended)
-    totals = None
-    if job.growing:
-        outcome, totals = _grown(family, rows, codes, leaving, known.totals, src)
-    else:
-        outcome = _close_rows(family, rows, codes, leaving, src)
-    if ended is not None:  # every window has left: what may come later is counted anew
-        return outcome, Numbered(None)
-    owners = owners.append_column("count", pa.array(after))
+        closing = np.full(len(closed), _ALL_BEGUN)
+    return _Leaving(closed, closing, full, ended)
+
+
+def _open_still(job: WindowJob, counted: _Counted, leaving: _Leaving) -> pa.Table:
+    """What is to be stored: how far each counter is, and the rows that windows still need."""
+    span = job.logical
+    assert span is not None
+    rows, codes = counted.rows, counted.codes
     pane = np.asarray(flat(rows.column("number"))) // span.pane
-    open_still = span.last_end(pane) > closing[codes]
+    needed = span.last_end(pane) > leaving.closing[codes]
     if job.growing and job.lists:
-        open_still[:] = True  # all values so far are needed at every slide
-    rows = rows.filter(pa.array(open_still))
-    return outcome, Numbered(_packed(job, owners, rows, codes[open_still]), totals)
+        needed[:] = True  # all values so far are needed at every slide
+    owners = counted.owners.append_column("count", pa.array(counted.after))
+    return _packed(job, owners, rows.filter(pa.array(needed)), codes[needed])
 
 
 def touched(family: Family, ready: pa.Table | None, held: pa.Table | None) -> pa.Table | None:
