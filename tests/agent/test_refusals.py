@@ -22,8 +22,11 @@ import millstream as ms
 from millstream.agent import agent as agents
 from millstream.agent.agent import Agent, bytes_of
 from millstream.agent.sending import Away, Collector
+from millstream.agent.working import Working
 from millstream.errors import ConfigError, RunError
+from millstream.io.prints import MOVED
 from millstream.run import collecting
+from millstream.run.resharding import reshard
 from tests.agent.centre import Centre, agent_of, free_port
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -397,3 +400,76 @@ def test_an_agent_that_is_gone_is_not_waited_for_and_one_that_pauses_is(
         left = centre.engine.manifest.left["agg"]
         assert (left.fidelity, left.participants, left.closed_by) == (0.7, "2/2", "failure")
         other.close()
+
+
+# -- what changes on the way ----------------------------------------------------------------------
+
+
+def test_messages_made_for_other_shards_are_dealt_anew(place: Path, port: int) -> None:
+    def flow(name: str) -> ms.Flow:
+        return flow_of(place, port, name)
+
+    for name in "ab":
+        path = place / "in" / name / "1.json"
+        lines = [{"ts": str(NOON + timedelta(seconds=s)), "k": f"k{s % 37}"} for s in range(200)]
+        path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    with Centre(flow("a"), place / "collector") as centre:
+        one, other = (agent_of(flow(n), port, n, place / "agents", rows=30) for n in "ab")
+        one.step(), one.step(), other.send(), other.make()
+        centre.step()
+        centre.engine.close()
+        reshard(place / "collector", 5)
+        centre.open()
+        until_done(centre, one, other)
+        assert sum(row["n"] for row in rows(place)) == 408
+        keys = [(row["k"], row["window_end"]) for row in rows(place)]
+        assert len(keys) == len(set(keys))  # none lies in two shards
+        one.close(), other.close()
+
+
+def test_agents_go_on_with_a_changed_program_once_they_have_it(place: Path, port: int) -> None:
+    def flow(name: str, *, more: bool) -> ms.Flow:
+        made = flow_of(place, port, name)
+        if more:
+            source = ms.Stream(made, made.nodes[0])
+            late = source.key_by("k").window(ms.tumbling("1m")).agg(n=ms.count()).named("minutes")
+            late.sink(ms.Jsonl(place / "minutes"))
+        return made
+
+    with Centre(flow("a", more=False), place / "collector") as centre:
+        one = agent_of(flow("a", more=False), port, "a", place / "agents", rows=2)
+        other = agent_of(flow("b", more=False), port, "b", place / "agents", rows=2)
+        one.step(), one.step(), other.send(), other.make()  # b has something of the old program
+        centre.step()
+        centre.engine.close()
+        centre.flow = flow("a", more=True)
+        centre.open()
+        one.collector.close(), other.collector.close()
+        with pytest.raises(ConfigError, match="operator 'minutes' is not here"):
+            one.step(), one.step()
+        one.close(), other.close()
+        one = agent_of(flow("a", more=True), port, "a", place / "agents", rows=2)
+        other = agent_of(flow("b", more=True), port, "b", place / "agents", rows=2)
+        until_done(centre, one, other)
+        assert [row["n"] for row in rows(place)] == [4, 4]
+        assert centre.ledger["minutes"]["aggregated"] == 2  # what b read after it knew of it
+        one.close(), other.close()
+
+
+def test_a_log_that_is_rotated_is_found_again(
+    centre: Centre, place: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = agent_of(flow_of(place, port), port, "a", place / "agents")
+    other = agent_of(flow_of(place, port, "b"), port, "b", place / "agents")
+    step, times = Working.step, []
+
+    def moved(working: Working, rows: int, size: int) -> Any:
+        times.append(1)
+        if len(times) == 1:
+            raise FileNotFoundError(MOVED)
+        return step(working, rows, size)
+
+    monkeypatch.setattr(Working, "step", moved)
+    until_done(centre, one, other)
+    assert [row["n"] for row in rows(place)] == [4, 4]
+    one.close(), other.close()

@@ -19,6 +19,7 @@ from millstream.agent.sending import Away, Collector
 from millstream.agent.working import Working, collector_of, plan_here
 from millstream.api.flow import Flow
 from millstream.errors import ConfigError, RunError
+from millstream.io.prints import MOVED
 from millstream.run.collecting import Welcome
 from millstream.settings import Settings
 
@@ -81,7 +82,7 @@ class Agent:
 
     def make(self) -> bool:
         """A message of what is new here, if there is room for it."""
-        if self.working is None and not self._begin():
+        if self.working is None and not (self._reach() and self._begin()):
             return False
         assert self.working is not None
         if self.outbox.size(self.committed) > self.spool:
@@ -91,7 +92,13 @@ class Agent:
                 return False
         if self.over:
             return False
-        found = self.working.step(self.rows, _BYTES)
+        try:
+            found = self.working.step(self.rows, _BYTES)
+        except (RunError, OSError) as error:
+            if MOVED not in str(error):
+                raise
+            self._begin_again()  # a log was rotated under our feet: look for it anew
+            return False
         if found is None:
             return False
         head, blocks = found
@@ -100,15 +107,29 @@ class Agent:
         self.over = head.ended
         return True
 
+    def _reach(self) -> bool:
+        """Meet the collector if it is there; True in any case if it was met before."""
+        now = time.monotonic()
+        if not self.collector.connected and now >= self._next_try:
+            try:
+                self._meet(self.collector.hello(self.name, self.outbox.life))
+            except Away as error:
+                self._is_away(error, now)
+        return self.outbox.root.exists(_KNOWN)
+
+    def _is_away(self, error: Away, now: float) -> None:
+        self._next_try = now + _AGAIN
+        if self._away != str(error):
+            self.say(f"{error}; trying again")
+        self._away = str(error)
+
     def send(self) -> bool:
         """Send what the collector does not have; False if there was nothing, or it is away."""
-        now = time.monotonic()
-        if now < self._next_try:
+        now, sent = time.monotonic(), False
+        self._reach()
+        if not self.collector.connected:
             return False
         try:
-            if not self.collector.connected:
-                self._meet(self.collector.hello(self.name, self.outbox.life))
-            sent = False
             for number in range(self.durable + 1, self.outbox.last + 1):
                 head, blocks = self.outbox.read(number)
                 self._told(self.collector.put(msgspec.structs.replace(head, after={}), blocks))
@@ -118,10 +139,7 @@ class Agent:
             if not sent and now >= self._next_boundary:
                 self._told(self.collector.boundary(self.name, self.outbox.life))
         except Away as error:
-            self._next_try = now + _AGAIN
-            if self._away != str(error):
-                self.say(f"{error}; trying again")
-            self._away = str(error)
+            self._is_away(error, now)
             return False
         self._away = None
         return sent
@@ -132,15 +150,22 @@ class Agent:
         """Compare what the collector says with what it said first."""
         if self.outbox.root.exists(_KNOWN):
             known = msgspec.json.decode(self.outbox.root.read(_KNOWN), type=Welcome)
-            if known.number != welcome.number or known.program != welcome.program:
+            if known.number != welcome.number:
                 raise RunError(
-                    "the collector has another program than when this agent was started first; "
-                    "messages made for the old one would not fit. Start it under a new name and "
-                    "with a new directory"
+                    f"the collector knows {self.name!r} by another number than it gave it; it is "
+                    "not the one this agent was started with. Start it under a new name and with "
+                    "a new directory"
                 )
-        else:
-            self.outbox.root.put(_KNOWN, msgspec.json.encode(welcome))
+            if known.program != welcome.program:
+                self._begin_again()  # what was made for the old program is sent all the same
+        self.outbox.root.put(_KNOWN, msgspec.json.encode(welcome))
         self._told(welcome)
+
+    def _begin_again(self) -> None:
+        """Plan anew with the next message, and go on where the last one ended."""
+        if self.working is not None:
+            self.working.close()
+        self.working = None
 
     def _told(self, welcome: Welcome) -> None:
         self.durable, self.committed = welcome.durable, welcome.committed
@@ -154,9 +179,7 @@ class Agent:
             )
 
     def _begin(self) -> bool:
-        """Plan and go on where the last message ended; False if nobody ever said how."""
-        if not self.outbox.root.exists(_KNOWN):
-            return False
+        """Plan and go on where the last message ended."""
         welcome = msgspec.json.decode(self.outbox.root.read(_KNOWN), type=Welcome)
         plan = plan_here(self.flow, welcome.program)
         state = self.outbox.state(self.source)

@@ -219,6 +219,7 @@ class Working:
             life=0,
             number=0,
             source=self.source,
+            shards=self.shards,
             rows=rows,
             seconds=seconds,
             reached=told[0],

@@ -158,6 +158,11 @@ class MessageReceiver(Receiver):
         known = msgspec.json.decode(self.checkpoint.read("flow.json"))
         return {part: known[part] for part in _PROGRAM}
 
+    def check_source(self, head: Head) -> None:
+        """A message is for this source."""
+        if head.source != self.source:
+            raise Refused(f"a message for source {head.source!r} came to {self.source!r}")
+
     def offer(self, head: Head, data: bytes) -> Future[None]:
         """Take a message in; the future is done once it is durable."""
         with self._lock:
@@ -339,6 +344,7 @@ class CollectorServer(flight.FlightServerBase):  # type: ignore[misc]
         try:
             head = read_head(descriptor.command)
             self.receiver.greet(Hello(head.agent, head.life), False)
+            self.receiver.check_source(head)
             blocks = list(_bounded(reader, len(descriptor.command)))
             if len(blocks) != len(head.blocks):
                 raise Refused(f"{len(head.blocks)} blocks were announced, {len(blocks)} came")

@@ -46,6 +46,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     life: Count  # of its spool: numbers go on within it
     number: Count
     source: str
+    shards: Count = 0  # into which its rows are parted
     rows: Count = 0  # records that were read for it
     seconds: float = 0.0
     reached: Whole | None = None  # how far all it reads has come; None: that holds nothing back

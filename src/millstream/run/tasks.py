@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from millstream.api.sinks import FileSink, Parquet
 from millstream.durations import micros
+from millstream.errors import RunError
 from millstream.graph import nodes
 from millstream.io.folders import by_folder
 from millstream.io.readers import Split
@@ -35,7 +36,7 @@ from millstream.operators.batch import (
     held_back,
     on_base,
 )
-from millstream.operators.protocol import Inlet, Partial, Senders, Share
+from millstream.operators.protocol import Inlet, Operator, Partial, Senders, Share
 from millstream.operators.published import publish
 from millstream.ops.chunks import Chunk, concat, decode_block, encode_block, flat, placed
 from millstream.ops.edges import leaving
@@ -139,23 +140,41 @@ class Task:
         before, seconds = self.control.read.get(source.name, (0, 0.0))
         self.control.read[source.name] = (before + rows, seconds + time.perf_counter() - begun)
 
+    def _dealt_anew(self, operator: Operator, name: str, rows: pa.Table, head: Head) -> pa.Table:
+        """Rows that were made for another number of shards."""
+        how = operator.stored().get(operator.name, {}).get(name)
+        shards = None if how is None else how.shards(rows, self.batch.shards)
+        if shards is None:
+            raise RunError(
+                f"message {head.number} of agent {head.agent!r} was made for {head.shards} shards, "
+                f"and its rows for {operator.name!r} cannot be dealt to {self.batch.shards}; "
+                "change the shards back, and again when agents have nothing left to send"
+            )
+        at = rows.schema.get_field_index("shard")
+        return rows.set_column(at, "shard", pa.array(shards))
+
     def _take_message(self, source: nodes.Source, head: Head, blocks: list[bytes]) -> None:
         sender = (source.name, head.agent)
         for step, counts in head.ledger.items():
             self.ledger(step).update(counts)
         self.control.dead.extend(head.letters())
         panes = {step: dict(counts) for step, counts in head.panes.items()}
-        for operator in self.plan.operators.values():
-            inlet = self.inlet(operator.steps[0]) if head.late.keys() & {*operator.steps} else None
+        for one in self.plan.operators.values():
+            inlet = self.inlet(one.steps[0]) if head.late.keys() & {*one.steps} else None
             if isinstance(inlet, Partial):
                 inlet.note_sent_late(head.late, sender)
+        sinks = {one.name for one in self.plan.sinks()}
         for block, data in zip(head.blocks, blocks, strict=True):
-            if not block.table:
+            operator = self.plan.operators.get(block.to)
+            if not block.table and block.to in sinks:
                 chunk = decode_records(data, block.src)
                 self.sunk.setdefault(block.to, []).append(chunk)
+            if not block.table or operator is None:  # it may be gone since the message was made
                 continue
             table = decode_block(data)
-            inlet = self.inlet(self.plan.operators[block.to].steps[0])
+            if head.shards != self.batch.shards:
+                table = self._dealt_anew(operator, block.table, table, head)
+            inlet = self.inlet(operator.steps[0])
             if isinstance(inlet, Partial):
                 table = inlet.take_partial(block.table, table, panes, sender)
             if len(table):
