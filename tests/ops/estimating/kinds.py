@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tests.ops.estimating.inputs import Input
+from tests.ops.estimating.inputs import ORDERS, Input, make
 
 ROWS = 20_000
 
@@ -135,6 +135,11 @@ def few_sorted_blocks(rng: np.random.Generator) -> Input:
     return _cut(rng, group, rng.gamma(2.0, 3.0, ROWS) * level, 60)
 
 
+def _as_before(order: str) -> Callable[[np.random.Generator], Input]:
+    """The inputs by which constants of the first estimators were chosen."""
+    return lambda rng: make(order, int(rng.integers(2**31)))
+
+
 KINDS: dict[str, Callable[[np.random.Generator], Input]] = {
     one.__name__.replace("_", " "): one
     for one in (
@@ -155,4 +160,4 @@ KINDS: dict[str, Callable[[np.random.Generator], Input]] = {
         few_blocks,
         few_sorted_blocks,
     )
-}
+} | {f"first: {order}": _as_before(order) for order in ORDERS}

@@ -24,6 +24,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 LEAST_BLOCKS = 10  # read, before any bound is given
 LEAST_PRESENT = 20  # with a group in them, before its blocks say how much they differ
 LEAST_SPREAD = 40  # the same for how much variances do
+LEAST_FREEDOM = 4  # below that the approximations are none
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,11 @@ def total(moments: Moments, factor: str, blocks: Blocks, sure: Confidence) -> Es
     value = ratio * blocks.size
     lower, upper = value - scale * found.below, value + scale * found.above
     rare = moments.present < min(LEAST_PRESENT, blocks.read / 2)
-    if rare.any():
+    few_say = ~rare & (found.freedom < LEAST_FREEDOM)  # a few blocks have most of it
+    if rare.any() or few_say.any():
         few = sparse_total(moments, factor, blocks, sure.spent)
-        lower = np.where(rare, few[0], lower)
-        upper = np.where(rare, few[1], upper)
+        lower = np.where(rare, few[0], np.where(few_say, np.fmin(lower, few[0]), lower))
+        upper = np.where(rare, few[1], np.where(few_say, np.fmax(upper, few[1]), upper))
     # What was read is there; the rest cannot be less than nothing if nothing was so far.
     grows = ~moments.negative(factor)
     lower = np.where(grows, np.maximum(lower, seen), lower)
@@ -124,6 +126,7 @@ class _Radii:
 
     below: Floats
     above: Floats
+    freedom: Floats  # how many blocks, less one, it stands on
 
 
 def _around(
@@ -170,10 +173,11 @@ def _ratio(
         freedom = np.minimum(freedom, moments.present - 1.0)
     wide = radius(sure.promise, sure.risk, read, blocks.count, freedom)
     if read < blocks.count:
-        wide = np.where(moments.present < least, np.inf, wide)
+        unknown = (moments.present < least) | (freedom < LEAST_FREEDOM)
+        wide = np.where(unknown & (least > 0), np.inf, wide)
     draws = np.sqrt(free_draws(read, blocks.count))
     if not np.isfinite(draws):
-        return _Radii(np.zeros_like(wide), np.zeros_like(wide))
+        return _Radii(np.zeros_like(wide), np.zeros_like(wide), freedom)
     times = wide * draws  # in standard errors of the mean
     long = stretched(times, skew, read)
     with np.errstate(invalid="ignore"):  # no difference between blocks, and too few of them
@@ -183,7 +187,7 @@ def _ratio(
             for side in (-1, 1)
         )
     low, high = _tails(moments, blocks, deviation)
-    return _Radii(below + low, above + high)
+    return _Radii(below + low, above + high, freedom)
 
 
 def _tails(moments: Moments, blocks: Blocks, deviation: Floats) -> tuple[Floats, Floats]:
