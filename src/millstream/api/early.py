@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ class Unseen:
 
     blocks: int
     share: float  # of the input
+    holds: dict[str, float] = field(default_factory=dict)  # of every count and sum
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ class Looks:
     step: str | None = None
     publish: Path | None = None  # a directory
     metric: Callable[[dict[str, Any]], float | None] | None = None  # share of a group that was seen
+    ratios: tuple[tuple[str, tuple[str, str]], ...] = ()  # of two counts or sums, by name
     cuts: bool = True  # batches end at the shares at which one looks, not only after them
 
     def __post_init__(self) -> None:
@@ -162,22 +164,25 @@ def snapshot(
     interval: str = "anytime",
     seed: int = 0,
     metric: Callable[[dict[str, Any]], float | None] | None = None,
+    ratios: Mapping[str, tuple[str, str]] | None = None,
 ) -> Looks:
     """`agg(emit=ms.snapshot(at=[0.1, 0.5]), ...)`: estimates with bounds leave before the answer.
 
     What may be given is what `flow.snapshots` takes.
     """
     asked = {"confidence": confidence, "interval": interval, "seed": seed, "metric": metric}
-    return looks(at, every, until, **asked)
+    return looks(at, every, until, ratios=ratios, **asked)
 
 
 def looks(
     at: Iterable[float] | None,
     every: Duration | None,
     until: Bounds | None,
+    ratios: Mapping[str, tuple[str, str]] | None = None,
     **options: Any,
 ) -> Looks:
     """What `flow.snapshots` was asked for, checked."""
+    options["ratios"] = _pairs(ratios or {})
     marks = tuple(at) if at is not None else ()
     for mark in marks:
         if isinstance(mark, bool) or not isinstance(mark, int | float) or not 0 < mark <= 1:
@@ -196,3 +201,16 @@ def looks(
         # Whoever waits for an error to be small need not stop at shares nobody asked for.
         marks, options["cuts"] = _USUAL, until is None or until.error is None
     return Looks(tuple(sorted(set(map(float, marks)))), until=until or Bounds(), **options)
+
+
+def _pairs(ratios: Mapping[str, tuple[str, str]]) -> tuple[tuple[str, tuple[str, str]], ...]:
+    found = []
+    for name, pair in ratios.items():
+        both = tuple(pair) if isinstance(pair, tuple | list) else ()
+        if len(both) != 2 or not all(isinstance(one, str) for one in (name, *both)):
+            raise ConfigError(
+                f"snapshots(ratios=): {name!r}: {pair!r} is not a pair of counts or sums; give "
+                'them by name, like ratios={"rate": ("clicks", "views")}'
+            )
+        found.append((name, (both[0], both[1])))
+    return tuple(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -172,6 +172,7 @@ class Flow:
         step: str | None = None,
         seed: int = 0,
         metric: Callable[[dict[str, Any]], float | None] | None = None,
+        ratios: Mapping[str, tuple[str, str]] | None = None,
         publish: str | Path | None = None,
         checkpoint: str | Path | None = USUAL,
         **options: Any,
@@ -185,6 +186,7 @@ class Flow:
         step: the aggregate that is looked at, if there are several. seed: of the random order.
         metric: gets a row of what was seen of a group (its key, counts and sums) and gives the
             share of the group that this is, if you know it better than by the share that was read.
+        ratios: of two counts or sums, by name, as {"rate": ("clicks", "views")}.
         publish: a directory where each snapshot appears as a file, for `ms.newest_snapshot`.
         The last snapshot is exact unless a bound came before; then the same call goes on.
         """
@@ -199,6 +201,7 @@ class Flow:
             step=step,
             seed=seed,
             metric=metric,
+            ratios=ratios,
             publish=None if publish is None else Path(publish),
         )
         where = self._place(checkpoint)

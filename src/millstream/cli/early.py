@@ -109,8 +109,11 @@ def _said(snapshot: Snapshot, rows: int) -> list[str]:
     if not snapshot.exact:
         said.append(f"{snapshot.confidence:.0%} confidence: {snapshot.promise}")
         if snapshot.unseen is not None and snapshot.unseen.blocks:
+            held = snapshot.unseen.holds.items()
+            values = ", ".join(f"{visible(name)} {most:,.0f}" for name, most in held)
             said.append(
                 f"a group not seen yet holds at most {snapshot.unseen.share:.2%} of the input"
+                + (f" ({values})" if values else "")
             )
     return [*said, *map(visible, snapshot.notes)]
 

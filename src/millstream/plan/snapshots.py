@@ -44,4 +44,5 @@ def snapshot_columns(node: nodes.Windowed) -> tuple[str, ...]:
     if top is not None:
         estimates = (top.by + end for end in ESTIMATE)
         return (*top.keys, "place", top.column, *estimates, "settled", *MARKS)
-    return (*node.keys, *(name + end for name, _ in node.aggs for end in ESTIMATE), *MARKS)
+    values = [*(name for name, _ in node.aggs), *(name for name, _ in node.emission.looks.ratios)]
+    return (*node.keys, *(name + end for name in values for end in ESTIMATE), *MARKS)

@@ -41,6 +41,7 @@ from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import SourceState
 from millstream.state.storage import open_storage
 
+_LONGER = 2  # times as long as batches of other runs
 _MARGIN = 1.05  # more blocks than seem to be enough
 
 
@@ -69,6 +70,9 @@ class Looker:
         self._complete = True  # all batches were reported
         self._first: tuple[float, float] | None = None  # when a look first had how much
         engine.beside = self.before_commit
+        if looks.every is None and looks.until.within is None:
+            # Nobody waits for the next batch, but for a share of the input or for its end.
+            engine.batch_seconds *= _LONGER
 
     @property
     def drawn(self) -> dict[str, Any] | None:
@@ -139,7 +143,12 @@ class Looker:
             sizes = population.sizes[population.by_place]
             measures = self.looked.windows.job.measures
             self._answers = Answers(
-                self.looked.keys, measures, population.starts, sizes, self.looks.metric
+                self.looked.keys,
+                measures,
+                population.starts,
+                sizes,
+                self.looks.metric,
+                dict(self.looks.ratios),
             )
         return self._answers
 
@@ -241,12 +250,18 @@ class Looker:
             exact=False,
             confidence=looks.confidence,
             promise=PROMISES[looks.interval],
-            unseen=Unseen(held.blocks, held.share) if self.looked.keys else None,
+            unseen=Unseen(held.blocks, held.share, self._holds()) if self.looked.keys else None,
             ended_by=self.ended_by,
             elapsed=time.monotonic() - self._started,
             notes=tuple(notes),
             left=self._left(),
         )
+
+    def _holds(self) -> dict[str, float]:
+        """What a group that was in no block has at most of every count and sum, where known."""
+        sure = Confidence(self.looks.confidence, self.looks.interval, self._batch)
+        most = {name: self._known.unseen_total(name, sure) for name in self._known.totals}
+        return {name: most for name, most in most.items() if np.isfinite(most)}
 
     def _left(self) -> float | None:
         """Seconds until all is read, by how fast it went since the first look."""
@@ -261,7 +276,7 @@ class Looker:
         self.ended_by = "all was read"
         return Snapshot(
             1.0,
-            exact_table(self.looked, table),
+            exact_table(self.looked, self.looks, table),
             exact=True,
             confidence=1.0,
             promise="exact",

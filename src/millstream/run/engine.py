@@ -95,6 +95,7 @@ class Engine:
         self.silent: dict[str, float] = {}  # sources whose generator hangs, by the clock since when
         self.watermarks: dict[str, int] = {}
         self.rows_target = min(settings.batch_rows, _FIRST_ROWS)  # per core
+        self.batch_seconds = settings.batch_seconds
         self.cores = 1  # tasks at once in the last batch
         self.last_seconds = 0.0
         self.last_rows = 0
@@ -620,7 +621,7 @@ class Engine:
         if len(reading) == 1:
             self.trackers[reading[0]].learn(rows)
         if rows >= self.rows_target * self.cores // 2 and self.manifest.batch > 0:
-            factor = self.settings.batch_seconds / max(self.last_seconds, 1e-3)
+            factor = self.batch_seconds / max(self.last_seconds, 1e-3)
             target = int(self.rows_target * min(2.0, max(0.5, factor)))
             self.rows_target = min(self.settings.batch_rows, max(_LEAST_ROWS, target))
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from millstream.api.early import Looks
+from millstream.api.early import ESTIMATE, Looks
 from millstream.api.sources import Files
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.operators.dedup import Dedup
 from millstream.operators.early.sampling import Sampled
 from millstream.operators.windows.family import Windows
+from millstream.ops.estimating.answers import totalled
 from millstream.plan.snapshots import Top, ranking_of
 from millstream.plan.stages import Plan
 
@@ -76,14 +77,43 @@ def looked_for(plan: Plan, looks: Looks | None) -> tuple[Looks, Looked] | None:
         return None
     if not emitted:
         assert looks is not None
-        return looks, looked_at(plan, looks.step)
+        looked = looked_at(plan, looks.step)
+        _check_ratios(looked, looks)
+        return looks, looked
     node = emitted[0]
     if looks is not None and looks.step not in (None, node.name):
         raise ConfigError(
             f'snapshots(step={looks.step!r}): {node.name!r} has emit="snapshot", and one step of '
             "a flow is looked at"
         )
-    return looks or node.emission.looks, looked_at(plan, node.name)
+    own: Looks = node.emission.looks
+    looked = looked_at(plan, node.name)
+    _check_ratios(looked, own)
+    return own if looks is None else replace(looks, ratios=own.ratios, metric=own.metric), looked
+
+
+def _check_ratios(looked: Looked, looks: Looks) -> None:
+    """Ratios are of counts and sums, under names of their own."""
+    if not looks.ratios:
+        return
+    job = looked.windows.job
+    if looked.top is not None:
+        raise ConfigError(
+            f"snapshots(ratios=): {looked.top.step!r} is a ranking, which has none; look at the "
+            f"groups with step={job.name!r}"
+        )
+    totals = [m.name for m in job.measures if totalled(m) is not None]
+    for name, pair in looks.ratios:
+        for one in pair:
+            if one not in totals:
+                have = ", ".join(totals) or "none"
+                raise ConfigError(
+                    f"snapshots(ratios=): {name!r} is of {one!r}, which is no count or sum of "
+                    f"{job.name!r}; there are: {have}"
+                )
+        taken = {*job.keys, *(m.name + end for m in job.measures for end in ESTIMATE)}
+        if {name + end for end in ESTIMATE} & taken:
+            raise ConfigError(f"snapshots(ratios=): the name {name!r} is already a column")
 
 
 def _first(plan: Plan) -> list[Windows]:

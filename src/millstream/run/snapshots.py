@@ -27,10 +27,11 @@ def estimated_table(
 ) -> pa.Table:
     """All groups so far, or the ranking of them."""
     columns = answers.key_columns()
-    for measure in looked.windows.job.measures:
-        one = found.get(measure.name)
+    names = [measure.name for measure in looked.windows.job.measures]
+    for name in [*names, *(name for name, _ in looks.ratios)]:
+        one = found.get(name)
         for end, values in zip(ESTIMATE, _columns(one, answers.groups), strict=True):
-            columns[measure.name + end] = values
+            columns[name + end] = values
     table = pa.table(columns)
     if looked.top is None or not found:
         return table
@@ -49,13 +50,19 @@ def notes_of(looked: Looked) -> list[str]:
     ]
 
 
-def exact_table(looked: Looked, table: pa.Table | None) -> pa.Table:
+def exact_table(looked: Looked, looks: Looks, table: pa.Table | None) -> pa.Table:
     """The answer, with itself as its bounds."""
     job = looked.answers.job
     measures = [m.name for m in job.measures]
     if table is None:
         table = pa.table({name: pa.nulls(0) for name in (*job.keys, *measures)})
-    return _with_bounds(table, measures) if looked.top is None else _as_places(looked.top, table)
+    if looked.top is not None:
+        return _as_places(looked.top, table)
+    for name, (over, under) in looks.ratios:
+        above, below = (table.column(one).cast(pa.float64()) for one in (over, under))
+        there = pc.if_else(pc.equal(below, 0.0), None, below)
+        table = table.append_column(name, pc.divide(above, there))
+    return _with_bounds(table, [*measures, *(name for name, _ in looks.ratios)])
 
 
 def _ranked(top: Top, looks: Looks, answers: Answers, table: pa.Table, look: int) -> pa.Table:

@@ -30,7 +30,7 @@ class _Said(msgspec.Struct):
     exact: bool
     confidence: float
     promise: str
-    unseen: tuple[int, float] | None = None
+    unseen: tuple[int, float, dict[str, float]] | None = None
     ended_by: str | None = None
     elapsed: float = 0.0
     notes: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ def publish_snapshot(place: Storage, snapshot: Snapshot, run: str) -> str:
         snapshot.exact,
         snapshot.confidence,
         snapshot.promise,
-        None if snapshot.unseen is None else (snapshot.unseen.blocks, snapshot.unseen.share),
+        None if (u := snapshot.unseen) is None else (u.blocks, u.share, u.holds),
         snapshot.ended_by,
         snapshot.elapsed,
         snapshot.notes,

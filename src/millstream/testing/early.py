@@ -16,7 +16,7 @@ from millstream.run.planning import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 
-_ASKED = ("confidence", "interval", "step", "seed", "publish", "metric")
+_ASKED = ("confidence", "interval", "step", "seed", "publish", "metric", "ratios")
 
 
 def snapshots_in_process(

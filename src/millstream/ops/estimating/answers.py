@@ -6,7 +6,7 @@ and for each aggregate that has an estimator the moments of its blocks are kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -53,10 +53,12 @@ class Answers:
         starts: Int64,
         sizes: Floats,
         metric: Metric | None = None,
+        ratios: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
         """The positions where blocks begin, ascending, and how large each is.
 
-        metric: says how much of a group was seen, better than the share of the input does.
+        metric: says how much of a group was seen, better than the share of the input does. ratios:
+        of two counts or sums of a group, by name.
         """
         self.keys = keys
         self.measures = {m.name: m for m in measures if summed(m)}
@@ -69,6 +71,9 @@ class Answers:
         self._shift: dict[str, float] = {}
         self._whole: set[str] = set()  # totals of whole numbers
         self._scaled = None if metric is None else Scaled(metric, len(starts))
+        self._ratios = {
+            name: (pair, Moments((COUNT, TOTAL))) for name, pair in (ratios or {}).items()
+        }
 
     @property
     def groups(self) -> int:
@@ -91,14 +96,20 @@ class Answers:
         count = self.groups
         cells, cell = np.unique(block * count + groups, return_inverse=True)
         size = self._sizes[cells // count]
+        total: dict[str, Floats] = {}
         for name, measure in self.measures.items():
             values: dict[str, Floats] = {
                 factor: np.bincount(cell, weights=column, minlength=len(cells)).astype(np.float64)
                 for factor, column in self._values(name, measure, given).items()
             }
             self._kept[name].add(cells % count, {**values, SIZE: size}, count)
-            if self._scaled is not None and (factor := _totalled(measure)) is not None:
-                self._scaled.add(name, cells // count, cells % count, values[factor], count)
+            if (factor := totalled(measure)) is not None:
+                total[name] = values[factor]
+                if self._scaled is not None:
+                    self._scaled.add(name, cells // count, cells % count, total[name], count)
+        for (over, under), moments in self._ratios.values():
+            # A ratio is a mean: what is counted is what stands below.
+            moments.add(cells % count, {TOTAL: total[over], COUNT: total[under]}, count)
 
     def add_values(self, name: str, given: pa.Table) -> None:
         """Single values of blocks, for an aggregate that needs them."""
@@ -178,15 +189,19 @@ class Answers:
 
     def estimates(self, sure: Confidence) -> dict[str, Estimates]:
         """A value with bounds for every aggregate that has an estimator, and every group."""
-        names = [*self.measures, *self._ranks, *self._incidence]
+        names = [*self.measures, *self._ranks, *self._incidence, *self._ratios]
         own = {name: self.estimates_of(name, sure) for name in names if name not in self.scaled}
         return {**own, **self._by_metric(sure)}
 
     @property
+    def totals(self) -> list[str]:
+        """The aggregates that grow with what was seen: counts and sums."""
+        return [name for name, m in self.measures.items() if totalled(m) is not None]
+
+    @property
     def scaled(self) -> list[str]:
         """The aggregates that a metric of the user's scales."""
-        found = [name for name, m in self.measures.items() if _totalled(m) is not None]
-        return [] if self._scaled is None else found
+        return [] if self._scaled is None else self.totals
 
     def _by_metric(self, sure: Confidence) -> dict[str, Estimates]:
         if self._scaled is None or not self.groups or not self.scaled:
@@ -195,7 +210,7 @@ class Answers:
         present = self._kept[self.scaled[0]].present
         found = self._scaled.estimates(keys, present, self.blocks, sure)
         for name, one in found.items():
-            kept, factor = self._kept[name], _totalled(self.measures[name]) or COUNT
+            kept, factor = self._kept[name], totalled(self.measures[name]) or COUNT
             least = np.where(kept.negative(factor), -np.inf, kept.total(factor))
             found[name] = Estimates(one.value, np.maximum(one.lower, least), one.upper)
         return found
@@ -204,9 +219,13 @@ class Answers:
         """The same for one aggregate."""
         if name in self.scaled:
             return self._by_metric(sure)[name]
-        for kept in (self._ranks, self._incidence):
-            if name in kept:
-                return kept[name].estimates(self.groups, self.blocks, sure)
+        if name in self._ratios:
+            kept = self._ratios[name][1]
+            kept.grow(self.groups)
+            return mean(kept, self.blocks, sure)
+        for one in (self._ranks, self._incidence):
+            if name in one:
+                return one[name].estimates(self.groups, self.blocks, sure)
         return self._estimate(name, sure)
 
     def unseen_total(self, name: str, sure: Confidence) -> float:
@@ -239,7 +258,7 @@ class Answers:
         return {name: flat(known.column(f"key.{at}")) for at, name in enumerate(self.keys)}
 
 
-def _totalled(measure: Measure) -> str | None:
+def totalled(measure: Measure) -> str | None:
     """What of an aggregate grows with what was seen; None if it does not."""
     if isinstance(measure.kernel, Count):
         return COUNT

@@ -24,7 +24,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 LEAST_BLOCKS = 10  # read, before any bound is given
 LEAST_PRESENT = 20  # with a group in them, before its blocks say how much they differ
 LEAST_SPREAD = 40  # the same for how much variances do
-LEAST_FREEDOM = 4  # below that the approximations are none
+LEAST_FREEDOM = 4  # below that a few blocks have most of a group
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def total(moments: Moments, factor: str, blocks: Blocks, sure: Confidence) -> Es
     value = ratio * blocks.size
     lower, upper = value - scale * found.below, value + scale * found.above
     rare = moments.present < min(LEAST_PRESENT, blocks.read / 2)
-    few_say = ~rare & (found.freedom < LEAST_FREEDOM)  # a few blocks have most of it
+    few_say = ~rare & (found.freedom < LEAST_FREEDOM)
     if rare.any() or few_say.any():
         few = sparse_total(moments, factor, blocks, sure.spent)
         lower = np.where(rare, few[0], np.where(few_say, np.fmin(lower, few[0]), lower))
@@ -173,8 +173,7 @@ def _ratio(
         freedom = np.minimum(freedom, moments.present - 1.0)
     wide = radius(sure.promise, sure.risk, read, blocks.count, freedom)
     if read < blocks.count:
-        unknown = (moments.present < least) | (freedom < LEAST_FREEDOM)
-        wide = np.where(unknown & (least > 0), np.inf, wide)
+        wide = np.where(moments.present < least, np.inf, wide)
     draws = np.sqrt(free_draws(read, blocks.count))
     if not np.isfinite(draws):
         return _Radii(np.zeros_like(wide), np.zeros_like(wide), freedom)
@@ -186,19 +185,23 @@ def _ratio(
             / draws
             for side in (-1, 1)
         )
-    low, high = _tails(moments, blocks, deviation)
+    low, high = _tails(moments, blocks, deviation, sure if least == LEAST_SPREAD else None)
     return _Radii(below + low, above + high, freedom)
 
 
-def _tails(moments: Moments, blocks: Blocks, deviation: Floats) -> tuple[Floats, Floats]:
+def _tails(
+    moments: Moments, blocks: Blocks, deviation: Floats, sure: Confidence | None
+) -> tuple[Floats, Floats]:
     """What blocks beyond all that were read may add to the mean of a block, on either side.
 
     After t of them about one in t + 1 is larger than all so far (Fay and Feuer 1997 count one more
     of the largest for that). Of a short tail that is in the deviation; of a long one, whose largest
-    is further out than that of a normal distribution would be, the rest is added.
+    is further out than that of a normal distribution would be, the rest is added. sure: count as
+    many as there may be with that confidence, for variances, which go by the largest values.
     """
+    more = 1.0 if sure is None else -np.log(sure.risk / 2)
     expected = deviation * -normal(1 / (blocks.read + 1))
-    left = (1 - blocks.share) / (blocks.read + 1)
+    left = more * (1 - blocks.share) / (blocks.read + 1)
     lowest, highest = moments.extremes
     low, high = (left * np.maximum(one - expected, 0.0) for one in (-lowest, highest))
     return low, high
