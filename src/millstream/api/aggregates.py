@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millstream.api.frames import plainly
 from millstream.errors import ConfigError
 from millstream.ops import sketches, tallies
 from millstream.ops.holding import ObjectKernel
@@ -153,16 +154,19 @@ def _column(kind: str, column: str) -> str:
     return column
 
 
+@plainly
 def count(column: str | None = None) -> Builtin:
     """The number of records, or of values that are not null."""
     return Builtin("count", None if column is None else _column("count", column), Count())
 
 
+@plainly
 def sum(column: str) -> Builtin:
     """The total."""
     return Builtin("sum", _column("sum", column), Sum())
 
 
+@plainly
 def decimal_total(column: str, of: pa.DataType, mean: bool = False) -> Builtin:
     """The total of decimals, or their average; SQL's SUM and AVG, which know the type."""
     what = DecimalTotal(of, mean)
@@ -171,46 +175,55 @@ def decimal_total(column: str, of: pa.DataType, mean: bool = False) -> Builtin:
     return Builtin(kind, column, objects=what.kernel(name), state=name, options=(("of", of),))
 
 
+@plainly
 def mean(column: str) -> Builtin:
     """The average."""
     return Builtin("mean", _column("mean", column), Sum(mean=True))
 
 
+@plainly
 def var(column: str) -> Builtin:
     """The sample variance; null for fewer than two values."""
     return Builtin("var", _column("var", column), Variance())
 
 
+@plainly
 def std(column: str) -> Builtin:
     """The sample standard deviation; null for fewer than two values."""
     return Builtin("std", _column("std", column), Variance(root=True))
 
 
+@plainly
 def min(column: str) -> Builtin:
     """The smallest value of any type with an order."""
     return Builtin("min", _column("min", column), Extremum(largest=False))
 
 
+@plainly
 def max(column: str) -> Builtin:
     """The largest value of any type with an order."""
     return Builtin("max", _column("max", column), Extremum(largest=True))
 
 
+@plainly
 def first(column: str) -> Builtin:
     """The value of the earliest record in (ts, source, offset) order, null or not."""
     return Builtin("first", _column("first", column), Edge(latest=False))
 
 
+@plainly
 def last(column: str) -> Builtin:
     """The value of the latest record in (ts, source, offset) order, null or not."""
     return Builtin("last", _column("last", column), Edge(latest=True))
 
 
+@plainly
 def collect(column: str) -> Builtin:
     """All values, nulls too, as a list in (ts, source, offset) order."""
     return Builtin("collect", _column("collect", column))
 
 
+@plainly
 def top_k(column: str, k: int = 10, by: str | None = None) -> Builtin:
     """The k most frequent values as a list of {value, count}, the most frequent first.
 
@@ -230,6 +243,7 @@ def top_k(column: str, k: int = 10, by: str | None = None) -> Builtin:
     return Builtin("top_k", column, objects=kernel, state=state, by=by, options=options)
 
 
+@plainly
 def distinct(column: str, approx: bool = False) -> Builtin:
     """The number of different values that are not null; 0 if there are none.
 
@@ -252,6 +266,7 @@ def distinct(column: str, approx: bool = False) -> Builtin:
     return Builtin("distinct", column, objects=kernel, state=f"tally({column})")
 
 
+@plainly
 def quantile(column: str, q: float | Sequence[float], approx: bool = False) -> Builtin:
     """The value below which a share `q` of the values lies; for a list of shares, a list.
 

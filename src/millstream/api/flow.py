@@ -51,6 +51,7 @@ class Flow:
             raise ConfigError(
                 "source(): expected ms.Files, ms.Socket, ms.Stdin, ms.Http, ms.Generator or "
                 f"ms.Rate, got {type(source).__name__}"
+                + (f"; write ms.Files({str(source)!r})" if isinstance(source, str | Path) else "")
             )
         stem = type(source).__name__.lower()
         return Stream(self, self.add(graph.Source, stem, (), name=name, spec=source))
@@ -318,7 +319,9 @@ class Flow:
         if holder is None:
             return
         if holder not in self._stem_of:
-            raise ConfigError(f"flow {self.name!r} already has a step named {name!r}")
+            raise ConfigError(
+                f"flow {self.name!r} already has a step named {name!r}; give one another name="
+            )
         # Nodes know each other by identity, so that one can get another name where it stands.
         object.__setattr__(holder, "name", self._free(self._stem_of[holder]))
 

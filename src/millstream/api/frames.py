@@ -8,20 +8,28 @@ who made it. Public methods let such frames go. With the environment variable MI
 from __future__ import annotations
 
 import functools
+import inspect
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType, TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from millstream.errors import MillstreamError
+from millstream.errors import ConfigError, MillstreamError
 
 _HERE = f"{Path(__file__).parents[1]}{os.sep}"
-C = TypeVar("C", bound=type)
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+class WrongCall(ConfigError, TypeError):
+    """A function was called with other arguments than it takes."""
 
 
 def plainly(cls: C) -> C:
-    """Let errors of the public methods of a class show no frame of this package but one."""
+    """Let errors of a function, or of the public methods of a class, show one frame of ours."""
+    if not isinstance(cls, type):
+        return cast(C, _plain(cls))
     for name, member in list(vars(cls).items()):
         if isinstance(member, FunctionType) and not name.startswith("_"):
             setattr(cls, name, _plain(member))
@@ -40,8 +48,21 @@ def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
             if options.get("debug") or os.environ.get("MILLSTREAM_DEBUG"):
                 raise
             raise without_frames(error) from error.__cause__
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # of something inside, not of the call
+            said = re.sub(r"^[\w.<>]*?(\w+\(\))", r"\1", str(error))
+            raise WrongCall(f"{said}; it takes {method.__name__}{_takes(method)}") from None
 
     return told
+
+
+def _takes(method: Callable[..., Any]) -> str:
+    """The names of arguments and their defaults."""
+    empty = inspect.Parameter.empty
+    parameters = inspect.signature(method).parameters.values()
+    named = [one.replace(annotation=empty) for one in parameters if one.name != "self"]
+    return str(inspect.Signature(named))
 
 
 def without_frames(error: BaseException) -> BaseException:

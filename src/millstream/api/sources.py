@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -416,8 +417,8 @@ def _set(self: Any, cls: type, options: dict[str, Any]) -> None:
     fields = {name: one for name, one in fields.items() if one.init or name not in options}
     unknown = sorted(set(options) - set(fields))
     if unknown:
-        raise ConfigError(
-            f"{cls.__name__}: no option {', '.join(unknown)}; it has: {', '.join(sorted(fields))}"
-        )
+        near = difflib.get_close_matches(unknown[0], fields, 1)
+        hint = f"did you mean {near[0]}?" if near else f"it has: {', '.join(sorted(fields))}"
+        raise ConfigError(f"{cls.__name__}: no option {', '.join(unknown)}; {hint}")
     for name, described in fields.items():
         object.__setattr__(self, name, options.get(name, described.default))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -276,7 +277,8 @@ class Stream:
         self._check_stream("join", other)
         keys = join_keys(on)
         if how not in HOW:
-            raise ConfigError(f"join(how={how!r}): use {', '.join(HOW)}")
+            known = '"full"' if how in ("outer", "full_outer", "fullouter") else ", ".join(HOW)
+            raise ConfigError(f"join(how={how!r}): use {known}")
         if not isinstance(suffix, str):
             raise ConfigError(f"join(suffix={suffix!r}): expected a text")
         bounds = join_bounds(how, within, between)
@@ -403,6 +405,7 @@ class Stream:
             raise ConfigError(
                 "sink(): expected ms.Parquet, ms.Csv, ms.Jsonl, ms.Text, ms.Console, ms.Call, "
                 f"ms.Memory or ms.Redis, got {type(sink).__name__}"
+                + (f"; write ms.Parquet({sink!r})" if isinstance(sink, str | Path) else "")
             )
         if isinstance(sink, Redis):
             self._check_redis(sink)
@@ -985,9 +988,14 @@ def _emission(
 def _check_columns(step: str, columns: tuple[Any, ...]) -> None:
     for column in columns:
         if not isinstance(column, str) or not column:
-            raise ConfigError(f"{step}(): expected names of columns, got {column!r}")
+            several = f"; write {step}({', '.join(map(repr, column))})" if _is_list(column) else ""
+            raise ConfigError(f"{step}(): expected names of columns, got {column!r}{several}")
     if len(set(columns)) != len(columns):
         raise ConfigError(f"{step}(): a column is named twice in {columns}")
+
+
+def _is_list(column: Any) -> bool:
+    return isinstance(column, list | tuple) and all(isinstance(one, str) for one in column)
 
 
 def parse_expression(step: str, expr: Any) -> Expression:
@@ -999,6 +1007,11 @@ def parse_expression(step: str, expr: Any) -> Expression:
 
 
 def _text(step: str, expr: Any) -> str:
+    if callable(expr):
+        raise ConfigError(
+            f"{step}(): expected a SQL expression as a string, got a function; write "
+            f'{step}("price > 0"), or use .map(fn), which leaves a record out by giving None'
+        )
     if not isinstance(expr, str):
         raise ConfigError(f"{step}(): expected a SQL expression as a string, got {expr!r}")
     return expr
@@ -1006,7 +1019,8 @@ def _text(step: str, expr: Any) -> str:
 
 def _function(step: str, fn: Any) -> Any:
     if not callable(fn):
-        raise ConfigError(f"{step}(): expected a function, got {type(fn).__name__} {fn!r}")
+        sql = '; for SQL use .select("*", "price * 2 AS twice")' if isinstance(fn, str) else ""
+        raise ConfigError(f"{step}(): expected a function, got {type(fn).__name__} {fn!r}{sql}")
     return fn
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millstream.api.calendars import calendar_of
+from millstream.api.frames import plainly
 from millstream.durations import Duration, micros, text
 from millstream.errors import ConfigError
 from millstream.ops.spans import Span
@@ -49,6 +50,7 @@ class WindowSpec:
 WHOLE = WindowSpec("whole", Span(0, 0))
 
 
+@plainly
 def tumbling(size: Duration, *, zone: str | None = None, start: str | None = None) -> WindowSpec:
     """Windows side by side: each record is in exactly one.
 
@@ -68,6 +70,7 @@ def tumbling(size: Duration, *, zone: str | None = None, start: str | None = Non
     return WindowSpec("tumbling", Span(width, width, 0, calendar), said=", ".join(said))
 
 
+@plainly
 def sliding(size: Duration, slide: Duration) -> WindowSpec:
     """Windows of `size`, a new one every `slide`; they overlap if `slide` is smaller."""
     width, step = micros(size, "sliding(size)"), micros(slide, "sliding(slide)")
@@ -79,6 +82,7 @@ def sliding(size: Duration, slide: Duration) -> WindowSpec:
     return WindowSpec("sliding", Span(width, step))
 
 
+@plainly
 def hopping(size: Duration, slide: Duration) -> WindowSpec:
     """Windows of `size` every `slide`; with a longer slide, records in the gaps are dropped."""
     return WindowSpec(
@@ -86,6 +90,7 @@ def hopping(size: Duration, slide: Duration) -> WindowSpec:
     )
 
 
+@plainly
 def landmark(
     slide: Duration | None = None,
     *,
@@ -116,11 +121,13 @@ def landmark(
     return WindowSpec(kind, Span(1, 1), numbered, _whose("landmark", over), growing=True)
 
 
+@plainly
 def session(gap: Duration) -> WindowSpec:
     """Per key, records less than `gap` apart: from the first to the last plus the gap."""
     return WindowSpec("session", Span(micros(gap, "session(gap)"), 1))
 
 
+@plainly
 def count_window(size: int, slide: int | None = None, over: str = "key") -> WindowSpec:
     """The last `size` records of each key, at every `slide` records (default: `size`).
 
@@ -132,6 +139,7 @@ def count_window(size: int, slide: int | None = None, over: str = "key") -> Wind
     return WindowSpec("count", Span(1, 1), numbered, _whose("count_window", over))
 
 
+@plainly
 def bytes_window(size: int, slide: int | None = None, over: str = "key") -> WindowSpec:
     """Like `count_window`, over the bytes of records instead of their number.
 

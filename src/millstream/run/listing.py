@@ -64,7 +64,9 @@ def list_files(spec: Files) -> list[str]:
     elif os.path.isdir(where):
         found = [entry.path for entry in os.scandir(where) if entry.is_file()]
         if not any(map(visible, found)) and not spec.follow:
-            raise ConfigError(f"directory {where} has no files")
+            raise ConfigError(
+                f"directory {where} has no files; put some there, or wait for them with follow=True"
+            )
     elif os.path.exists(where):
         found = [where]
     elif spec.follow and os.path.isdir(os.path.dirname(where) or "."):

@@ -1,0 +1,201 @@
+"""Typical mistakes, and what people read: one golden file each.
+
+No mistake is silent, none is a bare AttributeError or TypeError, and none shows more than one frame
+of the package. `MILLSTREAM_GOLDEN=write` writes the files anew; read the difference.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.api import frames
+from millstream.testing import run_in_process
+
+HERE = Path(__file__).parent
+Mistake = Callable[[], Any]
+
+
+def flow() -> ms.Flow:
+    return ms.Flow("trades")
+
+
+def trades(made: ms.Flow | None = None, **options: Any) -> ms.Stream:
+    source = ms.Files("trades.csv", **{"time": "ts", **options})
+    return (made or flow()).source(source, name="trades")
+
+
+def ran(stream: ms.Stream, sink: Any = None) -> Any:
+    stream.sink(ms.Memory() if sink is None else sink)
+    return run_in_process(stream.flow, "ck")
+
+
+def by_symbol(**options: Any) -> ms.KeyedStream:
+    return trades(**options).key_by("symbol")
+
+
+def windowed(name: str = "agg") -> ms.Stream:
+    return by_symbol().window(ms.tumbling("1m")).agg(n=ms.count()).named(name)
+
+
+def two_flows() -> Any:
+    return trades(ms.Flow("one")).union(trades(ms.Flow("two")))
+
+
+def unlike_union() -> Any:
+    made = flow()
+    other = ms.Generator(tuple, schema="ts timestamp, price string")
+    return ran(trades(made).union(made.source(other, name="other")))
+
+
+def one_directory() -> Any:
+    stream = trades()
+    stream.sink(ms.Parquet("out/"))
+    return ran(stream, ms.Jsonl("out/"))
+
+
+def name_twice() -> Any:
+    made = flow()
+    return trades(made), trades(made)
+
+
+def named_late() -> Any:
+    stream = trades()
+    stream.where("price > 0").sink(ms.Memory())
+    return stream.named("other")
+
+
+def changed_program() -> Any:
+    ran(by_symbol().window(ms.tumbling("1m")).agg(n=ms.count()))
+    return ran(by_symbol().window(ms.tumbling("5m")).agg(n=ms.count()))
+
+
+def overwritten() -> Any:
+    ran(trades())
+    Path("trades.csv").write_text("ts,symbol,price\n2026-02-01T00:00:00Z,Z,9\n")
+    return ran(trades())
+
+
+def all_fail() -> Any:
+    return ran(trades().map(lambda row: {"x": row["prise"]}))
+
+
+def time_of_totals() -> Any:
+    totals = by_symbol().agg(n=ms.count())
+    return ran(totals.key_by("n").window(ms.tumbling("1m")).agg(k=ms.count()))
+
+
+MISTAKES: dict[str, Mistake] = {
+    # names
+    "a column that is not there": lambda: ran(trades().where("prise > 0")),
+    "a column that is not there in select": lambda: ran(trades().select("symbol", "qty * 2 AS q")),
+    "a key that is not there": lambda: ran(trades().key_by("Symbol").agg(n=ms.count())),
+    "filter instead of where": lambda: trades().filter("price > 0"),
+    "groupby instead of key_by": lambda: trades().groupby("symbol"),
+    "withColumn instead of with_column": lambda: trades().withColumn("x", "price * 2"),
+    "toPandas instead of collect": lambda: trades().toPandas(),
+    "avg instead of mean": lambda: ms.avg("price"),
+    "count_distinct instead of distinct": lambda: ms.count_distinct("symbol"),
+    "read_csv instead of Files": lambda: ms.read_csv("trades.csv"),
+    "a setting that is not there": lambda: trades().sink(ms.Memory()).flow.run(paralelism=2),
+    "an option that is not there": lambda: ms.Files("trades.csv", latness="5s"),
+    # calls
+    "an aggregate without a column": lambda: ms.sum(),
+    "an aggregate without a name": lambda: by_symbol().agg(ms.count()),
+    "an aggregate as a text": lambda: by_symbol().agg(n="count"),
+    "a window without a size": lambda: ms.tumbling(),
+    "a window as a text": lambda: by_symbol().window("1m"),
+    "a window without a key": lambda: trades().window(ms.tumbling("1m")),
+    "an option of window misspelt": lambda: by_symbol().window(ms.tumbling("1m"), emits="delta"),
+    "a join without on": lambda: trades().join(trades()),
+    "a join of an unknown kind": lambda: (t := trades()).join(t, on="symbol", how="outer"),
+    "columns as a list": lambda: trades().dedup(["symbol"], within="1h"),
+    "a function where SQL is expected": lambda: trades().where(lambda row: row["price"] > 0),
+    "SQL where a function is expected": lambda: trades().map("price * 2"),
+    "an updater that takes too little": lambda: by_symbol().update(lambda event: None),
+    "a path as a source": lambda: flow().source("trades.csv"),
+    "a path as a sink": lambda: trades().sink("out/"),
+    "a function as a sink": lambda: trades().sink(print),
+    "a file as the directory of a sink": lambda: trades().sink(ms.Parquet("trades.csv")),
+    "a name with a slash": lambda: ms.Flow("my/flow"),
+    # values
+    "a duration in words": lambda: ms.tumbling("one minute"),
+    "a duration without a unit": lambda: ms.tumbling("60"),
+    "a zone that is none": lambda: ms.tumbling("1d", zone="New York"),
+    "a quantile of a percentage": lambda: ms.quantile("price", 95),
+    "an expression with a hole": lambda: trades().where("price >"),
+    "an aggregate in select": lambda: trades().select("count(*)"),
+    "a SQL function that is not there": lambda: trades().select("soundex(symbol) AS s"),
+    "a sum of texts": lambda: ran(by_symbol().agg(total=ms.sum("symbol"))),
+    # files and time
+    "a path that is not there": lambda: ran(flow().source(ms.Files("trade.csv"))),
+    "a directory without files": lambda: ran(flow().source(ms.Files("empty/"))),
+    "a time column that is not there": lambda: trades(time="time").head(),
+    "times without a zone": lambda: flow().source(ms.Files("naive.csv", time="ts")).head(),
+    "times in another form": lambda: flow().source(ms.Files("odd.csv", time="day")).head(),
+    "a JSON array": lambda: flow().source(ms.Files("array.json")).head(),
+    "a file that was overwritten": overwritten,
+    # graphs
+    "a flow without a sink": lambda: run_in_process(trades().flow, "ck"),
+    "two sinks in one directory": one_directory,
+    "results into the input": lambda: ran(flow().source(ms.Files("in/")), ms.Jsonl("in/")),
+    "streams of two flows": two_flows,
+    "a union of two types": unlike_union,
+    "one name for two steps": name_twice,
+    "a name given too late": named_late,
+    "late records of a step without windows": lambda: trades().late(),
+    "totals of input without an end": lambda: ran(by_symbol(follow=True).agg(n=ms.count())),
+    "time windows over totals": time_of_totals,
+    "a changed program": changed_program,
+    "a function that fails on everything": all_fail,
+    # looking
+    "a look at a socket": lambda: flow().source(ms.Socket("localhost", 9)).show(),
+    "all of input without an end": lambda: trades(follow=True).collect(),
+    "no rows at all": lambda: trades().head(0),
+}
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("trades.csv").write_text(
+        "ts,symbol,price\n2026-01-05T09:30:00Z,ACME,10\n2026-01-05T09:30:30Z,BOLT,12\n"
+    )
+    Path("naive.csv").write_text("ts,x\n2026-01-05 09:30:00,1\n")
+    Path("odd.csv").write_text("day,x\n01/31/2026,1\n")
+    Path("array.json").write_text('[{"x": 1}, {"x": 2}]')
+    Path("empty").mkdir()
+    Path("in").mkdir()
+    Path("in/a.jsonl").write_text('{"x": 1}\n')
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_answered_with_its_message(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ms.MillstreamError) as caught:
+        MISTAKES[name]()
+    error = caught.value
+    told = f"{type(error).__name__}: {error}\n".replace(str(tmp_path), "<here>")
+    golden = HERE / f"{name.replace(' ', '-')}.txt"
+    if os.environ.get("MILLSTREAM_GOLDEN") == "write":
+        golden.write_text(told)
+    assert told == golden.read_text()
+    assert len(told) > 40, "too short to say what to do"
+
+
+@pytest.mark.parametrize("name", ["a window without a size", "an expression with a hole"])
+def test_at_most_one_frame_of_ours_is_shown(name: str) -> None:
+    with pytest.raises(ms.MillstreamError) as caught:
+        MISTAKES[name]()
+    shown = traceback.extract_tb(caught.value.__traceback__)
+    assert sum(frame.filename.startswith(frames._HERE) for frame in shown) <= 1
+
+
+def test_every_golden_file_has_its_mistake() -> None:
+    assert {path.stem for path in HERE.glob("*.txt")} == {n.replace(" ", "-") for n in MISTAKES}
+    assert len(MISTAKES) >= 40
