@@ -23,6 +23,7 @@ from millstream.settings import Settings
 
 if TYPE_CHECKING:
     from millstream.run.runner import Handle, Progress
+    from millstream.sql.catalog import Catalog
     from millstream.sql.session import Answer, Session
 
 USUAL = ""  # the checkpoint of a run that names none: .millstream/<flow>
@@ -86,6 +87,11 @@ class Flow:
         from millstream.sql.functions import register
 
         register(self._session().functions, name, fn, returns)
+
+    @property
+    def catalog(self) -> Catalog:
+        """What SQL finds by name."""
+        return self._session().catalog
 
     def _session(self) -> Session:
         if self._sql is None:
@@ -282,6 +288,10 @@ class Flow:
     def is_named(self, node: graph.Node) -> bool:
         """Whether somebody gave a step its name."""
         return node not in self._stem_of
+
+    def take(self, nodes: Iterable[graph.Node]) -> None:
+        """Have steps of another flow, inputs before those that use them."""
+        self._nodes.extend(nodes)
 
     def remove(self, nodes: Iterable[graph.Node]) -> None:
         """Take away steps that nothing else uses."""

@@ -390,10 +390,15 @@ def sql(
     from millstream.cli.loading import load_sql
     from millstream.cli.running import run_flow
 
-    if file is not None and is_query(file):
+    if file is None:
+        from millstream.cli.shell import begin_shell
+
+        begin_shell(checkpoint, master, debug)
+        return
+    if is_query(file):
         print_answers(find_checkpoint(checkpoint), file, output)
         return
-    path = Path(str(file))
+    path = Path(file)
 
     def load() -> Application:
         found = Application(load_sql(path), sql=path)

@@ -107,7 +107,12 @@ def _number(text: Text, clause: exp.Expr, what: str) -> int:
 def _sortable(column: pa.ChunkedArray, way: str) -> tuple[np.ndarray, np.ndarray]:
     """Numbers that stand in the order of the values: where nulls stand, then the values."""
     column = column.combine_chunks()
-    rank = pc.rank(column, tiebreaker="dense").to_numpy().astype(np.int64)
+    if pa.types.is_null(column.type):
+        return np.zeros(len(column), np.int64), np.zeros(len(column), np.int64)
+    try:
+        rank = pc.rank(column, tiebreaker="dense").to_numpy().astype(np.int64)
+    except pa.ArrowNotImplementedError:
+        raise ConfigError(f"ORDER BY: values of type {column.type} have no order") from None
     rank = -rank if way.startswith("DESC") else rank
     null = np.asarray(pc.is_null(column))
     return np.where(null, -1 if way.endswith("FIRST") else 1, 0), np.where(null, 0, rank)
