@@ -62,6 +62,25 @@ def test_many_partitions_gather_by_themselves() -> None:
     assert outputs(engines.GATHERED + 1) == outputs(1)
 
 
+def test_how_far_participants_are_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the progress of the batch as it is by now, not there and in what was heard."""
+    monkeypatch.setattr(engines, "GATHERED", 1)
+    told: list[dict[str, int]] = []
+
+    class Looking(InProcess):
+        def _keyed(self, batch: Batch, level: int, part: int, items: Any, heard: Any) -> Any:
+            assert heard.reached == {}
+            told.append(batch.progress["in"].latest)
+            return super()._keyed(batch, level, part, items, heard)
+
+    with Driver(flow(), parallelism=2, now=200.0) as driver:
+        driver._executor = Looking(driver.engine.plan, 2)
+        driver.push("in", RECORDS[:100]).push("in", RECORDS[100:200]).step()
+    latest = {row["who"]: int(row["ts"] * 1e6) for row in RECORDS[:200]}
+    assert len(told) >= 4  # two partitions of two levels, perhaps again
+    assert all(one == latest for one in told)
+
+
 def test_a_task_is_sent_what_lies_in_its_own_shards() -> None:
     sent: list[Reading] = []
 

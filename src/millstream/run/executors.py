@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Protocol, TypeVar
 
 from millstream.operators.batch import Batch, Heard, hear, stored_of
+from millstream.ops.progress import Reached
 from millstream.plan.stages import Plan
 from millstream.run.splits import AnySplit, Item
 from millstream.run.tasks import Task
@@ -70,6 +71,17 @@ def gathered(items: Iterable[Item]) -> Heard:
     return hear(payload for _, _, _, payload in items)
 
 
+def caught_up(batch: Batch, heard: Heard) -> tuple[Batch, Heard]:
+    """The same with how far sources have come by now, said once instead of before and since.
+
+    With many participants that is most of what a task is told.
+    """
+    progress = {
+        name: one.seen(heard.reached.get(name, Reached())) for name, one in batch.progress.items()
+    }
+    return replace(batch, progress=progress), replace(heard, reached={})
+
+
 class InProcess:
     """Runs tasks in this process, one after the other: for tests and the test kit."""
 
@@ -87,7 +99,9 @@ class InProcess:
             routed: list[list[Item]] = [[] for _ in range(batch.parallelism + 1)]
             for item in items:
                 routed[item[0]].append(item)
-            heard = gathered(routed.pop()) if batch.gathers else None
+            heard = None
+            if batch.gathers:
+                bare, heard = caught_up(bare, gathered(routed.pop()))
             items = [
                 item
                 for number, mine in enumerate(routed[: batch.parallelism])

@@ -29,7 +29,7 @@ from millstream.ops.updates import DictCodec
 from millstream.plan.stages import Plan
 from millstream.run.calls import Call
 from millstream.run.cores import cores_of
-from millstream.run.executors import gathered, run_whole, shared_out
+from millstream.run.executors import caught_up, gathered, run_whole, shared_out
 from millstream.run.splits import AnySplit, Item
 from millstream.run.tasks import Task
 from millstream.run.watching import Attempt, Notes, hung, watched
@@ -80,12 +80,15 @@ class OnSpark:
         rdd = self.context.parallelize(tasks, len(tasks)).mapPartitions(
             lambda given: _ingest(program, bare, given)
         )
+        known = bare
         for level in range(1, self.plan.depth + 1):
             sent = rdd.map(lambda item: (item[0], item)).partitionBy(
                 batch.parallelism + batch.gathers, lambda part: part
             )
-            heard = self._gathered(sent, batch.parallelism) if batch.gathers else None
-            rdd = sent.mapPartitionsWithIndex(_level(program, bare, level, heard))
+            heard = None
+            if batch.gathers:
+                known, heard = caught_up(known, self._gathered(sent, batch.parallelism))
+            rdd = sent.mapPartitionsWithIndex(_level(program, known, level, heard))
         return self._collected(rdd)
 
     def _gathered(self, sent: RDD[tuple[int, Item]], part: int) -> Heard:
