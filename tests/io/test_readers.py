@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import ConfigError, RunError
@@ -283,20 +284,44 @@ def test_parquet_nested(tmp_path: Path) -> None:
     assert got == [{**r, "m": v} for r, v in zip(rows, maps, strict=True)][1:11]
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.text(min_size=1, max_size=4).filter(lambda name: name != "in"),
+        st.integers(0, 9),
+        min_size=1,
+        max_size=4,
+    ),
+    st.booleans(),
+)
+@example({"größe": 1, "名": 2}, True)
+@example({".": 1, ".a": 2, "[0]": 3}, True)
+@example({'say "a"': 1, "\\": 2, "\n": 3, "\0": 4}, False)
+def test_names_in_json_may_be_any_text(values: dict[str, int], escaped: bool) -> None:
+    """Those of a record's fields, and those in an object that is one of them."""
+    names = [(name, pa.int64()) for name in values]
+    fmt = Format("json", pa.schema([*names, ("in", pa.struct(names))]))
+    record = {**values, "in": values}
+    line = json.dumps(record, ensure_ascii=escaped).encode() + b"\n"
+    for data in (line, line + b"{"):  # all at once, and line by line
+        parsed = parse_lines(fmt, data, 0, first_line_is_header=False)
+        assert parsed.table.to_pylist() == [record]
+
+
 def test_one_bad_line_among_many_costs_only_itself() -> None:
     rows = 2_500
     schema = parse_schema("ts timestamp, sym string, price double, n bigint")
     stamps = [f"2024-01-01T10:{i // 60 % 60:02}:{i % 60:02}.{i:06}Z" for i in range(rows)]
     csv = "".join(f"{t},S{i % 500},{i / 8},{i}\n" for i, t in enumerate(stamps)).encode()
-    json = "".join(
+    objects = "".join(
         f'{{"ts":"{t}","sym":"S{i % 500}","price":{i / 8},"n":{i}}}\n' for i, t in enumerate(stamps)
     ).encode()
     for kind, data in (
         ("csv", csv),
-        ("json", json),
+        ("json", objects),
         ("csv", csv + b'x,"\n'),
-        ("json", json + b"{"),
+        ("json", objects + b"{"),
     ):
         parsed = parse_lines(Format(kind, schema, time="ts"), data, 0, first_line_is_header=False)
         assert parsed.table.num_rows == rows
-        assert len(parsed.dead) == (len(data) > len(csv if kind == "csv" else json))
+        assert len(parsed.dead) == (len(data) > len(csv if kind == "csv" else objects))

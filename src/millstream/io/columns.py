@@ -187,7 +187,7 @@ def _far_dates(array: pa.Array) -> Bools:
 def _nested(array: pa.Array, target: pa.DataType, zone: str | None) -> tuple[pa.Array, Bools]:
     nulls = pa.array(nulls_of(array))
     if pa.types.is_struct(target):
-        parts = [convert(pc.struct_field(array, f.name), f.type, zone) for f in target]
+        parts = [convert(pc.struct_field(array, [f.name]), f.type, zone) for f in target]
         bad = np.logical_or.reduce([p[1] for p in parts] or [np.zeros(len(array), bool)])
         return pa.StructArray.from_arrays(
             [p[0] for p in parts], fields=list(target), mask=nulls

@@ -61,7 +61,7 @@ class Field:
 
     def vector(self, frame: Frame) -> Datum:
         struct = self.of.vector(frame)
-        return to_logical(pc.struct_field(struct, field_name(struct.type, self.name)))
+        return to_logical(pc.struct_field(struct, [field_name(struct.type, self.name)]))
 
 
 def field_name(struct: DataType, wanted: str) -> str:
