@@ -34,6 +34,7 @@ NAMES = (
     "large",
     "changes",
     "early",
+    "pipelining",
 )
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"

@@ -12,12 +12,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from millstream.adapters.early import _tables, write_answer
+from millstream.adapters.flows import Reading, build_flow
 from millstream.adapters.mrjobs import load_job
 from millstream.adapters.scripts import Script
 from millstream.errors import ConfigError, RunError
-from tests.adapters.programs import counted, run_stages
+from millstream.ops.chunks import OFFSET_BITS
+from millstream.state.checkpoint import Checkpoint
+from millstream.testing import snapshots_in_process
+from tests.adapters.programs import counted, lines_in, run_stages
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # mrjob needs distutils and pipes
@@ -305,3 +311,34 @@ assert mrjob_module("compat").version_gte("2.10.1", "2.9")
 assert not mrjob_module("compat").version_gte("0.20", "2.7.3")
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+# -- early answers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mr_word_freq_count.py", "mr_next_word_stats.py"])
+def test_a_snapshot_is_what_the_job_gives_for_what_was_read(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    lines = Path(text).read_bytes().splitlines(keepends=True)
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        (tmp_path / "in" / f"{number}.txt").write_bytes(b"".join(lines[number * 60 :][:60]))
+    program = load_job(EXAMPLES / name, [str(tmp_path / "in")])
+    flow = build_flow("early", program.stages, Reading(program.inputs), tmp_path / "out")
+    shares = []
+    for snapshot in snapshots_in_process(flow, tmp_path / "ck", at=[0.2, 0.6]):
+        if snapshot.exact:
+            break
+        place = Checkpoint(tmp_path / "ck", create=False)
+        manifest = place.latest()
+        assert manifest is not None
+        write_answer(program.stages, tmp_path / "ck", manifest.batch, tmp_path / "answer.txt")
+        stored = pa.concat_tables(_tables(place, manifest, "step1"))
+        read = {pos >> OFFSET_BITS for pos in stored.column("pos").to_pylist()}  # files
+        inputs = [str(tmp_path / "in" / f"{number}.txt") for number in sorted(read)]
+        found = Counter((tmp_path / "answer.txt").read_bytes().split(b"\n")[:-1])
+        assert found == by_mrjob(EXAMPLES / name, inputs)
+        shares.append(len(read))
+    assert 0 < shares[0] < shares[1] < 4
+    assert lines_in(tmp_path / "out") == by_mrjob(EXAMPLES / name, [str(tmp_path / "in")])

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import shutil
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from millstream.adapters.early import write_answer
 from millstream.adapters.flows import COUNTERS, Reading, build_flow, parse_window
 from millstream.adapters.lines import Stage
 from millstream.api.config import Application
@@ -21,7 +24,11 @@ from millstream.api.early import Looks
 from millstream.api.flow import Flow
 from millstream.cli.running import run_flow
 from millstream.errors import ConfigError
+from millstream.run.runner import Progress
 from millstream.showing import visible
+
+SNAPSHOTS = "_snapshots"  # beside the results; readers of these skip it
+_SHOWN = 10  # lines of a snapshot
 
 
 @dataclass(frozen=True)
@@ -77,9 +84,42 @@ def _run(stages: Sequence[Stage], request: Request, output: Path, checkpoint: Pa
         load=lambda: Application(load()),
         looks=request.looks,
         console=Console(stderr=True),
+        on_look=None if request.looks is None else Peeking(stages, checkpoint, output),
     )
     if not request.quiet:
         _show_counters(output / COUNTERS)
+
+
+class Peeking:
+    """Shows what a program gives for what was read so far, and keeps it beside the results.
+
+    It is computed in a process of its own: a program may change the directory it stands in.
+    """
+
+    def __init__(self, stages: Sequence[Stage], checkpoint: Path, output: Path) -> None:
+        self.stages, self.checkpoint, self.place = stages, checkpoint, output / SNAPSHOTS
+
+    def __call__(self, progress: Progress) -> None:
+        """Take one of what is committed by now."""
+        self.place.mkdir(parents=True, exist_ok=True)
+        path = self.place / f"{100 * (progress.fraction or 0):05.1f}%.txt"
+        begun = multiprocessing.get_context("spawn").Process(
+            target=write_answer,
+            args=(tuple(self.stages), self.checkpoint.absolute(), progress.batch, path.absolute()),
+        )
+        begun.start()
+        begun.join()
+        if begun.exitcode:
+            print(f"no snapshot at {path.stem}: the program failed on it", file=sys.stderr)
+            return
+        with path.open("rb") as lines:
+            shown = [
+                line.decode(errors="replace").rstrip().expandtabs(4)
+                for line in islice(lines, _SHOWN)
+            ]
+            more = sum(1 for _ in lines)
+        print(f"{path.stem} read, {len(shown) + more:,} lines in {path}:", file=sys.stderr)
+        print("\n".join(f"  {visible(line)}" for line in shown), file=sys.stderr, flush=True)
 
 
 def _show_counters(directory: Path) -> None:

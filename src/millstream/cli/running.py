@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from millstream.api.config import Application
-from millstream.api.early import Looks
+from millstream.api.early import Looks, Snapshot
 from millstream.api.flow import Flow
 from millstream.cli import complain
 from millstream.cli.display import Display, make_display, show_summary
@@ -76,11 +76,12 @@ def run_flow(
     load: Callable[[], Application],
     looks: Looks | None = None,
     console: Console | None = None,
+    on_look: Callable[[Progress], None] | None = None,
 ) -> None:
     """Run to the end or to a signal; raises what went wrong.
 
     `load` loads the file again, for `millstream reload`. looks: show early answers. console: where
-    progress is shown.
+    progress is shown. on_look: shows early answers instead, called when one is due.
     """
     console = console or Console()
     handle = start(flow, checkpoint, Settings.from_options(options), looks)
@@ -95,11 +96,11 @@ def run_flow(
             if handle.url is not None:
                 display.note(f"slates and status at {handle.url}")
             with Listening(handle, checkpoint, file, load) as listening:
-                watch(handle, display, stopping, listening.look)
+                watch(handle, display, stopping, listening.look, on_look)
         finally:
             display.close()
         progress = _result(handle, stopping)
-    if handle.snapshot is not None and not quiet:
+    if handle.snapshot is not None and not quiet and on_look is None:
         show_answer(console, handle.snapshot)
     flow = listening.flow or flow
     if not quiet:
@@ -128,9 +129,16 @@ def _hint(console: Console, text: str) -> None:
     console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
-def watch(handle: Handle, display: Display, stopping: Stopping, look: Callable[[], None]) -> None:
+def watch(
+    handle: Handle,
+    display: Display,
+    stopping: Stopping,
+    look: Callable[[], None],
+    on_look: Callable[[Progress], None] | None = None,
+) -> None:
     """Show progress until the flow has ended; what is said of its program is shown once."""
     noted = 0
+    seen: Snapshot | None = None
     while handle.running and not handle.overdue:
         if stopping.asked and not stopping.told:
             stopping.told = True
@@ -142,11 +150,17 @@ def watch(handle: Handle, display: Display, stopping: Stopping, look: Callable[[
             display.note(note)
         noted = len(handle.progress.notes)
         display.update(handle.progress)
-        display.look(handle.snapshot)
+        if on_look is None:
+            display.look(handle.snapshot)
+        elif (newest := handle.snapshot) is not None and newest is not seen:
+            seen = newest
+            if not newest.exact:
+                on_look(handle.progress)
         look()
         time.sleep(_LOOK)
     display.update(handle.progress)
-    display.look(handle.snapshot)
+    if on_look is None:
+        display.look(handle.snapshot)
 
 
 def _result(handle: Handle, stopping: Stopping) -> Progress:

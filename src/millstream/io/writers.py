@@ -74,6 +74,11 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 def text_lines(table: pa.Table) -> bytes:
     """The values of a table with one column, one a line; null is an empty line."""
+    if "op" in table.column_names:
+        raise RunError(
+            "results that were written before have changed, and plain lines cannot be taken back; "
+            "start anew, with another checkpoint and an empty directory"
+        )
     if table.num_columns != 1:
         raise RunError(
             f"ms.Text writes one column, and there are {table.num_columns} "

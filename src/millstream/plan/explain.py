@@ -20,7 +20,15 @@ from millstream.ops.jobs import Family, WindowJob
 from millstream.plan.figures import Figures, moment, read_figures
 from millstream.plan.planner import sketch
 from millstream.plan.stages import Plan
-from millstream.plan.strategies import choose, function_name, how_of, keeps, number, used_strategy
+from millstream.plan.strategies import (
+    choose,
+    combines,
+    function_name,
+    how_of,
+    keeps,
+    number,
+    used_strategy,
+)
 
 
 def explain(
@@ -172,8 +180,8 @@ def _kept(figures: Figures | None, family: Family) -> list[str]:
 def _family(plan: Plan, family: Family, figures: Figures | None) -> list[str]:
     """The operators of a family; what they share is said first."""
     members = members_of(plan, family)
-    kept = keeps(family, figures)
-    stored = [f"  {line}" for line in (*filter(None, [kept]), *_kept(figures, family))]
+    said = filter(None, [keeps(family, figures), combines(family, figures)])
+    stored = [f"  {line}" for line in (*said, *_kept(figures, family))]
     if len(members) == 1:
         return [*_windowed(members[0], family.jobs[0], figures), *stored]
     names = ", ".join(node.name for node in members)

@@ -13,6 +13,7 @@ import msgspec
 
 from millstream.errors import CheckpointError
 from millstream.graph import nodes
+from millstream.operators.windows.combining import Combining, combining_of
 from millstream.ops.jobs import Family, timestamp
 from millstream.ops.progress import BEGIN, END
 from millstream.ops.rates import Rate
@@ -90,6 +91,10 @@ class Figures:
         """What a family keeps, and the rates that say so; None if nothing was measured."""
         known = self.now.rates.get(family.name)
         return None if known is None else msgspec.convert(known, Rate)
+
+    def combining(self, family: Family) -> Combining:
+        """How much a family combines on the map side, and what was measured of it."""
+        return combining_of(self.now, family.name)
 
     def stored(self, family: Family) -> list[Stored]:
         """What a family keeps."""

@@ -165,6 +165,25 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+# -- how much is combined on the map side ----------------------------------------------------------
+
+
+def combines(family: Family, figures: Figures | None) -> str | None:
+    """Whether what the chunks of a task gave is merged before it is sent, if that was measured."""
+    known = None if figures is None or not family.combines else figures.combining(family)
+    if known is None or known.left is None:
+        return None
+    how = "across the chunks of a task" if known.merges else "chunk by chunk"
+    since = f" since batch {known.since}" if known.since else ""
+    sign = "<" if known.cost < known.gain else ">="
+    return (
+        f"combines: {how}{since}, because merging leaves {known.left:.0%} of the rows and costs "
+        f"{number(known.cost * 1e6)} {sign} {number(known.gain * 1e6)} us a row that the reduce "
+        f"side is spared ({number(known.mappers)} mappers, {number(known.reducers)} reducers at a "
+        "time)"
+    )
+
+
 # -- what was used ---------------------------------------------------------------------------------
 
 

@@ -105,7 +105,9 @@ def without_dropped(manifest: Manifest, program: dict[str, Any]) -> Manifest:
         owner: {table: shards for table, shards in several.items() if (owner, table) not in tables}
         for owner, several in manifest.segments.items()
     }
-    fields["rates"] = {n: v for n, v in manifest.rates.items() if n in program["families"]}
+    for measured in ("rates", "combining"):
+        known = getattr(manifest, measured)
+        fields[measured] = {n: v for n, v in known.items() if n in program["families"]}
     return msgspec.structs.replace(manifest, **fields)
 
 

@@ -36,6 +36,7 @@ def next_manifest(
         files=files,
         strategies=dict(old.strategies),
         rates=dict(old.rates),
+        combining=dict(old.combining),
         firing=dict(old.firing),
         left=dict(old.left),
         late={step: dict(account) for step, account in old.late.items()},

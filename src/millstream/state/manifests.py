@@ -114,6 +114,7 @@ class Manifest(msgspec.Struct):
     firing: dict[str, Firing] = {}  # operator -> when it gave early results last
     strategies: dict[str, str] = {}  # operator -> how its windows slid last
     rates: dict[str, dict[str, Any]] = {}  # family -> whether it keeps panes or values, and why
+    combining: dict[str, dict[str, Any]] = {}  # family -> how much it combines before it sends
     rung: dict[str, Int64] = {}  # updater -> wall clock up to which its timers have fired
     due: dict[str, Pair] = {}  # updater -> next event time and wall clock it waits for
     worked: dict[str, Int64] = {}  # updater -> how far it came beyond the end of the input

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from millstream.operators.filing import AGAIN, FUNCTION, Filed, Tables, key_colu
 from millstream.operators.protocol import Done, Host, Known, Senders, Share
 from millstream.operators.windows.bags import BAGS, SETTLED
 from millstream.operators.windows.choosing import measure, single_values
+from millstream.operators.windows.combining import measure_combining, merges_chunks
 from millstream.operators.windows.evicting import evicted_now, note_opened, with_fidelity
 from millstream.operators.windows.leaving import leaving
 from millstream.operators.windows.work import Order, Report, Work
@@ -79,7 +81,9 @@ class Windows:
             share.clocks,
             share.counts,
         )
+        begun = time.thread_time()
         results = leaving(work, share.rows)
+        report.took = time.thread_time() - begun
         host.control.reports[self.name] = report
         for job in self.family.jobs:
             step, chunk = job.name, results[job.name]
@@ -105,6 +109,7 @@ class Windows:
             self._firing(known),
             known.since.get(self.name, {}),
             single_values(self.family, known.manifest),
+            merges_chunks(self.family, known.manifest),
             self.lasting,
             self.lasting and not known.settings.incremental and self.has_given(known.manifest),
             evicted_now(self.family, known, closed),
@@ -165,6 +170,7 @@ class Windows:
                 manifest.closed[job.name] = job.span.moment(reached[job.name])
         note_opened(self.family, known, reached, reports, manifest)
         measure(self.family, order, done, manifest)
+        measure_combining(self.family, known.manifest, done, manifest)
 
     def stored(self) -> Tables:
         """Rows by key. Stacks are of a whole shard, and are begun anew from its panes."""
@@ -312,9 +318,19 @@ class Panes:
         alone = len(self.panes) == 1 or self.order.single
         return table if alone else merge_panes(self.family, table)
 
+    def _sent(self) -> pa.Table:
+        """All panes as they go to the shards: merged once more if that has paid off."""
+        before, begun = sum(map(len, self.panes)), time.thread_time()
+        merges = self.order.merges and len(self.panes) > 1 and not self.order.single
+        table = self._merged() if merges else concat(self.panes)
+        seconds = time.thread_time() - begun if merges else 0.0
+        report = self.host.control.reports.setdefault(self.family.name, Report())
+        report.merged = (before, len(table), seconds)
+        return table
+
     def rows(self) -> Iterator[tuple[str, pa.Table]]:
         """Panes, and values that are kept."""
         if self.panes:
-            yield "panes", self._merged()
+            yield "panes", self._sent()
         if self.values:
             yield "values", concat(self.values)

@@ -23,6 +23,7 @@ class Order:
     firing: dict[str, Firing] = field(default_factory=dict)  # operators with early results
     since: dict[str, int] = field(default_factory=dict)  # state that came later -> from when on
     single: bool = False  # each value is kept by itself, not panes
+    merges: bool = True  # rows of all chunks of a task are merged before they are sent
     lasting: bool = False  # over the whole input: what was given may change when there is more
     again: bool = False  # something was given before, and this is to be said of everything
     evicted: dict[str, dict[int, str]] = field(default_factory=dict)  # operator -> window ends, why
@@ -44,6 +45,8 @@ class Report:
     late: dict[str, Senders] = field(default_factory=dict)  # operator -> whose records were late
     left: dict[str, Left] = field(default_factory=dict)  # operator -> what its last window stood on
     filled: tuple[int, int] = (0, 0)  # panes that entered windows of the longest, and windows
+    merged: tuple[int, int, float] = (0, 0, 0.0)  # rows of chunks, rows sent, seconds of merging
+    took: float = 0.0  # seconds on the reduce side
 
 
 @dataclass
