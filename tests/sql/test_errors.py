@@ -43,7 +43,7 @@ REFUSED = [
     ("SELECT * FROM trades TABLESAMPLE (10 PERCENT)", "SAMPLE"),
     ("SELECT 1", "FROM"),
     ("VALUES (1)", "VALUES"),
-    ("SELECT * FROM TUMBLE(trades, ts, INTERVAL '1' MINUTE)", "windows are for GROUP BY"),
+    ("SELECT * FROM SESSION(trades, ts, INTERVAL '1' MINUTE)", "windows are for GROUP BY"),
     ("CREATE OR REPLACE STREAM t (a INT)", "drop it first"),
     ("CREATE VIEW v AS SELECT * FROM trades", "STREAMED VIEW"),
     ("INSERT OVERWRITE x SELECT * FROM trades", "OVERWRITE"),

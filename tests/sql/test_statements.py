@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -290,3 +291,20 @@ def test_a_view_says_when_results_leave(options: str, columns: str) -> None:
 def test_options_of_windows_need_windows() -> None:
     with pytest.raises(ms.SqlError, match="for windows, and there is none"):
         flow_of("CREATE STREAMED VIEW v WITH (emit = 'delta') AS SELECT symbol FROM trades")
+
+
+def test_records_have_the_bounds_of_their_windows() -> None:
+    flow = flow_of()
+    flow.sql(
+        "SELECT price, window_start, window_end "
+        "FROM HOP(trades, ts, INTERVAL '20' SECOND, INTERVAL '50' SECOND) WHERE window_end > ts"
+    ).sink(ms.Memory(), name="out")
+    with Driver(flow) as driver:
+        driver.push("trades", ROWS).end()
+        found = [(r["price"], r["window_start"], r["window_end"]) for r in driver.output("out")]
+    expected = []
+    for row in ROWS:
+        second = int(datetime.fromisoformat(str(row["ts"])).timestamp())
+        starts = [s for s in range(second - 100, second + 1) if s % 20 == 0 and s > second - 50]
+        expected += [(row["price"], s, s + 50) for s in starts]
+    assert sorted((p, a.timestamp(), b.timestamp()) for p, a, b in found) == sorted(expected)

@@ -34,7 +34,8 @@ AGGREGATES = ("count", "sum", "avg", "min", "max", "first_value", "last_value")
 class Frame:
     """The rows around one that count: so many before it and after it, None for all.
 
-    by_value: whether rows that are equal in the order count together.
+    Less than none: only those that lie further away on the other side. by_value: whether rows that
+    are equal in the order count together.
     """
 
     before: int | None = None
@@ -176,8 +177,8 @@ def evaluate(call: Call, values: Sequence[Any], begins: Sequence[bool]) -> Itera
         running = _Running(call, values)
         for at in range(count):
             frame = call.frame
-            low = 0 if frame.before is None else max(at - frame.before, 0)
-            high = count if frame.after is None else min(at + frame.after + 1, count)
+            low = 0 if frame.before is None else min(max(at - frame.before, 0), count)
+            high = count if frame.after is None else min(max(at + frame.after + 1, 0), count)
             if frame.by_value and frame.after is not None:
                 high = ends[at]
             yield running.of(low, max(high, low))

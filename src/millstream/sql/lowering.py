@@ -30,7 +30,7 @@ from millstream.sql.relations import Column, Relation, Scope
 from millstream.sql.sets import Sets
 from millstream.sql.subqueries import Memberships, is_membership
 from millstream.sql.values import Values
-from millstream.sql.windows import FUNCTIONS, windowed
+from millstream.sql.windows import FUNCTIONS, assigned, windowed
 
 if TYPE_CHECKING:
     from sqlglot import expressions as exp
@@ -129,6 +129,8 @@ class Queries:
         where = node.args.get("where")
         pool = conjuncts(where.this) if where is not None else []
         relation, specs, rest = self.from_(node, env, pool)
+        if specs and not is_grouped(node):
+            relation, specs = assigned(self.text, relation, specs, node.args["from_"]), ()
         if specs:
             self._check_bounds(rest)
         special = any(is_membership(one) or _has_now(one) for one in rest)
@@ -149,11 +151,6 @@ class Queries:
             made = self._plain(listed, relation, env)
         elif is_grouped(node):
             made = self.project(*Grouping(self, node, scope, env, specs).answer(), at=node)
-        elif specs:
-            raise self.text.error(
-                "windows are for GROUP BY: add GROUP BY window_start, window_end, ...",
-                self.text.of(node.args["from_"]),
-            )
         else:
             made = self._plain(node, relation, env)
         distinct = node.args.get("distinct")

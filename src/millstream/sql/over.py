@@ -209,12 +209,17 @@ def _frame(text: Any, window: Any, ordered: bool) -> Frame:
     if spec is None:
         return Frame() if ordered else Frame(None, None)
     kind = str(spec.args.get("kind") or "").upper()
-    start = _bound(spec.args.get("start"), spec.args.get("start_side"), "PRECEDING")
-    end = _bound(spec.args.get("end") or "CURRENT ROW", spec.args.get("end_side"), "FOLLOWING")
-    extra = spec.args.get("exclude")
-    if kind == "ROWS" and start is not False and end is not False and not extra:
+    try:
+        start = _bound(spec.args.get("start"), spec.args.get("start_side"), "PRECEDING")
+        end = _bound(spec.args.get("end") or "CURRENT ROW", spec.args.get("end_side"), "FOLLOWING")
+        plain = not spec.args.get("exclude")
+        backwards = start is not None and end is not None and start + end < 0
+    except ValueError:
+        plain = backwards = False
+        kind, start, end = "", None, None
+    if kind == "ROWS" and plain and not backwards:
         return Frame(start, end, by_value=False)
-    if kind == "RANGE" and start is None and end in (None, 0) and end is not False and not extra:
+    if kind == "RANGE" and plain and start is None and end in (None, 0):
         return Frame(None, end)
     raise text.error(
         "this frame is not supported: ROWS BETWEEN n PRECEDING AND n FOLLOWING, CURRENT ROW and "
@@ -223,13 +228,12 @@ def _frame(text: Any, window: Any, ordered: bool) -> Frame:
     )
 
 
-def _bound(given: Any, side: Any, wanted: str) -> Any:
-    """How many rows, None for all; False if it is something else."""
-    told = given if isinstance(given, str) else getattr(given, "name", "")
-    if str(told).upper() == "CURRENT ROW":
+def _bound(given: Any, side: Any, wanted: str) -> int | None:
+    """How many rows on the wanted side, less than none on the other; None for all."""
+    told = str(given if isinstance(given, str) else getattr(given, "name", "")).upper()
+    here = str(side or "").upper() == wanted
+    if told == "CURRENT ROW":
         return 0
-    if str(side or "").upper() != wanted:
-        return False
-    if str(told).upper() == "UNBOUNDED":
+    if told == "UNBOUNDED" and here:
         return None
-    return int(told) if str(told).isdigit() else False
+    return int(told) if here else -int(told)

@@ -10,6 +10,7 @@ from millstream.api.windows import WindowSpec, hopping, session, sliding, tumbli
 from millstream.durations import micros, text
 from millstream.errors import ConfigError
 from millstream.io.schemas import TIMESTAMP
+from millstream.sql.expressions import quoted
 from millstream.sql.places import Text
 from millstream.sql.relations import Column, Relation
 from millstream.sql.statements import duration
@@ -82,6 +83,36 @@ def windowed(
             f"{data.name} has a column {taken[0]} already; give it another name first", place
         )
     return replace(relation, columns=(*relation.columns, *bounds)), specs
+
+
+def assigned(
+    text_: Text, relation: Relation, specs: tuple[WindowSpec, ...], at: exp.Expr
+) -> Relation:
+    """Records with the bounds of every window that they are in, once for each."""
+    copies = [
+        (spec.span.size, spec.span.slide, nth)
+        for spec in specs
+        if spec.kind in ("tumbling", "sliding", "hopping")
+        for nth in range(-(-spec.span.size // spec.span.slide))
+    ]
+    if not copies or len(copies) > _MOST or relation.time is None:
+        raise text_.error(
+            "these windows are for GROUP BY: add GROUP BY window_start, window_end, ...",
+            text_.of(at),
+        )
+    moment = f"unix_micros({quoted(relation.time)})"
+    parts = []
+    for size, slide, nth in copies:
+        start = f"{moment} - ({moment} % {slide} + {slide}) % {slide} - {nth * slide}"
+        bounds = f"timestamp_micros({start})", f"timestamp_micros({start} + {size})"
+        made = relation.stream.select(
+            "*", *(f"{one} AS {name}" for one, name in zip(bounds, BOUNDS, strict=True))
+        )
+        parts.append(
+            made if not size % slide else made.where(f"{moment} < unix_micros(window_end)")
+        )
+    whole = parts[0] if len(parts) == 1 else parts[0].union(*parts[1:])
+    return replace(relation, stream=whole)
 
 
 def _check_time(text_: Text, given: exp.Expr, relation: Relation, usage: str) -> None:

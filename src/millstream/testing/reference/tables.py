@@ -78,7 +78,7 @@ def _said(call: Any, nth: int, rows: list[Row], marks: list[Any]) -> Any:
     high = len(rows) if frame.after is None else nth + frame.after + 1
     if frame.by_value and frame.after is not None:
         high = first + marks.count(marks[nth])
-    seen = values[low:high]
+    seen = values[low : max(high, low)]
     if call.function in ("first_value", "last_value"):
         return (seen[0] if call.function == "first_value" else seen[-1]) if seen else None
     kind = {"avg": "mean"}.get(call.function, call.function)
