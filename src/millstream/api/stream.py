@@ -12,6 +12,7 @@ import pyarrow as pa
 from millstream.api import aggregates
 from millstream.api.closing import ClosingPolicy, closes_early
 from millstream.api.columns import Columns, join_bounds, join_keys
+from millstream.api.computed import with_expressions
 from millstream.api.early import ESTIMATE, MARKS, Looks, snapshot
 from millstream.api.elsewhere import STREAMS, as_aggregate, called_here, unnamed
 from millstream.api.frames import plainly
@@ -322,7 +323,9 @@ class Stream:
         nulls: str = "dead",
         partition: Callable[[Any], int] | None = None,
     ) -> KeyedStream:
-        """Group by one or more columns. A null key is a dead letter, or with `nulls="keep"` a key.
+        """Group by one or more columns, or SQL expressions, which become columns of the same name.
+
+        A null key is a dead letter, or with `nulls="keep"` a key.
 
         Without columns everything is one group.
         partition: `partition(key)` gives a number that says which shard a key belongs to (modulo
@@ -332,13 +335,14 @@ class Stream:
         for column in columns:
             if not isinstance(column, str) or not column:
                 raise ConfigError(f"key_by(): expected names of columns, got {column!r}")
-        if len(set(columns)) != len(columns):
+        stream, names = with_expressions(self, columns)
+        if len(set(names)) != len(names):
             raise ConfigError(f"key_by(): a column is named twice in {columns}")
         if nulls not in ("dead", "keep"):
             raise ConfigError(f'key_by(nulls={nulls!r}): use "dead" or "keep"')
         if partition is not None:
             _check_call("key_by(partition=)", _function("key_by(partition=)", partition), "key")
-        return KeyedStream(self, columns, nulls, partition)
+        return KeyedStream(stream, tuple(names), nulls, partition)
 
     def map_reduce(
         self, job: Any, window: WindowSpec | None = None, *, sorted: bool = False
@@ -487,6 +491,12 @@ class KeyedStream:
     def __repr__(self) -> str:
         return f"{self.stream!r}, by {', '.join(self.keys) or 'everything'}"
 
+    def _computing(self, aggs: dict[str, Any]) -> KeyedStream:
+        """The same with columns for expressions that are aggregated."""
+        texts = [name for agg in aggs.values() for name in getattr(agg, "columns", ())]
+        stream, _ = with_expressions(self.stream, dict.fromkeys(texts))
+        return KeyedStream(stream, self.keys, self.nulls, self.partition)
+
     def window(
         self,
         window: WindowSpec,
@@ -602,10 +612,11 @@ class KeyedStream:
                 "key; leave partition= out"
             )
         checked = aggregates.checked(aggs, "agg", {*self.keys, "op"})
-        node = self.stream.flow.add(
+        stream = self._computing(checked).stream
+        node = stream.flow.add(
             Grouped,
             "agg",
-            (self.stream.node,),
+            (stream.node,),
             keys=self.keys,
             aggs=tuple(checked.items()),
             null_keys=self.nulls,
@@ -872,6 +883,7 @@ class WindowedStream:
             aggregates.free(self.keyed.keys, taken - {*self.keyed.keys}, "key_by")
         taken |= set(FIDELITY) if self.fidelity else set()
         checked = aggregates.checked(aggs, "agg", taken)
+        self.keyed = self.keyed._computing(checked)
         if self._inherits(checked):
             inherited = aggregates.mean("fidelity")
             return self._add("agg", True, aggs=(*checked.items(), ("fidelity", inherited)))

@@ -1,0 +1,56 @@
+"""Expressions in the place of columns: `key_by("date_trunc('hour', ts)")`, `ms.sum("price * qty")`.
+
+Each becomes a column that is named after its text, or as `AS` says, right before the step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from millstream.errors import ConfigError
+from millstream.graph.nodes import Node
+from millstream.ops.expressions import parse_projection
+from millstream.ops.sql.nodes import Column
+
+if TYPE_CHECKING:
+    from millstream.api.stream import Stream
+
+# `Length (cm)` and `a-b` are names that tables have; `length(cm)` and `a + b` are not.
+_SIGN = re.compile(r"[*+%<>=|']|\w\(")
+
+
+def expression_of(text: str) -> str | None:
+    """The name of the column that an expression makes; None if the text is the name of one."""
+    if not _SIGN.search(text):
+        return None
+    try:
+        made = parse_projection(text)
+    except (ConfigError, ValueError):  # a name like no other
+        return None
+    if len(made) != 1 or made[0].node is None or isinstance(made[0].node, Column):
+        return None
+    return made[0].name
+
+
+def with_expressions(stream: Stream, texts: Iterable[str]) -> tuple[Stream, list[str]]:
+    """The stream with a column for every text that is an expression, and all their names."""
+    names, added = [], {}
+    for text in texts:
+        name = None if _is_column(stream.node, text) else expression_of(text)
+        names.append(text if name is None else name)
+        if name is not None:
+            added[name] = text
+    return (stream.select("*", *added.values()) if added else stream), names
+
+
+def _is_column(node: Node, name: str) -> bool:
+    """Whether a step on the way to here makes a column of just that name."""
+    items = [one.name for one in getattr(node, "items", ())]
+    aggs = [one for one, _ in getattr(node, "aggs", ())]
+    schema = getattr(getattr(node, "spec", None), "schema", None)
+    known = list(getattr(schema, "names", ()))
+    if name in (*items, *aggs, *known, *getattr(node, "keys", ())):
+        return True
+    return any(_is_column(one, name) for one in node.inputs)
