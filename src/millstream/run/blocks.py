@@ -75,7 +75,7 @@ class BlocksTracker(WithoutFiles):
             found = draw(self.spec, self.fmt, self.number, self._seed, probe)
             found.write(self._sources, self._name)
         else:
-            found.check()
+            found.check(self.spec)
         self._population = found
         self.ended = self.taken == len(found.blocks)
 

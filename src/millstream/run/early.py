@@ -232,6 +232,8 @@ class Looker:
         tracker.aim = int(np.ceil(_MARGIN * draws * count / (count + draws)))
         more = tracker.population.blocks[self._read : tracker.aim]
         weight = sum(tracker.weigh(tracker.population.split(0, block)) for block in more)
+        if self.looks.until.within is not None:
+            return  # a batch that is under way when time is up is waited for
         most = engine.settings.batch_rows
         engine.rows_target = min(most, max(engine.rows_target, int(weight / engine.cores) + 1))
 

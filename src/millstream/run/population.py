@@ -120,8 +120,16 @@ class Population:
             ) from error
         return cls(kept.seed, kept.files, kept.blocks)
 
-    def check(self) -> None:
-        """All files are what they were."""
+    def check(self, spec: Files) -> None:
+        """All files are what they were, and there are no others."""
+        known = {file.path for file in self.files}
+        more = [path for path in list_files(spec) if path not in known and _holds(path)]
+        if more:
+            raise RunError(
+                f"{len(more)} file{'s' * (len(more) != 1)} came after blocks were drawn (the first "
+                f"is {more[0]}), and the answer would be without them: move them away, or begin "
+                "again with a new checkpoint"
+            )
         for file in self.files:
             seen = look(file.path)
             if seen is None or (seen.size, seen.changed) != (file.size, file.changed):
@@ -130,6 +138,11 @@ class Population:
                     "What was read of it cannot be told from what is new: put it back as it was, "
                     "or begin again with a new checkpoint"
                 )
+
+
+def _holds(path: str) -> bool:
+    seen = look(path)
+    return seen is not None and seen.size > 0
 
 
 def draw(spec: Files, fmt: Format, number: int, seed: int, probe: Probe) -> Population:

@@ -159,6 +159,21 @@ def test_a_changed_file_is_refused_when_going_on(tmp_path: Path) -> None:
         list(snapshots_in_process(views(tmp_path / "in"), tmp_path / "ck"))
 
 
+def test_files_that_came_later_are_not_left_out_silently(tmp_path: Path) -> None:
+    write(tmp_path / "in")
+    begun = snapshots_in_process(views(tmp_path / "in"), tmp_path / "ck", [0.2])
+    next(begun)
+    begun.close()  # type: ignore[attr-defined]
+    (tmp_path / "in" / "views-9.csv").write_text("lang,views,pad\n")
+    (tmp_path / "in" / "empty.csv").write_text("")
+    with pytest.raises(RunError, match=r"1 file came after .*views-9\.csv"):
+        list(snapshots_in_process(views(tmp_path / "in"), tmp_path / "ck"))
+    with pytest.raises(RunError, match="begin again with a new checkpoint"):
+        run_in_process(views(tmp_path / "in"), tmp_path / "ck")
+    (tmp_path / "in" / "views-9.csv").unlink()
+    assert [one.exact for one in snapshots_in_process(views(tmp_path / "in"), tmp_path / "ck")][-1]
+
+
 def test_a_run_ends_once_the_error_is_small_enough_and_says_so(tmp_path: Path) -> None:
     write(tmp_path / "in", rows=60_000)
     flow = ms.Flow("all")
