@@ -35,6 +35,7 @@ NAMES = (
     "changes",
     "early",
     "pipelining",
+    "failure",
 )
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"

@@ -39,7 +39,16 @@ from millstream.api.job import job
 from millstream.api.mapreduce import MapReduce
 from millstream.api.programs import JobContext
 from millstream.api.sinks import Call, Console, Csv, Jsonl, Memory, Parquet, Redis, Text
-from millstream.api.sources import Collector, Files, Generator, Http, Rate, Socket, Stdin
+from millstream.api.sources import (
+    Collector,
+    Files,
+    Generator,
+    HostStats,
+    Http,
+    Rate,
+    Socket,
+    Stdin,
+)
 from millstream.api.stream import KeyedStream, KeyedStreams, Stream, WindowedStream
 from millstream.api.windows import (
     bytes_window,
@@ -74,6 +83,7 @@ __all__ = [
     "Http",
     "Generator",
     "Rate",
+    "HostStats",
     "Collector",
     "Parquet",
     "Csv",

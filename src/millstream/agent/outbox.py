@@ -33,7 +33,8 @@ class Outbox:
         self.life: int = msgspec.json.decode(self.root.read(_LIFE), type=int)
         self.store: Storage = self.root.within("messages")
         self.store.create()
-        self.root.within("sources").create()
+        for folder in ("sources", "spool"):
+            self.root.within(folder).create()
         self.sizes: dict[int, tuple[str, int]] = {}  # number -> name, bytes
         for name in self.store.names():
             number, _, rest = name.partition("-")

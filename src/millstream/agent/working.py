@@ -18,6 +18,7 @@ from millstream.api.flow import Flow
 from millstream.api.sources import Collector
 from millstream.errors import ConfigError
 from millstream.graph import nodes
+from millstream.io.readers import Split
 from millstream.operators.batch import Batch
 from millstream.operators.protocol import Known
 from millstream.operators.windows.work import Report
@@ -93,12 +94,15 @@ class _Task(Task):
         super().__init__(plan, batch, 0, 0)
         self.agent = agent
 
+    def _placed(self, split: AnySplit, positions: Any) -> Any:
+        return placed_for(self.agent, positions, isinstance(split, Split))
+
     def pieces(self, source: nodes.Source, split: AnySplit) -> Iterator[Piece]:
         """What a split holds."""
         for piece in super().pieces(source, split):
-            chunk = replace(piece.chunk, pos=placed_for(self.agent, piece.chunk.pos))
+            chunk = replace(piece.chunk, pos=self._placed(split, piece.chunk.pos))
             dead = [
-                replace(one, position=int(placed_for(self.agent, np.array([one.position]))[0]))
+                replace(one, position=int(self._placed(split, np.array([one.position]))[0]))
                 for one in piece.dead
             ]
             yield Piece(chunk, dead, piece.offered)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
@@ -322,6 +322,49 @@ class Rate(Timing):
 
 
 @dataclass(frozen=True)
+class HostStats(Timing):
+    """Figures of the machine it runs on, one record `every` so long; it needs psutil.
+
+    Columns: `ts`, `host`, `cpu`, `memory` and `swap` (percent), `load` (of one minute), and bytes
+    since the record before: `swapped_in`, `swapped_out`, `disk_read`, `disk_written`, `sent` and
+    `received`.
+
+    host: what stands in the column `host`; the name of the machine if it is left out.
+    """
+
+    every: Duration = "1s"
+    host: str | None = None
+    time: str | None = field(default="ts", init=False)
+    time_unit: str = field(default="s", init=False)
+    time_format: str | None = field(default=None, init=False)
+    time_pattern: str | None = field(default=None, init=False)
+    zone: str | None = field(default=None, init=False)
+
+    def __init__(self, every: Duration = "1s", **options: Any) -> None:
+        _set(self, HostStats, {"every": every, **options})
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        micros(self.every, "HostStats(every=)")
+        if self.host is not None and (not isinstance(self.host, str) or not self.host):
+            raise ConfigError(f"HostStats(host={self.host!r}): expected a name")
+
+    schema: ClassVar[str] = (
+        "ts timestamp, host string, cpu double, memory double, swap double, load double, "
+        "swapped_in bigint, swapped_out bigint, disk_read bigint, disk_written bigint, "
+        "sent bigint, received bigint"
+    )
+    replayable: ClassVar[bool] = False  # what was not kept is past
+
+    def fn(self) -> Iterator[dict[str, Any]]:
+        """Its records, without end."""
+        from millstream.io.hosts import figures
+
+        return figures(micros(self.every, "every") / 1e6, self.host)
+
+
+@dataclass(frozen=True)
 class Collector(Timing):
     """What agents on other machines read there: only what the first steps made of it travels.
 
@@ -329,7 +372,7 @@ class Collector(Timing):
     a participant: nothing leaves before all that are expected have come so far.
 
     address: where it listens for agents, as "host:port".
-    reads: the source that every agent has, like ms.Files("/var/log/app/*.log", ...).
+    reads: the source that every agent has, ms.Files("/var/log/app/*.log", ...) or ms.HostStats().
     agents: the names of those that are expected, or how many.
     boundary: how often an agent says that it is there, also when it has nothing to send.
     idle_timeout: an agent silent for so long does not hold the watermark back; None: it does.
@@ -350,6 +393,7 @@ class Collector(Timing):
     time: str | None = field(default=None, init=False)
     time_unit: str = field(default="s", init=False)
     time_format: str | None = field(default=None, init=False)
+    time_pattern: str | None = field(default=None, init=False)
     zone: str | None = field(default=None, init=False)
     lateness: Duration | None = field(default=None, init=False)
     max_future_skew: Duration = field(default="1d", init=False)
@@ -362,7 +406,7 @@ class Collector(Timing):
 
     def __post_init__(self) -> None:
         reads, names = self.reads, self.agents
-        if not isinstance(reads, Files):
+        if not isinstance(reads, Files | HostStats):
             raise ConfigError(
                 "Collector(reads=): expected what agents read on their machines, like "
                 f'ms.Files("/var/log/app/*.log", time="ts"), got {reads!r}'
@@ -372,7 +416,8 @@ class Collector(Timing):
                 "Collector(reads=): the clocks of machines differ, so records need a time of their "
                 "own; say with time= which column has it"
             )
-        for name in ("time", "time_unit", "time_format", "zone", "lateness", "max_future_skew"):
+        own = {"idle_timeout", "participant", "participants"}
+        for name in Timing.__dataclass_fields__.keys() - own:
             object.__setattr__(self, name, getattr(reads, name))
         super().__post_init__()
         host, _, port = self.address.rpartition(":") if isinstance(self.address, str) else ("",) * 3
@@ -408,7 +453,7 @@ class Collector(Timing):
         return frozenset({*there, *(f"agent {n + 1}" for n in range(len(there), self.agents))})
 
 
-SourceSpec = Files | Socket | Stdin | Http | Generator | Rate | Collector
+SourceSpec = Files | Socket | Stdin | Http | Generator | Rate | HostStats | Collector
 
 
 def _set(self: Any, cls: type, options: dict[str, Any]) -> None:

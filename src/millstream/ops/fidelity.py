@@ -126,11 +126,18 @@ def _of_source(name: str, progress: SourceProgress, heard: dict[str, int]) -> li
             name,
             who,
             latest,
-            BEGIN if lateness is None or latest == BEGIN else latest - lateness,
+            _passed(latest, lateness),
             known.get(who, 0),
         )
         for who, latest in at.items()
     ]
+
+
+def _passed(latest: int, lateness: int | None) -> int:
+    """The time before which nothing more comes of somebody who has come so far."""
+    if latest in (BEGIN, END):  # it has not begun, or has ended
+        return latest
+    return BEGIN if lateness is None else latest - lateness
 
 
 def fidelity_of(span: Span, end: int, all_of: list[Standing]) -> tuple[float, str]:

@@ -122,8 +122,16 @@ def decode_records(block: bytes, src: int) -> Chunk:
     return Chunk(table.drop_columns(["__ts", "__pos"]), ts, pos, src)
 
 
-def placed_for(agent: int, positions: Int64) -> Int64:
-    """Positions in files of an agent as those of one source of many agents."""
+def placed_for(agent: int, positions: Int64, files: bool = True) -> Int64:
+    """Positions in files of an agent as those of one source of many agents.
+
+    files: else they go on from one to the next, as what is received does.
+    """
+    if not files:
+        if len(positions) and int(positions.max()) >> (FILE_BITS + PLACE_BITS):
+            raise RunError("an agent has received too much; start it under a new name")
+        numbered: Int64 = (np.int64(agent) << (FILE_BITS + PLACE_BITS)) | positions
+        return numbered
     file, place = positions >> OFFSET_BITS, positions & ((1 << OFFSET_BITS) - 1)
     if len(positions) and (int(file.max()) >> FILE_BITS or int(place.max()) >> PLACE_BITS):
         raise RunError(

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
-from millstream.api.sources import Generator, Http, Socket, SourceSpec, Stdin
+from millstream.api.sources import Generator, HostStats, Http, Socket, SourceSpec, Stdin
 from millstream.errors import RunError
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.progress import BEGIN, Horizon
@@ -22,7 +22,7 @@ from millstream.state.storage import Storage
 def make_receiver(name: str, spec: SourceSpec, spool: Storage) -> Receiver:
     """The receiver for a source."""
     match spec:
-        case Generator():
+        case Generator() | HostStats():
             return GeneratorReceiver(name, spec, spool)
         case Socket():
             return SocketReceiver(name, spec, spool)

@@ -7,7 +7,15 @@ import time
 import pyarrow as pa
 
 from millstream.api.early import Looks
-from millstream.api.sources import Collector, Files, Generator, Lines, Rate, SourceSpec
+from millstream.api.sources import (
+    Collector,
+    Files,
+    Generator,
+    HostStats,
+    Lines,
+    Rate,
+    SourceSpec,
+)
 from millstream.durations import micros
 from millstream.errors import ConfigError
 from millstream.graph import nodes
@@ -91,7 +99,7 @@ def _files_format(spec: Files) -> Format:
     )
 
 
-def _generator_format(spec: Generator | Files) -> Format:
+def _generator_format(spec: Generator | Files | HostStats) -> Format:
     """A generator's columns are known only if it says so; it is not run to find out."""
     if spec.schema is not None:
         return infer_format(

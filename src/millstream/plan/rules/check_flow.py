@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.api.sources import Collector, Files, Http, Rate, Socket
+from millstream.api.sources import Collector, Files, HostStats, Http, Rate, Socket
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.operators.view import Kept
@@ -102,7 +102,7 @@ def _check_whole(plan: Plan, node: nodes.Windowed) -> None:
             (isinstance(spec, Files) and spec.follow)
             or (isinstance(spec, Rate) and spec.limit is None)
             or (isinstance(spec, Socket) and spec.reconnect)
-            or isinstance(spec, Http)
+            or isinstance(spec, Http | HostStats)
             or (isinstance(spec, Collector) and not spec.bounded)
         )
         if endless:
