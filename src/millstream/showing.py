@@ -41,10 +41,14 @@ def table_html(names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """The same for a notebook; what rows hold is text there, too."""
     head = "".join(f"<th>{escape(visible(name))}</th>" for name in names)
     body = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell_text(value))}</td>' for value in row)}</tr>"
+        f"<tr>{''.join(f'<td{_side(value)}>{escape(cell_text(value))}</td>' for value in row)}</tr>"
         for row in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _side(value: object) -> str:
+    return ' style="text-align: right"' if isinstance(value, int | float | Decimal) else ""
 
 
 def cell_text(value: object) -> str:

@@ -123,7 +123,12 @@ class Flow:
         """A picture of the plan, for notebooks."""
         from millstream.plan.picture import draw
 
-        return draw(self.name, self.nodes) if self._nodes else None
+        if not self._nodes:
+            return None
+        # A notebook is narrower than many plans.
+        return draw(self.name, self.nodes).replace(
+            "<svg ", '<svg style="max-width: 100%; height: auto" ', 1
+        )
 
     def picture(self, path: str | Path, checkpoint: str | Path | None = None) -> Path:
         """Draw the plan as an SVG file; with a checkpoint, with the figures of the last batch."""

@@ -49,7 +49,7 @@ MISTAKES: dict[str, tuple[str, int, list[str]]] = {
     "sink in memory": (
         '[sink.m]\nfrom = "tweets"\nkind = "memory"\n',
         3,
-        ["kind: there is no 'memory'; use parquet, jsonl, text, console, call"],
+        ["kind: there is no 'memory'; use parquet, csv, jsonl, text, console, call"],
     ),
     "missing path": ('[source.b]\nkind = "files"\n', 1, ["[source.b] path is missing"]),
     "text for a flag": (

@@ -1,0 +1,39 @@
+"""The notebook runs, and what it shows is what is stored in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+pytest.importorskip("ipykernel")
+
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "flights.ipynb"
+
+
+def shown(notebook: Any) -> list[tuple[str, list[dict[str, str]]]]:
+    """Per cell its code and what it shows, of every kind."""
+    return [
+        (
+            cell.source,
+            [dict(one.get("data", {"text": one.get("text", "")})) for one in cell.outputs],
+        )
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
+
+
+def test_the_notebook_shows_what_is_stored_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    stored = nbformat.read(NOTEBOOK, 4)
+    fresh = nbformat.read(NOTEBOOK, 4)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(fresh, timeout=120, resources=resources).execute()
+    assert shown(fresh) == shown(stored)
+    kinds = {kind for _, outputs in shown(fresh) for one in outputs for kind in one}
+    assert {"text/html", "image/svg+xml", "text/plain", "text"} <= kinds
