@@ -33,7 +33,7 @@ def test_the_notebook_shows_what_is_stored_in_it(
     stored = nbformat.read(NOTEBOOK, 4)
     fresh = nbformat.read(NOTEBOOK, 4)
     resources = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(fresh, timeout=120, resources=resources).execute()
+    nbclient.NotebookClient(fresh, timeout=600, resources=resources).execute()
     assert shown(fresh) == shown(stored)
     kinds = {kind for _, outputs in shown(fresh) for one in outputs for kind in one}
     assert {"text/html", "image/svg+xml", "text/plain", "text"} <= kinds
