@@ -23,9 +23,9 @@ from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Operator, Row, Share
 from millstream.operators.stores import Queue, Table, counted_rows
-from millstream.operators.waiting import Waiting, without_late
+from millstream.operators.waiting import Waiting, give, rows_for, without_late
 from millstream.ops.cells import Publication
-from millstream.ops.chunks import Chunk, Int64, concat, decode_block
+from millstream.ops.chunks import Chunk, Int64, concat
 from millstream.ops.joins import distinct, numbers, ranges
 from millstream.ops.keynames import SECOND_HASH
 from millstream.ops.keys import blended, content_hash
@@ -147,12 +147,6 @@ class Comparing(Waiting):
     number: int
     changes: bool  # what it gave may be taken back
     types: dict[str, pa.DataType]
-    counted: tuple[str, ...] = ()
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """One step."""
-        return (self.name,)
 
     def inlet(self, host: Host) -> Rows:
         """Rows of both sides by the hash of their content."""
@@ -163,8 +157,7 @@ class Comparing(Waiting):
         batch, control = share.host.batch, share.host.control
         closed, watermark = self.times(share)
         until = END if self.changes else watermark
-        blocks = [decode_block(block) for block in share.rows.get("rows", [])]
-        waiting = Queue(self.name, "waiting", concat(blocks) if blocks else None, batch, control)
+        waiting = Queue(self.name, "waiting", rows_for(share), batch, control)
         due = waiting.due(closed, until)
         if due is not None:
             counts = Table(self.name, "counts", batch, control)
@@ -208,11 +201,8 @@ class Comparing(Waiting):
                 since,
                 np.full(len(table), host.batch.number, np.int64),
             )
-        added = int((~gone).sum())
-        host.ledger(self.name)["results"] += added
-        host.control.results += added
         counts.put_hashed(work.stored())
-        host.push(self.name, chunk)
+        give(host, self.name, chunk, int((~gone).sum()))
 
     def stored(self) -> Tables:
         """Rows that wait, and counts, by the hash of their content."""

@@ -19,8 +19,8 @@ from millstream.operators.distinct import ROW, Rows, in_order_of_content
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, KeyedStep, Row, Share
 from millstream.operators.stores import Queue, Table
-from millstream.operators.waiting import Waiting
-from millstream.ops.chunks import Chunk, Int64, Mask, concat, decode_block, flat
+from millstream.operators.waiting import Waiting, give, rows_for
+from millstream.ops.chunks import Chunk, Int64, Mask, flat
 from millstream.ops.progress import BEGIN
 from millstream.ops.updates import NEVER
 
@@ -75,12 +75,6 @@ class Forgetting(Waiting):
     within: int | None
     changes: bool = False
     whole: bool = True  # rows keep all their columns
-    counted: tuple[str, ...] = ()
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """One step."""
-        return (self.name,)
 
     def inlet(self, host: Host) -> Rows:
         """Records by the hash of what is compared."""
@@ -90,15 +84,12 @@ class Forgetting(Waiting):
         """Look at the records that the watermark has passed."""
         host, batch, control = share.host, share.host.batch, share.host.control
         closed, watermark = self.times(share)
-        blocks = [decode_block(block) for block in share.rows.get("rows", [])]
-        waiting = Queue(self.name, "waiting", concat(blocks) if blocks else None, batch, control)
+        waiting = Queue(self.name, "waiting", rows_for(share), batch, control)
         last = Table(self.name, "given", batch, control)
         due = waiting.due(closed, watermark)
         if due is not None:
             chunk = self._given(in_order_of_content(due), last)
-            host.ledger(self.name)["results"] += len(chunk)
-            control.results += len(chunk)
-            host.push(self.name, chunk)
+            give(host, self.name, chunk, len(chunk))
         next_time = waiting.store(watermark)
         last.store(gone_by=min(watermark, self.reached(share, watermark)))
         self.tell(share, watermark, next_time)

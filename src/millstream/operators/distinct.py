@@ -19,9 +19,9 @@ from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, KeyedStep, Share
 from millstream.operators.stores import Queue, Table
-from millstream.operators.waiting import Waiting
+from millstream.operators.waiting import Waiting, give, rows_for
 from millstream.ops.cells import Publication
-from millstream.ops.chunks import Chunk, Int64, Mask, concat, decode_block, flat
+from millstream.ops.chunks import Chunk, Int64, Mask, concat, flat
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
 from millstream.ops.progress import END
@@ -74,12 +74,6 @@ class Counting(Waiting):
     number: int
     changes: bool  # its input takes back what it gave
     whole: bool = False  # of a row only what is compared is kept
-    counted: tuple[str, ...] = ()
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """One step."""
-        return (self.name,)
 
     def inlet(self, host: Host) -> Rows:
         """Rows by the hash of their content."""
@@ -91,16 +85,12 @@ class Counting(Waiting):
         closed, watermark = self.times(share)
         if self.changes:
             watermark = END
-        blocks = [decode_block(block) for block in share.rows.get("rows", [])]
-        new = concat(blocks) if blocks else None
-        waiting = Queue(self.name, "waiting", new, batch, control)
+        waiting = Queue(self.name, "waiting", rows_for(share), batch, control)
         counts = Table(self.name, "counts", batch, control)
         due = waiting.due(closed, watermark)
         if due is not None:
             chunk = self._count(in_order_of_content(due), counts, batch.number)
-            host.ledger(self.name)["results"] += len(chunk)
-            control.results += len(chunk)
-            host.push(self.name, chunk)
+            give(host, self.name, chunk, len(chunk))
         next_time = waiting.store(watermark)
         counts.store()
         self.tell(share, closed if self.changes else watermark, next_time)

@@ -21,8 +21,9 @@ from millstream.operators.grouped.arriving import names_of
 from millstream.operators.grouped.moves import VALUE
 from millstream.operators.protocol import Done, Host, KeyedStep, Known, Share
 from millstream.operators.stores import Queue
+from millstream.operators.waiting import OneStep, give, rows_for
 from millstream.ops.cells import Publication
-from millstream.ops.chunks import Chunk, Int64, concat, decode_block, flat
+from millstream.ops.chunks import Chunk, Int64, concat, flat
 from millstream.ops.mixed import exact_columns, exactly
 from millstream.ops.progress import END
 from millstream.ops.spans import NOTHING_CLOSED
@@ -57,19 +58,13 @@ class Last(KeyedStep):
 
 
 @dataclass(frozen=True)
-class Lasting:
+class Lasting(OneStep):
     """The operator: rows that wait for the time at which they leave."""
 
     name: str
     size: int
     number: int
     changes: bool  # its input takes back what it gave
-    counted: tuple[str, ...] = ()
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """One step."""
-        return (self.name,)
 
     def inlet(self, host: Host) -> Rows:
         """Rows by what readers know them by."""
@@ -83,8 +78,7 @@ class Lasting:
         if now >= END:  # the input has ended: its latest record says what time it is
             now = share.clocks.furthest[self.name]
         now = max(now, closed)
-        blocks = [decode_block(block) for block in share.rows.get("rows", [])]
-        new = concat(blocks) if blocks else None
+        new = rows_for(share)
         if new is not None:  # what is too old by now comes and goes within this batch
             new = new.filter(pa.array(np.asarray(flat(new.column("time"))) > now))
         waiting = Waiting(self.name, "waiting", new, batch, control)
@@ -113,10 +107,7 @@ class Lasting:
         weight = np.repeat(np.sign(count), np.abs(count))
         change = np.full(len(rows), batch, np.int64)
         chunk = Chunk(table, time - self.size, row, self.number, weight, revision, change)
-        given = int((weight > 0).sum())
-        host.ledger(self.name)["results"] += given
-        host.control.results += given
-        host.push(self.name, chunk)
+        give(host, self.name, chunk)
 
     def order(self, known: Known) -> int:
         """What time it was."""

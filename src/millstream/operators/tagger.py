@@ -25,9 +25,9 @@ from millstream.operators.filing import Filed, Tables
 from millstream.operators.operations import KNOWN, Operations
 from millstream.operators.protocol import Host, KeyedStep, Row, Share
 from millstream.operators.stores import Table
-from millstream.operators.waiting import Immediate
+from millstream.operators.waiting import Immediate, give, rows_for
 from millstream.ops.cells import Publication
-from millstream.ops.chunks import Chunk, Int64, Mask, concat, decode_block, flat
+from millstream.ops.chunks import Chunk, Int64, Mask, concat, flat
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
 from millstream.ops.preparing import null_keys
@@ -108,12 +108,6 @@ class Tagger(Immediate):
     keys: tuple[str, ...]
     number: int
     op: Operations | None = None
-    counted: tuple[str, ...] = ()
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """One step."""
-        return (self.name,)
 
     def inlet(self, host: Host) -> Records:
         """Records by the hash of their object."""
@@ -123,16 +117,11 @@ class Tagger(Immediate):
         """The latest of the new records of each object takes the place of what is stored."""
         host, batch, control = share.host, share.host.batch, share.host.control
         table = Table(self.name, "rows", batch, control)
-        blocks = [decode_block(block) for block in share.rows.get("rows", [])]
-        if blocks:
-            rows = concat(blocks)
+        rows = rows_for(share)
+        if rows is not None:
             if self.op is not None:
                 self._audit(rows, table, host)
-            chunk = self._changes(_latest(rows), table, batch.number)
-            added = int((chunk.weights() > 0).sum())
-            host.ledger(self.name)["results"] += added
-            control.results += added
-            host.push(self.name, chunk)
+            give(host, self.name, self._changes(_latest(rows), table, batch.number))
         watermark = share.clocks.watermarks[self.name]
         table.store(watermark if self.op is not None and watermark < END else None)
 

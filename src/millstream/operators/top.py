@@ -21,8 +21,8 @@ from millstream.operators.grouped.arriving import Arriving, names_of
 from millstream.operators.grouped.moves import VALUE, Moves
 from millstream.operators.protocol import Host, Input, KeyedStep, Share
 from millstream.operators.stores import Bag
-from millstream.operators.waiting import Immediate
-from millstream.ops.chunks import Chunk, Int64, concat, decode_block, flat
+from millstream.operators.waiting import Immediate, give, rows_for
+from millstream.ops.chunks import Chunk, Int64, concat, flat
 from millstream.ops.mixed import exact_columns, exactly
 from millstream.state.bags import Entries, Order, codes_of
 
@@ -114,12 +114,6 @@ class Topping(Immediate):
     rank: str | None
     keep_null_keys: bool
     number: int
-    counted: tuple[str, ...] = ()
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """One step."""
-        return (self.name,)
 
     def inlet(self, host: Host) -> Arriving:
         """Rows by the hash of their group."""
@@ -130,9 +124,9 @@ class Topping(Immediate):
         host, batch, control = share.host, share.host.batch, share.host.control
         rows = Bag(self.name, "rows", batch, control, self.by)
         given = Bag(self.name, "given", batch, control)
-        blocks = [decode_block(block) for block in share.rows.get("rows", [])]
-        if blocks:
-            moves = Moves.of(concat(blocks))
+        new = rows_for(share)
+        if new is not None:
+            moves = Moves.of(new)
             marks = ("weight", *(f"key.{nth}" for nth in range(len(self.keys))))
             kept = [name for name in moves.table.column_names if name not in marks]
             rows.add(moves.table.select(kept).append_column("count", pa.array(moves.weight)))
@@ -140,11 +134,7 @@ class Topping(Immediate):
             changed = _changed(self._listed(before), self._numbered(now), moves, batch.number)
             if changed is not None:
                 given.add(changed)
-                chunk = self._chunk(changed, batch.number)
-                added = int((chunk.weights() > 0).sum())
-                host.ledger(self.name)["results"] += added
-                control.results += added
-                host.push(self.name, chunk)
+                give(host, self.name, self._chunk(changed, batch.number))
         rows.store()
         given.store()
 

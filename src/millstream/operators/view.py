@@ -19,9 +19,9 @@ from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Row, Share
 from millstream.operators.stores import Table
-from millstream.operators.waiting import Immediate
+from millstream.operators.waiting import Immediate, rows_for
 from millstream.ops.cells import Publication
-from millstream.ops.chunks import Chunk, Int64, concat, decode_block
+from millstream.ops.chunks import Chunk, Int64, concat
 from millstream.ops.joins import numbers
 from millstream.ops.keys import blended, content_hash
 from millstream.ops.mixed import exact_columns, exactly
@@ -79,12 +79,6 @@ class Keeping(Immediate):
 
     name: str
     changes: bool  # its input takes back what it gave
-    counted: tuple[str, ...] = ()
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """One step."""
-        return (self.name,)
 
     def inlet(self, host: Host) -> Rows:
         """Rows by what they are known by."""
@@ -94,9 +88,9 @@ class Keeping(Immediate):
         """Add what came to what is stored of the same rows."""
         host = share.host
         table = Table(self.name, TABLE, host.batch, host.control)
-        blocks = [decode_block(block) for block in share.rows.get(TABLE, [])]
-        if blocks:
-            rows, before = self._known(_added_up(concat(blocks)), table)
+        new = rows_for(share, TABLE)
+        if new is not None:
+            rows, before = self._known(_added_up(new), table)
             count = before + numbers(rows, "count")
             never = int(-count[count < 0].sum())
             if never:  # only of a view that came later: it would have been given before

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from millstream.graph.nodes import Node
 from millstream.operators.protocol import Done, Host, Known, Share
-from millstream.ops.chunks import Chunk, Mask
+from millstream.ops.chunks import Chunk, Mask, concat, decode_block
 from millstream.ops.progress import END
 from millstream.ops.spans import NOTHING_CLOSED
 from millstream.state.manifests import Manifest
@@ -20,10 +22,20 @@ class Passed:
     next: int = END  # the time of the first row that waits
 
 
-class Waiting:
-    """The side of such an operator that stands in the driver, and how far it goes in a batch."""
+class OneStep:
+    """An operator of one step of the graph, whose records nobody has to count."""
 
     name: str
+    counted: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """That step."""
+        return (self.name,)
+
+
+class Waiting(OneStep):
+    """The side of such an operator that stands in the driver, and how far it goes in a batch."""
 
     def order(self, known: Known) -> int:
         """How far rows have been looked at."""
@@ -68,7 +80,7 @@ class Waiting:
         share.host.control.reports[self.name] = Passed(reached, next_time)
 
 
-class Immediate:
+class Immediate(OneStep):
     """The same side of an operator that works on all that came and keeps all in its store."""
 
     def order(self, known: Known) -> None:
@@ -84,6 +96,20 @@ class Immediate:
 
     def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
         """Nothing to remember beside what is stored."""
+
+
+def rows_for(share: Share, table: str = "rows") -> pa.Table | None:
+    """The rows of a table that came for the shards of a task."""
+    blocks = [decode_block(block) for block in share.rows.get(table, [])]
+    return concat(blocks) if blocks else None
+
+
+def give(host: Host, step: str, chunk: Chunk, results: int | None = None) -> None:
+    """Give results to the steps after an operator; those that take nothing back are counted."""
+    added = int((chunk.weights() > 0).sum()) if results is None else results
+    host.ledger(step)["results"] += added
+    host.control.results += added
+    host.push(step, chunk)
 
 
 def without_late(host: Host, step: Node, chunk: Chunk, late: Mask) -> Chunk:

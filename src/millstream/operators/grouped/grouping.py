@@ -18,9 +18,10 @@ from millstream.operators.grouped.arriving import Arriving
 from millstream.operators.grouped.choosing import keeper_of
 from millstream.operators.grouped.keeping import Keeper, States
 from millstream.operators.grouped.moves import Kept, Moves
-from millstream.operators.protocol import Done, Host, Known, Share
+from millstream.operators.protocol import Host, Share
 from millstream.operators.stores import Bag, Table
-from millstream.ops.chunks import Chunk, Int64, Mask, concat, decode_block, flat
+from millstream.operators.waiting import Immediate, give, rows_for
+from millstream.ops.chunks import Chunk, Int64, Mask, concat, flat
 from millstream.ops.closing import Answers
 from millstream.ops.codec import as_key
 from millstream.ops.holding import naming
@@ -31,13 +32,12 @@ from millstream.ops.progress import BEGIN
 from millstream.ops.records import DeadLetter, as_json
 from millstream.ops.updates import NEVER
 from millstream.state.bags import Keys
-from millstream.state.manifests import Manifest
 
 _GIVEN = "given."  # before the names of what was given of a group
 
 
 @dataclass(frozen=True)
-class Grouping:
+class Grouping(Immediate):
     """Aggregates of groups."""
 
     name: str
@@ -46,12 +46,6 @@ class Grouping:
     keep_null_keys: bool
     number: int
     changes: bool  # its input takes back what it gave
-    counted: tuple[str, ...] = ()
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """One step."""
-        return (self.name,)
 
     def inlet(self, host: Host) -> Arriving:
         """Rows by the hash of their group."""
@@ -69,8 +63,8 @@ class Grouping:
         bags = {
             name: Bag(self.name, name, batch, control, bag.order) for name, bag in wanted.items()
         }
-        blocks = [decode_block(block) for block in share.rows.get("rows", [])]
-        moves = Moves.of(concat(blocks)) if blocks else self._nothing(groups, control.part)
+        rows = rows_for(share)
+        moves = self._nothing(groups, control.part) if rows is None else Moves.of(rows)
         if moves is not None:
             for name, bag in wanted.items():
                 if len(moves.group):
@@ -79,10 +73,7 @@ class Grouping:
             work = _Work(self, moves, Kept(groups, moves.keys), keepers, bags, batch.number)
             chunk = work.changes(groups, 0 if latest <= BEGIN else latest)
             control.dead.extend(work.dead)
-            given = int((chunk.weights() > 0).sum())
-            host.ledger(self.name)["results"] += given
-            control.results += given
-            host.push(self.name, chunk)
+            give(host, self.name, chunk)
         for store in (groups, *bags.values()):
             store.store()
 
@@ -94,20 +85,6 @@ class Grouping:
         empty = pa.table({name: pa.array([], pa.int64()) for name in names})
         none, zero = np.zeros(0, np.int64), np.zeros(1, np.uint64)
         return Moves(empty, none, none, Keys(np.zeros(1, np.int64), zero, zero), none)
-
-    def order(self, known: Known) -> None:
-        """All it needs is in its tables."""
-
-    def holds(self, known: Known) -> dict[str, int]:
-        """It takes all that came."""
-        return {}
-
-    def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
-        """Time alone changes nothing."""
-        return False
-
-    def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
-        """Nothing to remember beside the tables."""
 
     def stored(self) -> Tables:
         """Groups and the bags of their values, by the hash of the group."""

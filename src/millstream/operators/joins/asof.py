@@ -16,10 +16,10 @@ from millstream.operators.filing import Tables
 from millstream.operators.joins.arriving import FILED, SIDES, Arriving, Side
 from millstream.operators.joins.giving import Giving
 from millstream.operators.joins.layout import Layout
-from millstream.operators.joins.matching import rows_for, timed
+from millstream.operators.joins.matching import timed
 from millstream.operators.protocol import Host, Share
 from millstream.operators.stores import Queue, Table
-from millstream.operators.waiting import Waiting
+from millstream.operators.waiting import Waiting, rows_for
 from millstream.ops.chunks import Int64, Mask, concat
 from millstream.ops.joins import distinct, numbers
 from millstream.ops.keys import blended
@@ -37,12 +37,6 @@ class AsOf(Waiting):
     layout: Layout
     sides: tuple[Side, Side]
     within: int | None = None  # how old the right record may be, in microseconds
-    counted: tuple[str, ...] = ()
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """One step."""
-        return (self.name,)
 
     def inlet(self, host: Host) -> Arriving:
         """Rows of both sides by the hash of their key."""

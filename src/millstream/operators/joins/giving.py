@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from millstream.operators.joins.layout import Layout
 from millstream.operators.protocol import Host
+from millstream.operators.waiting import give
 from millstream.ops.chunks import Chunk, Int64
 from millstream.ops.joins import numbers, repeated
 from millstream.ops.keys import blended
@@ -78,7 +79,5 @@ class Giving:
         if self.changes:
             change = np.full(len(table), self.host.batch.number, np.int64)
             marks = {"weight": weight, "revision": revision, "change": change}
-        added = int((weight > 0).sum())
-        self.host.ledger(self.step)["results"] += added
-        self.host.control.results += added
-        self.host.push(self.step, Chunk(table, ts, who, self.number, **marks))
+        chunk = Chunk(table, ts, who, self.number, **marks)
+        give(self.host, self.step, chunk, int((weight > 0).sum()))

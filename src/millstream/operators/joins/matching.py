@@ -24,8 +24,8 @@ from millstream.operators.joins.layout import Layout
 from millstream.operators.protocol import Host, Share
 from millstream.operators.stores import Queue, Table
 from millstream.operators.traces import Traced
-from millstream.operators.waiting import Waiting
-from millstream.ops.chunks import concat, decode_block
+from millstream.operators.waiting import Waiting, rows_for
+from millstream.ops.chunks import concat
 from millstream.ops.joins import keys_of, numbers, pairs, settled
 
 # Per way to join: whether pairs are given, and which sides give rows by themselves.
@@ -47,12 +47,6 @@ class Matching(Waiting):
     layout: Layout
     sides: tuple[Side, Side]
     changes: bool  # what it gave may be taken back
-    counted: tuple[str, ...] = ()
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """One step."""
-        return (self.name,)
 
     def inlet(self, host: Host) -> Arriving:
         """Rows of both sides by the hash of their key."""
@@ -87,12 +81,6 @@ class Matching(Waiting):
     def stored(self) -> Tables:
         """Rows of both sides."""
         return {self.name: FILED}
-
-
-def rows_for(share: Share, table: str) -> pa.Table | None:
-    """The rows of a table that came for the shards of a task."""
-    blocks = [decode_block(block) for block in share.rows.get(table, [])]
-    return concat(blocks) if blocks else None
 
 
 def timed(rows: pa.Table | None, after: int) -> pa.Table | None:

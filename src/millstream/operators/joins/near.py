@@ -17,11 +17,11 @@ from millstream.operators.filing import Tables
 from millstream.operators.joins.arriving import FILED, SIDES, Arriving, Side
 from millstream.operators.joins.giving import Giving
 from millstream.operators.joins.layout import Layout
-from millstream.operators.joins.matching import ALONE, PAIRS, rows_for, timed
+from millstream.operators.joins.matching import ALONE, PAIRS, timed
 from millstream.operators.protocol import Host, Share
 from millstream.operators.stores import Queue
 from millstream.operators.traces import Traced
-from millstream.operators.waiting import Waiting
+from millstream.operators.waiting import Waiting, rows_for
 from millstream.ops.chunks import Int64, concat
 from millstream.ops.joins import keys_of, near, numbers
 
@@ -37,12 +37,6 @@ class Near(Waiting):
     sides: tuple[Side, Side]
     low: int  # the time of the right row less that of the left one, in microseconds
     high: int
-    counted: tuple[str, ...] = ()
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """One step."""
-        return (self.name,)
 
     def inlet(self, host: Host) -> Arriving:
         """Rows of both sides by the hash of their key."""
