@@ -19,7 +19,6 @@ from millstream.ops import sketches, tallies
 from millstream.ops.holding import ObjectKernel
 from millstream.ops.jobs import Measure
 from millstream.ops.kernels import Count, Edge, Extremum, Kernel, Sum, Variance
-from millstream.ops.totals import DecimalTotal
 
 _NUMERIC = ("sum", "mean", "var", "std", "quantile")
 
@@ -164,15 +163,6 @@ def count(column: str | None = None) -> Builtin:
 def sum(column: str) -> Builtin:
     """The total."""
     return Builtin("sum", _column("sum", column), Sum())
-
-
-@plainly
-def decimal_total(column: str, of: pa.DataType, mean: bool = False) -> Builtin:
-    """The total of decimals, or their average; SQL's SUM and AVG, which know the type."""
-    what = DecimalTotal(of, mean)
-    kind = "decimal_mean" if mean else "decimal_sum"
-    name = f"{kind}({column})"
-    return Builtin(kind, column, objects=what.kernel(name), state=name, options=(("of", of),))
 
 
 @plainly
