@@ -109,13 +109,15 @@ def test_a_live_table(here: Any) -> None:
     terminal.type("CREATE STREAM n WITH (source = 'rate', rows_per_second = 50);\r")
     terminal.until("made stream n")
     terminal.type("SELECT value % 3 AS rest, COUNT(*) AS c FROM n GROUP BY 1 ORDER BY rest;\r")
-    terminal.until("3 rows · batch 0")
-    terminal.until("3 rows · batch 2")  # it goes on
+    terminal.until("3 rows · batch ")
+    first = terminal.until(" ")
+    while terminal.until(" ") == first:  # it goes on
+        terminal.until("3 rows · batch ")
     terminal.type("\x03")
     terminal.until("stopped")
     terminal.until("millstream>")
     terminal.type("SELECT COUNT(*) AS c FROM n;\r")  # Spark is there already
-    terminal.until("1 row · batch 1")
+    terminal.until("1 row · batch ")
     terminal.type("\x03")
     terminal.until("stopped")
     terminal.until("millstream>")

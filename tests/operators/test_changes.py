@@ -86,7 +86,9 @@ def test_the_table_after_every_batch(seed: int, parallelism: int, tmp_path: Any)
 
 def test_marks_of_one_object() -> None:
     flow = ms.Flow("marks")
-    source(flow).changes(key="id").where("price > 5").select("price").sink(ms.Memory(), name="out")
+    source(flow).changes(key="id").where("price > 5").select("id", "price").sink(
+        ms.Memory(), name="out"
+    )
     with Driver(flow) as driver:
         for second, price in enumerate([3, 6, 8, 2, 1, 9]):
             at = START + timedelta(seconds=second)

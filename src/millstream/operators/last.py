@@ -19,7 +19,7 @@ from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.grouped.arriving import names_of
 from millstream.operators.grouped.moves import VALUE
-from millstream.operators.protocol import Done, Host, KeyedStep, Known, Share
+from millstream.operators.protocol import Done, Host, Input, KeyedStep, Known, Names, Share
 from millstream.operators.stores import Queue
 from millstream.operators.waiting import OneStep, give, rows_for
 from millstream.ops.cells import Publication
@@ -47,6 +47,10 @@ class Last(KeyedStep):
     def operator(self, number: int, changes: bool) -> Lasting:
         """Keeps rows until they are too old."""
         return Lasting(self.name, self.size, number, changes)
+
+    def row_names(self, before: tuple[Names, ...], inputs: tuple[Input, ...]) -> Names:
+        """Those of the rows it keeps."""
+        return before[0]
 
     def words(self) -> str:
         """For the plan."""

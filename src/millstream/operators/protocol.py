@@ -199,6 +199,8 @@ class Input:
 
 
 Row = dict[str, Any]
+# The columns that name a row: of each set one must be there. None: not by its columns.
+Names = tuple[frozenset[str], ...] | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -280,6 +282,13 @@ class KeyedStep(Keyed):
     def answers_over(self, inputs: list[list[tuple[int, Row]]]) -> list[tuple[int, Row]]:
         """The same over several inputs, of which all rows are given with their time."""
         raise NotImplementedError
+
+    def row_names(self, before: tuple[Names, ...], inputs: tuple[Input, ...]) -> Names:
+        """By which columns a reader finds a row it gave; `before`: the same of its inputs.
+
+        None needed if rows never take the place of others.
+        """
+        return ()
 
     def remembered(self) -> dict[str, Any]:
         """What must not change from one start to the next on the same checkpoint."""

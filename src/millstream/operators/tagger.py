@@ -23,7 +23,7 @@ from millstream.errors import ConfigError
 from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.operations import KNOWN, Operations
-from millstream.operators.protocol import Host, KeyedStep, Row, Share
+from millstream.operators.protocol import Host, Input, KeyedStep, Names, Row, Share
 from millstream.operators.stores import Table
 from millstream.operators.waiting import Immediate, give, rows_for
 from millstream.ops.cells import Publication
@@ -72,6 +72,10 @@ class Changes(KeyedStep):
         yield from super().needs(number)
         if self.op is not None:
             yield "op", self.op.column, False
+
+    def row_names(self, before: tuple[Names, ...], inputs: tuple[Input, ...]) -> Names:
+        """The key."""
+        return tuple(frozenset((name,)) for name in self.keys)
 
     def words(self) -> str:
         """For the plan."""

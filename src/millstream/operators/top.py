@@ -19,7 +19,7 @@ from millstream.errors import ConfigError
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.grouped.arriving import Arriving, names_of
 from millstream.operators.grouped.moves import VALUE, Moves
-from millstream.operators.protocol import Host, Input, KeyedStep, Share
+from millstream.operators.protocol import Host, Input, KeyedStep, Names, Share
 from millstream.operators.stores import Bag
 from millstream.operators.waiting import Immediate, give, rows_for
 from millstream.ops.chunks import Chunk, Int64, concat, flat
@@ -68,6 +68,10 @@ class Top(KeyedStep):
         yield from super().needs(number)
         for one in self.order:
             yield "by", one.column, False
+
+    def row_names(self, before: tuple[Names, ...], inputs: tuple[Input, ...]) -> Names:
+        """Those of the rows; records only change if their number does."""
+        return before[0] if before[0] is not None or self.rank is not None else ()
 
     def words(self) -> str:
         """For the plan."""

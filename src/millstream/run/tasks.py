@@ -36,6 +36,7 @@ from millstream.operators.batch import (
     held_back,
     on_base,
 )
+from millstream.operators.naming import names_of
 from millstream.operators.protocol import Inlet, Operator, Partial, Senders, Share
 from millstream.operators.published import publish
 from millstream.ops.chunks import Chunk, concat, decode_block, encode_block, flat, placed
@@ -481,7 +482,10 @@ class Task:
         early = (one for one in plan.windowed() if one.emission.mode == "early")
         numbers = frozenset(plan.number(one) for one in early)
         again = any(one.weight is not None for one in chunks) and not gives_changes(before)
-        return leaving(chunks, node.name, numbers, marks_changes(before) or again)
+        marked = marks_changes(before) or again
+        if marked and names_of(before, plan.inputs_of) is None:
+            chunks = [replace(one, moves=True) for one in chunks]
+        return leaving(chunks, node.name, numbers, marked)
 
     def _sink_outputs(self) -> Iterator[Item]:
         for name, chunks in self.sunk.items():

@@ -11,7 +11,7 @@ import pyarrow as pa
 from millstream.graph.changing import changes_of
 from millstream.operators.grouped.choosing import keeper_of
 from millstream.operators.grouped.grouping import Grouping
-from millstream.operators.protocol import Input, KeyedStep
+from millstream.operators.protocol import Input, KeyedStep, Names
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -56,6 +56,10 @@ class Grouped(KeyedStep):
         if any(not agg.columns and getattr(agg, "kind", "") != "count" for _, agg in self.aggs):
             return None
         return {*self.keys, *(column for _, agg in self.aggs for column in agg.columns)}
+
+    def row_names(self, before: tuple[Names, ...], inputs: tuple[Input, ...]) -> Names:
+        """The key."""
+        return tuple(frozenset((name,)) for name in self.keys)
 
     def words(self) -> str:
         """For the plan."""

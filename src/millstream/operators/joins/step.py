@@ -15,7 +15,7 @@ from millstream.operators.joins.asof import AsOf
 from millstream.operators.joins.layout import lay_out
 from millstream.operators.joins.matching import ALONE, Matching
 from millstream.operators.joins.near import Near
-from millstream.operators.protocol import Input, KeyedStep, Operator, Row
+from millstream.operators.protocol import Input, KeyedStep, Names, Operator, Row
 from millstream.ops.progress import BEGIN, END
 
 HOW = ("inner", "left", "right", "full", "semi", "anti", "asof")
@@ -109,6 +109,32 @@ class Join(KeyedStep):
         layout = lay_out(self.name, self.how, self.pairs, self.suffix, inputs)
         renamed = layout.renamed if number == 1 else {}
         return keys | {name for name in mine if renamed.get(name, name) in wanted}
+
+    def row_names(self, before: tuple[Names, ...], inputs: tuple[Input, ...]) -> Names:
+        """Those of both sides, or of the left one if rows of it are given by themselves.
+
+        A key of one side stands for the equal one of the other, unless it may be null.
+        """
+        left, right = before
+        if self.how in _ONE_SIDE:
+            return left
+        if left is None or right is None:
+            return None
+        layout = lay_out(self.name, self.how, self.pairs, self.suffix, inputs)
+        mine, theirs = dict(self.pairs), {other: one for one, other in self.pairs}
+        called = {name: layout.renamed.get(name, name) for one in right for name in one}
+        called |= {other: layout.renamed.get(other, other) for _, other in self.pairs}
+        if self.how not in ("inner", "right"):
+            mine = {}
+        if self.how not in ("inner", "left"):
+            theirs = {}
+        return (
+            *(one | {called[mine[n]] for n in one & mine.keys()} for one in left),
+            *(
+                frozenset(called[n] for n in one) | {theirs[n] for n in one & theirs.keys()}
+                for one in right
+            ),
+        )
 
     def words(self) -> str:
         """For the plan."""
