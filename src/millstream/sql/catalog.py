@@ -58,9 +58,14 @@ class Catalog:
         return (one for one in self.flow.nodes if not isinstance(one, nodes.Sink | Kept))
 
     def names(self) -> list[str]:
-        """All streams and views."""
+        """All streams and views that somebody gave a name."""
         made = [one.name for one in self.entries.values() if one.kind != "sink"]
-        return list(dict.fromkeys([*made, *(one.name for one in self._streams())]))
+        own = (
+            one.name
+            for one in self._streams()
+            if isinstance(one, nodes.Source) or self.flow.is_named(one)
+        )
+        return list(dict.fromkeys([*made, *own]))
 
 
 def relation_of(stream: Stream) -> Relation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ def make_source(text: Text, statement: ask.CreateStream) -> Declared:
     try:
         return Declared(cls(**options), schema, key, op)
     except (ConfigError, TypeError) as error:
-        raise text.error(str(error), statement.name.place) from None
+        told = _told(error, f"source {kind!r}")
+        raise text.error(told, statement.name.place) from None
 
 
 _NAMES = {"debezium-json": "debezium", "debezium": "debezium"}  # as others call it
@@ -96,7 +98,15 @@ def make_sink(text: Text, given: ask.Options) -> Any:
     try:
         return SINKS[kind](**options)
     except (ConfigError, TypeError) as error:
-        raise text.error(str(error), given.place) from None
+        raise text.error(_told(error, f"sink {kind!r}"), given.place) from None
+
+
+def _told(error: Exception, what: str) -> str:
+    """What is wrong with options; Python's words for one that is missing are about functions."""
+    missing = re.search(r"missing \d+ required \S+ arguments?: (.+)", str(error))
+    if missing is None:
+        return str(error)
+    return f"{what} needs {missing[1].replace(chr(39), '')}"
 
 
 def without_kept(text: Text, given: ask.Options) -> tuple[bool | None, ask.Options]:

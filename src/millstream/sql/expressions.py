@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from millstream.ops.sql.frames import suggestion
 from millstream.ops.sql.lowering import UnsupportedFunction, lower
 from millstream.ops.sql.types import ExpressionError, TypeMismatch
 from millstream.ops.sql.vocabulary import SUPPORTED
+from millstream.sql.aggregates import is_aggregate
 from millstream.sql.places import Text
 from millstream.sql.relations import Column, Scope
 
@@ -46,7 +48,7 @@ class Expressions:
         from sqlglot import expressions as exp
 
         text = scope.text
-        _refuse_queries(node, scope)
+        _refuse_queries(node, scope, self.functions)
         used: list[Column] = []
         resolved = self._resolved(node, scope, used)
         try:
@@ -115,10 +117,17 @@ class Expressions:
             raise scope.text.error(told, scope.text.of(node)) from None
 
 
-def _refuse_queries(node: exp.Expr, scope: Scope) -> None:
+def _is_own(node: Any, functions: Collection[str]) -> bool:
+    """Whether this is a call of a user's function, or not known as an aggregate here."""
+    return node.key == "anonymous" and node.name.lower() in functions
+
+
+def _refuse_queries(node: exp.Expr, scope: Scope, own: Collection[str]) -> None:
     """What stands in an expression and is no expression."""
     for each in node.walk():
         told = _REFUSED.get(each.key)
+        if told is None and is_aggregate(each) and not _is_own(each, own):
+            told = f"{each.key.upper()} is an aggregate: it stands in SELECT and HAVING only"
         if each.key == "in" and each.args.get("query") is not None:
             told = "IN (SELECT ...) stands by itself or within AND in WHERE, and nowhere else"
         if told is not None:

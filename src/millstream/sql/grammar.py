@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from millstream.ops.sql.dialect import dialect
@@ -21,6 +22,8 @@ _LONGEST = 20_000  # tokens of one statement
 _BINARY = 400  # operators of one statement, each of which makes its tree deeper
 _OPENING = ("L_PAREN", "L_BRACKET", "L_BRACE")
 _CLOSING = ("R_PAREN", "R_BRACKET", "R_BRACE")
+
+_AFTER_LISTS = ("FROM", "R_PAREN", "WHERE", "GROUP_BY", "ORDER_BY", "HAVING", "LIMIT", "UNION")
 
 Tokens = Sequence[Any]  # of sqlglot's tokens
 
@@ -122,6 +125,9 @@ def parse_query(text: Text, tokens: Tokens, functions: Collection[str] = ()) -> 
     plain = _without_tables(_continuous(text, tokens))
     if not plain:
         raise text.error("a query is missing here", place_of(tokens) if tokens else None)
+    for one, following in pairwise(plain):  # which sqlglot lets pass
+        if kind(one) == "COMMA" and kind(following) in _AFTER_LISTS:
+            raise text.error("something is missing after this comma", place_of([one]))
     parser = _dialect().parser(error_level=ErrorLevel.IMMEDIATE)
     if functions:
         known = {

@@ -130,7 +130,7 @@ def read_statement(text: Text, tokens: Tokens, functions: Collection[str] = ()) 
     first = reader.word("a statement")
     read = _READERS.get(first)
     if read is None:
-        known = suggestion(first, [*_READERS, "SELECT", "WITH"])
+        known = "" if first in _OTHERS else suggestion(first, [*_READERS, "SELECT", "WITH"])
         raise text.error(
             f"there is no statement {first}{known or '; there are SELECT, ' + ', '.join(_READERS)}",
             place_of(tokens[:1]),
@@ -439,6 +439,8 @@ def _drop(reader: Reader) -> Drop:
     unless = reader.unless("IF", "EXISTS")
     return Drop(what, reader.name("a name"), unless)
 
+
+_OTHERS = ("UPDATE", "DELETE", "MERGE", "ALTER", "TRUNCATE", "SET", "USE", "CALL")  # of databases
 
 _READERS: dict[str, Callable[[Reader], Statement]] = {
     "CREATE": _create,
