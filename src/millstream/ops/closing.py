@@ -71,7 +71,7 @@ def close(
     if not span.whole:
         start, end = span.moments(window_end - span.panes), span.moments(window_end)
         ts = end - 1
-    chunk, dead = results(job, src, Found(window_key, uniques, start, end, ts), answers)
+    chunk, dead = results(job, src, LeavingWindows(window_key, uniques, start, end, ts), answers)
     return Outcome(chunk, last, dead, len(window_key))
 
 
@@ -121,7 +121,7 @@ def joined(parts: list[tuple[Answers, int]], names: Iterable[str]) -> Answers:
 
 
 @dataclass(frozen=True)
-class Found:
+class LeavingWindows:
     """Windows that leave: the key of each as a code, the keys, and its bounds and time."""
 
     key: Int64
@@ -133,7 +133,7 @@ class Found:
 
 
 def results(
-    job: WindowJob, src: int, found: Found, answers: Answers
+    job: WindowJob, src: int, found: LeavingWindows, answers: Answers
 ) -> tuple[Chunk, list[DeadLetter]]:
     """One row per window and key, in the order of windows and keys; and those that failed."""
     count = len(found.key)

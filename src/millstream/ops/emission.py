@@ -22,7 +22,7 @@ EMISSIONS = 2**20  # that one batch may have of one operator
 
 
 @dataclass(frozen=True)
-class Looked:
+class ResultsSoFar:
     """Results of windows that leave, and of open ones that were looked at, with their bounds."""
 
     final: Chunk
@@ -44,7 +44,7 @@ class Looked:
 
 
 def refine(
-    how: Emission, looked: Looked, known: pa.Table | None, shards: int, stamp: int
+    how: Emission, looked: ResultsSoFar, known: pa.Table | None, shards: int, stamp: int
 ) -> tuple[Chunk, pa.Table | None]:
     """What of these results is new or changed, and what is remembered of open windows.
 
@@ -59,7 +59,7 @@ def refine(
 class _Change:
     """Results of one look beside what was emitted before."""
 
-    def __init__(self, looked: Looked, memory: Memory, shards: int, stamp: int) -> None:
+    def __init__(self, looked: ResultsSoFar, memory: Memory, shards: int, stamp: int) -> None:
         self.looked, self.memory, self.shards, self.stamp = looked, memory, shards, stamp
         self.results = looked.results()
         self.leaves: Mask = self.results.first < len(looked.final)  # per result

@@ -14,7 +14,7 @@ import pyarrow as pa
 from millstream.ops.chunks import Int64, concat, flat
 from millstream.ops.closing import (
     Answers,
-    Found,
+    LeavingWindows,
     Outcome,
     add_answers,
     completed,
@@ -39,7 +39,7 @@ def close_sessions(
     """
     gap = job.span.size
     answers = Answers()
-    found: Found | None = None
+    found: LeavingWindows | None = None
     if panes is not None and len(panes):
         codes, uniques = codes_of(job.keys, panes)
         until = np.asarray(flat(panes.column("until")))
@@ -73,15 +73,17 @@ def close_sessions(
 
 def _sessions_found(
     key: Int64, uniques: list[pa.Array], start: Any, until: Int64, gap: int
-) -> Found:
+) -> LeavingWindows:
     begin, end = np.asarray(flat(start)), until + gap
-    return Found(key, uniques, begin, end, end - 1, begin)
+    return LeavingWindows(key, uniques, begin, end, end - 1, begin)
 
 
-def nothing_found(job: WindowJob) -> Found:
+def nothing_found(job: WindowJob) -> LeavingWindows:
     """No window leaves."""
     nothing = np.zeros(0, np.int64)
-    return Found(nothing, [pa.nulls(0) for _ in job.keys], nothing, nothing, nothing, nothing)
+    return LeavingWindows(
+        nothing, [pa.nulls(0) for _ in job.keys], nothing, nothing, nothing, nothing
+    )
 
 
 def close_landmarks(
@@ -100,7 +102,7 @@ def close_landmarks(
     """
     job = family.jobs[0]
     answers = Answers()
-    found: Found | None = None
+    found: LeavingWindows | None = None
     grown: pa.Table | None = None
     last = closed
     if panes is not None:
@@ -117,7 +119,7 @@ def close_landmarks(
         window_key, window_pane, high = window_key[due], window_pane[due], high[due]
         low = np.searchsorted(codes, window_key, "left")
         end = (window_pane + 1) * job.span.pane
-        found = Found(window_key, uniques, None, end, end - 1)
+        found = LeavingWindows(window_key, uniques, None, end, end - 1)
         held_outputs(job, values, low, high, answers)
     if found is None:
         found = nothing_found(job)
@@ -129,7 +131,7 @@ def close_landmarks(
 
 def grow(
     family: Family, panes: pa.Table, totals: pa.Table | None, closed: int
-) -> tuple[Found, Answers, pa.Table]:
+) -> tuple[LeavingWindows, Answers, pa.Table]:
     """Running totals of every key over its panes, beginning with what is stored."""
     job = family.jobs[0]
     rows = panes
@@ -185,4 +187,4 @@ def grow(
     if not due.all():
         answers = answers.where(due)
     end = (pane[fresh][due] + 1) * job.span.pane
-    return Found(codes[fresh][due], uniques, None, end, end - 1), answers, total
+    return LeavingWindows(codes[fresh][due], uniques, None, end, end - 1), answers, total

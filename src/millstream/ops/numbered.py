@@ -15,7 +15,15 @@ import pyarrow.compute as pc
 
 from millstream.ops.changes import lift_rows
 from millstream.ops.chunks import Int64, concat, flat
-from millstream.ops.closing import Answers, Found, Outcome, completed, held_outputs, results, slide
+from millstream.ops.closing import (
+    Answers,
+    LeavingWindows,
+    Outcome,
+    completed,
+    held_outputs,
+    results,
+    slide,
+)
 from millstream.ops.grid import find_runs
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.keys import group_by
@@ -226,7 +234,7 @@ def _close_rows(
     counter = counter_of[key]
     start = ts[whole.first(counter, last - span.panes)]
     end = ts[whole.first(counter, last) - 1] + 1
-    found = Found(key, uniques, start, end, leaving.time(end, last, counter), last)
+    found = LeavingWindows(key, uniques, start, end, leaving.time(end, last, counter), last)
     chunk, dead = results(job, src, found, completed(job, answers))
     return Outcome(chunk, 0, dead, len(found.key))
 
@@ -288,7 +296,7 @@ def _grown(
     counter = counter_of[key]
     end = ts[whole.first(counter, last + 1) - 1] + 1
     time = leaving.time(end, last + 1, counter)
-    found = Found(key, uniques, None, end, time, last + 1)
+    found = LeavingWindows(key, uniques, None, end, time, last + 1)
     chunk, dead = results(job, src, found, completed(job, answers))
     return Outcome(chunk, 0, dead, len(key)), grown
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.ops.chunks import Chunk, Int64, concat, flat
-from millstream.ops.closing import Answers, Found, add_answers, joined
+from millstream.ops.closing import Answers, LeavingWindows, add_answers, joined
 from millstream.ops.codec import decode, encode, fresh
 from millstream.ops.comparing import alike, magnitude
 from millstream.ops.jobs import Measure, WindowJob
@@ -33,7 +33,7 @@ PRESENCE = Measure("", "count()", None, kernel=Count())
 class Advanced:
     """Windows that left, their answers, and the running values after the last of them."""
 
-    found: Found
+    found: LeavingWindows
     answers: Answers
     running: pa.Table
     sure: bool
@@ -109,7 +109,7 @@ def advance(
     key = np.concatenate(found_key) if found_key else np.zeros(0, np.int64)
     end_us = (np.concatenate(found_end) if found_end else key) * span.pane
     names = [] if job.reducer is not None else [measure.name for measure in job.measures]
-    found = Found(key, uniques, end_us - span.size, end_us, end_us - 1)
+    found = LeavingWindows(key, uniques, end_us - span.size, end_us, end_us - 1)
     kept = _kept(job, owners, totals, closing)
     return Advanced(found, joined(answers, names), kept, sure)
 

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.ops.chunks import Int64, concat, flat
-from millstream.ops.closing import Answers, Found, outputs_of
+from millstream.ops.closing import Answers, LeavingWindows, outputs_of
 from millstream.ops.codec import decode, encode, fresh
 from millstream.ops.grid import Grid
 from millstream.ops.holding import ObjectKernel
@@ -40,7 +40,7 @@ _CELLS = 4_000_000  # of a grid at once, so that memory stays bounded
 class Advanced:
     """Windows that left, their answers, and the tops after the last of them."""
 
-    found: Found
+    found: LeavingWindows
     answers: Answers
     tops: pa.Table | None
 
@@ -126,7 +126,7 @@ def advance(
     rows = merge_panes(_only(job), concat(early)) if early else None
     key, end, uniques, answers = outputs_of(short, rows, None, count + 1, 2 * count + 1)
     end = (end - (count + 1) + closed) * job.span.pane
-    found = Found(key, uniques, end - job.span.size, end, end - 1)
+    found = LeavingWindows(key, uniques, end - job.span.size, end, end - 1)
     stacks = ((lower, _FRONT), (upper, _BACK), (new, _BACK))
     after = [_at(part, half) for part, half in stacks if part is not None]
     if not after:

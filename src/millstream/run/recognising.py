@@ -22,7 +22,7 @@ from millstream.run.registry import Known, is_sealed
 
 
 @dataclass
-class Found:
+class Recognised:
     """What a look at the files shows."""
 
     here: dict[Known, Seen] = field(default_factory=dict)
@@ -87,12 +87,12 @@ class Recogniser:
 
     # -- one look -------------------------------------------------------------------------------
 
-    def recognise(self, listed: list[Seen], watched: list[Known], ripe: _Ripe) -> Found:
+    def recognise(self, listed: list[Seen], watched: list[Known], ripe: _Ripe) -> Recognised:
         """Bring what is known of files up to date with a listing.
 
         `ripe`: whether a file that is not known can be read already.
         """
-        found = Found()
+        found = Recognised()
         at = {seen.path: seen for seen in listed}
         rest = []
         for seen in listed:
@@ -122,7 +122,7 @@ class Recogniser:
         """Whether the last look did not find it: what comes after it is not the same."""
         return self._last is not None and file not in self._last
 
-    def _judge(self, seen: Seen, found: Found, ripe: _Ripe) -> None:
+    def _judge(self, seen: Seen, found: Recognised, ripe: _Ripe) -> None:
         """Whether a file nobody knows by its inode is a known one nevertheless."""
         if self._twins.get(seen.inode) == seen.stamp or not ripe(seen):
             return
@@ -179,7 +179,7 @@ class Recogniser:
 
     # -- files that are not where they were -----------------------------------------------------
 
-    def _found(self, file: Known, found: Found) -> bool:
+    def _found(self, file: Known, found: Recognised) -> bool:
         """Whether it is where it was, though not listed, or under another name beside that."""
         seen = look(file.path)
         if seen is not None and seen.inode == file.inode and self._is(file, seen):
@@ -192,7 +192,7 @@ class Recogniser:
                 return True
         return False
 
-    def _elsewhere(self, file: Known, found: Found) -> bool:
+    def _elsewhere(self, file: Known, found: Recognised) -> bool:
         """Whether its bytes are in another file beside where it was, listed or not."""
         for seen in look_around(file.path):
             known = self.by_inode.get(seen.inode)
@@ -277,7 +277,7 @@ class Recogniser:
                 return True
         return False
 
-    def _hold_new_copies(self, found: Found) -> None:
+    def _hold_new_copies(self, found: Recognised) -> None:
         """Let a copy wait whose original is as new: it too may be truncated next.
 
         Of two that are equal the copy is the one that was touched last.

@@ -20,7 +20,7 @@ from millstream.operators.windows.bags import BAGS, Bag
 from millstream.operators.windows.looking import (
     Look,
     Round,
-    emit,
+    as_wanted,
     landmark_rounds,
     look_of,
     numbered_rounds,
@@ -98,7 +98,7 @@ def _plain(work: Work, bags: dict[str, Bag]) -> dict[str, Chunk]:
             entered = sliders[job.name].entered if job.name in slid else rows.entered(job)
             work.report.filled = (entered, _windows(job, chunk))
         chunk = _without_unknown(work, job, chunk)
-        results[job.name] = emit(work, job, look, chunk, opened, rounds or ())
+        results[job.name] = as_wanted(work, job, look, chunk, opened, rounds or ())
     for bag in bags.values():
         bag.store(work.all_closing())
     return results
@@ -225,7 +225,7 @@ def _sessions(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
     opened = None
     if look.until is not None:
         opened, _, _ = close_sessions(job, panes, listed, look.until, src)
-    return emit(work, job, look, chunk, opened, rounds)
+    return as_wanted(work, job, look, chunk, opened, rounds)
 
 
 def _size(rows: pa.Table | None) -> int:
@@ -263,7 +263,7 @@ def _landmarks(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
         bags["values"].append()
     elif "values" in bags:
         bags["values"].store(work.all_closing())
-    return emit(work, job, look, chunk, opened, rounds)
+    return as_wanted(work, job, look, chunk, opened, rounds)
 
 
 def _numbered(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
@@ -298,7 +298,7 @@ def _numbered(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
     stored.keep(kept if ready is not None else Numbered(None), ended)
     if opened is not None:
         opened = opened._replace(chunk=others(opened.chunk, chunk))
-    return emit(work, job, look, chunk, opened, rounds)
+    return as_wanted(work, job, look, chunk, opened, rounds)
 
 
 class _Tails:

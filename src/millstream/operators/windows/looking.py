@@ -17,7 +17,7 @@ from millstream.operators.windows.work import Work
 from millstream.ops.changes import lifted, still_open
 from millstream.ops.chunks import Chunk, Int64, flat
 from millstream.ops.closing import Outcome
-from millstream.ops.emission import EMISSIONS, Looked, joined, refine
+from millstream.ops.emission import EMISSIONS, ResultsSoFar, joined, refine
 from millstream.ops.firing import Firing, crosses, fired, fires, multiples, passes
 from millstream.ops.jobs import WindowJob
 from millstream.ops.kinds import close_landmarks, close_sessions
@@ -71,7 +71,7 @@ def look_of(work: Work, job: WindowJob) -> Look:
     return Look()
 
 
-def emit(
+def as_wanted(
     work: Work,
     job: WindowJob,
     look: Look,
@@ -92,16 +92,16 @@ def emit(
     stamp = since = work.batch.number * EMISSIONS
     for at, outcome in rounds:
         gone = final.ts < at
-        looked = Looked(final.take(gone), at, work.count(job, outcome), END, job.kind)
+        looked = ResultsSoFar(final.take(gone), at, work.count(job, outcome), END, job.kind)
         chunk, known = refine(job.emission, looked, known, shards, stamp)
         given.append(chunk)
         stamp += 2
         final = final.take(~gone)
     left = END if job.logical is not None else job.span.moment(work.closing(job))
-    looked = Looked(final, left, kind=job.kind, too=look.too)
+    looked = ResultsSoFar(final, left, kind=job.kind, too=look.too)
     if opened is not None and look.until is not None:
         reach = END if job.logical is not None else job.span.moment(look.until)
-        looked = Looked(final, left, work.count(job, opened), reach, job.kind, look.too)
+        looked = ResultsSoFar(final, left, work.count(job, opened), reach, job.kind, look.too)
     chunk, known = refine(job.emission, looked, known, shards, stamp)
     store.keep(known, since)
     return joined([*given, chunk]) if given else chunk

@@ -23,7 +23,7 @@ from millstream.operators.windows.bags import Bag
 from millstream.operators.windows.work import Work
 from millstream.ops import running, stacks
 from millstream.ops.chunks import Chunk, flat
-from millstream.ops.closing import Answers, Found, Outcome, close, results
+from millstream.ops.closing import Answers, LeavingWindows, Outcome, close, results
 from millstream.ops.jobs import Measure, WindowJob
 from millstream.ops.preparing import count_panes, merge_panes
 
@@ -102,7 +102,7 @@ class _Sliding:
         outcome = close(self.job, None, None, self.closed, self.closing, number)
         return self.work.account(self.job, outcome.last, outcome)
 
-    def answer(self, found: Found, answers: Answers) -> Chunk:
+    def answer(self, found: LeavingWindows, answers: Answers) -> Chunk:
         """The windows that left, as rows."""
         chunk, dead = results(self.job, self.work.numbers[self.job.name], found, answers)
         outcome = Outcome(chunk, self.closing, dead, len(found.key))
