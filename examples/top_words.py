@@ -18,7 +18,7 @@ import millstream as ms
 
 TEXT = Path(os.environ.get("TEXT", "top_words"))
 CHAPTERS = int(os.environ.get("CHAPTERS", "40"))
-LINES = int(os.environ.get("LINES", "4000"))  # of a chapter
+LINES = int(os.environ.get("CHAPTER_LINES", "4000"))  # of a chapter
 OUT = os.environ.get("OUT", "out/top_words")
 K = int(os.environ.get("K", "100"))
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

@@ -16,7 +16,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def test_top_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, value in (("CHAPTERS", "10"), ("LINES", "900"), ("TEXT", "text"), ("K", "12")):
+    for name, value in (
+        ("CHAPTERS", "10"),
+        ("CHAPTER_LINES", "900"),
+        ("TEXT", "text"),
+        ("K", "12"),
+    ):
         monkeypatch.setenv(name, value)
     example = load_module(EXAMPLES / "top_words.py")
     found = list(snapshots_in_process(example.build("out"), "ck", [0.3, 0.6, 0.9]))

@@ -57,7 +57,7 @@ class Score:
         return sum(self.widths) / sum(self.row_widths) if self.row_widths else np.nan
 
 
-def exact(data: Input, groups: int, quantile: float = 0.5) -> dict[str, np.ndarray]:
+def exact(data: Input, groups: int, quantile: float | None = None) -> dict[str, np.ndarray]:
     """The answer of every aggregate and group."""
     of = [data.value[data.group == g] for g in range(groups)]
     ids = np.floor(data.value * 50)
@@ -68,6 +68,8 @@ def exact(data: Input, groups: int, quantile: float = 0.5) -> dict[str, np.ndarr
         "mean": one(np.mean),
         "var": np.array([v.var(ddof=1) if len(v) > 1 else np.nan for v in of]),
     }
+    if quantile is None:
+        return found
     found[f"quantile {quantile}"] = one(lambda v: np.quantile(v, quantile))
     found["distinct"] = np.array(
         [len(np.unique(ids[data.group == g])) if len(of[g]) else np.nan for g in range(groups)]
@@ -76,7 +78,7 @@ def exact(data: Input, groups: int, quantile: float = 0.5) -> dict[str, np.ndarr
 
 
 def looks(
-    data: Input, seed: int, groups: int, quantile: float
+    data: Input, seed: int, groups: int, quantile: float | None
 ) -> Iterator[tuple[Blocks, np.ndarray, dict]]:
     """Estimates of both kinds at every mark, in a random order of blocks."""
     count = len(data.sizes)
@@ -98,7 +100,8 @@ def looks(
         "mean": Moments((COUNT, TOTAL)),
         "var": Moments((COUNT, TOTAL, SQUARES)),
     }
-    ranks, incidence = {f"quantile {quantile}": Ranks(quantile)}, Incidence()
+    ranks = {} if quantile is None else {f"quantile {quantile}": Ranks(quantile)}
+    incidence = Incidence()
     blocks, done = Blocks(count, data.sizes.sum()), 0
     for look, mark in enumerate(MARKS, 1):
         new = order[done : (end := int(np.ceil(mark * count)))]
@@ -117,11 +120,12 @@ def looks(
             moments.add(group, values, groups)
         for one in ranks.values():
             one.add(data.group[rows], block[rows], data.value[rows], np.ones(len(rows)))
-        cells = np.lexsort((ids[rows], data.group[rows], block[rows]))
-        g, b, v = data.group[rows][cells], block[rows][cells], ids[rows][cells]
-        first = np.ones(len(g), bool)
-        first[1:] = (g[1:] != g[:-1]) | (b[1:] != b[:-1]) | (v[1:] != v[:-1])
-        incidence.add(g[first], b[first], v[first])
+        if quantile is not None:
+            cells = np.lexsort((ids[rows], data.group[rows], block[rows]))
+            g, b, v = data.group[rows][cells], block[rows][cells], ids[rows][cells]
+            first = np.ones(len(g), bool)
+            first[1:] = (g[1:] != g[:-1]) | (b[1:] != b[:-1]) | (v[1:] != v[:-1])
+            incidence.add(g[first], b[first], v[first])
         found = {}
         for promise in PROMISES:
             sure = Confidence(0.95, promise, look)
@@ -130,8 +134,9 @@ def looks(
                 "sum": total(kept["sum"], TOTAL, blocks, sure),
                 "mean": mean(kept["mean"], blocks, sure).shifted(1.0),
                 "var": variance(kept["var"], blocks, sure),
-                "distinct": incidence.estimates(groups, blocks, sure),
             }
+            if quantile is not None:
+                one_kind["distinct"] = incidence.estimates(groups, blocks, sure)
             for name, rank in ranks.items():
                 one_kind[name] = rank.estimates(groups, blocks, sure)
             found[promise] = one_kind
@@ -156,13 +161,18 @@ def row_width(data: Input, name: str, blocks: Blocks, groups: int) -> np.ndarray
     return found
 
 
-def campaign(kind: str, runs: int, start: int = 0) -> dict[tuple[str, str], Score]:
-    """All runs over inputs of one kind, by promise and aggregate."""
+def campaign(
+    kind: str, runs: int, start: int = 0, values: bool = True
+) -> dict[tuple[str, str], Score]:
+    """All runs over inputs of one kind, by promise and aggregate.
+
+    values: also quantiles and different values, which take most of the time.
+    """
     scores: dict[tuple[str, str], Score] = {}
     for seed in range(start, start + runs):
         data = KINDS[kind](np.random.default_rng([seed, 5]))
         groups = int(data.group.max()) + 1
-        quantile = SHARES[seed % len(SHARES)]
+        quantile = SHARES[seed % len(SHARES)] if values else None
         true = exact(data, groups, quantile)
         always: dict[tuple[str, str], np.ndarray] = {}
         for blocks, seen, by_promise in looks(data, seed, groups, quantile):
@@ -202,10 +212,11 @@ def main() -> None:
     asked.add_argument("kinds", nargs="*", default=list(KINDS))
     asked.add_argument("--runs", type=int, default=200)
     asked.add_argument("--start", type=int, default=0)
+    asked.add_argument("--totals", action="store_true", help="no quantiles, no different values")
     given = asked.parse_args()
     print("kind | aggregate | pointwise | above its upper bound | given | anytime paths | wide")
     for kind in given.kinds or list(KINDS):
-        scores = campaign(kind, given.runs, given.start)
+        scores = campaign(kind, given.runs, given.start, not given.totals)
         for name in [n for p, n in scores if p == POINTWISE]:
             at, path = scores[POINTWISE, name], scores[ANYTIME, name]
             bad = "  <--" if min(at.share, path.path_share) < 0.94 else ""

@@ -78,12 +78,15 @@ def total(moments: Moments, factor: str, blocks: Blocks, sure: Confidence) -> Es
     scale = blocks.count * mean_size / (blocks.sums[1] / blocks.read)
     value = ratio * blocks.size
     lower, upper = value - scale * found.below, value + scale * found.above
-    rare = moments.present < min(LEAST_PRESENT, blocks.read / 2)
+    rare = moments.active < min(LEAST_PRESENT, blocks.read / 2)
     few_say = ~rare & (found.freedom < LEAST_FREEDOM)
-    if rare.any() or few_say.any():
-        few = sparse_total(moments, factor, blocks, sure.spent)
-        lower = np.where(rare, few[0], np.where(few_say, np.fmin(lower, few[0]), lower))
-        upper = np.where(rare, few[1], np.where(few_say, np.fmax(upper, few[1]), upper))
+    if rare.any():
+        low, high = sparse_total(moments, factor, blocks, sure.spent)
+        lower, upper = np.where(rare, low, lower), np.where(rare, high, upper)
+    if few_say.any():
+        low, high = sparse_total(moments, factor, blocks, sure.spent, moments.largest(factor))
+        lower = np.where(few_say, np.fmin(lower, low), lower)
+        upper = np.where(few_say, np.fmax(upper, high), upper)
     # What was read is there; the rest cannot be less than nothing if nothing was so far.
     grows = ~moments.negative(factor)
     lower = np.where(grows, np.maximum(lower, seen), lower)

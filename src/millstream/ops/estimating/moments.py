@@ -76,6 +76,7 @@ class Moments:
         self._at = {product: index for index, product in enumerate(self.products)}
         self._sums: Floats = np.zeros((len(self.products), 0))
         self._present: Int64 = np.zeros(0, np.int64)
+        self._active: Int64 = np.zeros(0, np.int64)
         self._most: Floats = np.zeros((len(self.factors), 0))
         self._least: Floats = np.zeros((len(self.factors), 0))
 
@@ -86,6 +87,7 @@ class Moments:
             row = np.prod([values[factor] for factor in product], axis=0)
             self._sums[index] += np.bincount(groups, weights=row, minlength=count)
         self._present += np.bincount(groups, minlength=count)
+        self._active += np.bincount(groups[values[self._of] != 0], minlength=count)
         for index, factor in enumerate(self.factors):
             np.maximum.at(self._most[index], groups, values[factor])
             np.minimum.at(self._least[index], groups, values[factor])
@@ -103,6 +105,7 @@ class Moments:
         if more > 0:
             self._sums = np.pad(self._sums, ((0, 0), (0, more)))
             self._present = np.pad(self._present, (0, more))
+            self._active = np.pad(self._active, (0, more))
             self._most = np.pad(self._most, ((0, 0), (0, more)))
             self._least = np.pad(self._least, ((0, 0), (0, more)))
             self._due = np.pad(self._due, ((0, 0), (0, more)))
@@ -112,6 +115,11 @@ class Moments:
     def present(self) -> Int64:
         """In how many of the blocks read each group was."""
         return self._present
+
+    @property
+    def active(self) -> Int64:
+        """In how many of them it had anything but zeros."""
+        return self._active
 
     def total(self, factor: str) -> Floats:
         """What was read of a factor."""

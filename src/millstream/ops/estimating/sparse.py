@@ -20,12 +20,20 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def sparse_total(
-    moments: Moments, factor: str, blocks: Blocks, risk: float
+    moments: Moments,
+    factor: str,
+    blocks: Blocks,
+    risk: float,
+    heaviest: Floats | None = None,
 ) -> tuple[Floats, Floats]:
-    """Lower and upper bounds of the totals of all groups, for those in few blocks."""
+    """Lower and upper bounds of the totals of all groups, for those in few blocks.
+
+    heaviest: what one more block may have of each, if its own blocks are enough to say it.
+    """
     seen = moments.total(factor)
     square = moments.squares({factor: np.ones_like(seen)}, blocks)
-    heaviest = np.maximum(moments.largest(factor), 2 * clustering(moments, factor, blocks))
+    if heaviest is None:
+        heaviest = np.maximum(moments.largest(factor), 2 * clustering(moments, factor, blocks))
     share = blocks.sums[1] / blocks.size
     with np.errstate(divide="ignore", invalid="ignore"):
         shape = np.maximum(seen**2 / square, 1.0)
