@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 PREPARED := .venv/.prepared
 WITH_JAVA = home=$$(sh scripts/java.sh) && JAVA_HOME="$$home"
 
-.PHONY: help setup java extras demo test test-long check bench clean
+.PHONY: help setup java extras demo test test-long check bench docs clean
 
 help:
 	@echo "make demo       set up, then run the demonstration"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-long  the long campaigns (chaos, fuzzing)"
 	@echo "make check      lint, format, types, import rules"
 	@echo "make bench      the benchmarks, each with its peer"
+	@echo "make docs       the documentation as a site, in site/"
 	@echo "make setup      .venv and Java only"
 	@echo "make clean      remove caches and build output; keeps .venv and .millstream"
 
@@ -60,6 +61,11 @@ check: $(INSTALLED)
 bench: setup
 	@$(WITH_JAVA) $(BIN)/python -m benchmarks $(ARGS)
 
+docs: $(INSTALLED)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[docs]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "site/index.html"
+
 clean:
-	rm -rf build dist demo-out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf build dist site demo-out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import textwrap
 from collections.abc import Iterator
@@ -78,7 +80,7 @@ def _with_code() -> Iterator[Any]:
         blocks = [
             block
             for block in blocks_of(page)
-            if block.info.split()[:1] == ["python"] or _FILE.search(block.info)
+            if block.info.split()[:1] in (["python"], ["output"]) or _FILE.search(block.info)
         ]
         if blocks:
             spark = any(_USES_SPARK.search(b.text) for b in blocks if b.info == "python")
@@ -100,14 +102,21 @@ def test_code_blocks_run(
     if needs_spark:
         _need_spark(request)
     namespace: dict[str, Any] = {"__name__": "__main__"}  # so that workers get classes by value
+    printed = ""  # by the last block, for those of kind `output`
     for block in blocks:
         if file := _FILE.search(block.info):
             Path(file[1]).write_text(block.text + "\n")
             continue
+        if block.info == "output":
+            assert block.text.strip() in printed, f"{page}:{block.line}: it prints {printed}"
+            continue
         # Leading newlines make tracebacks point at the line of the page.
         code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
         if block.info == "python":
-            exec(code, namespace)
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                exec(code, namespace)
+            printed = out.getvalue()
         else:
             assert block.info == "python no-run", f"{page}:{block.line}: {block.info!r}"
 
