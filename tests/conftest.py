@@ -40,14 +40,20 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let temporary files lie in memory, here and in every process that is started."""
     if hasattr(config, "workerinput") or "TMPDIR" in os.environ:
         return  # a process of xdist has it from the one that started it
-    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ENOUGH:
-        os.environ["TMPDIR"] = config.stash[_PLACE] = tempfile.mkdtemp("", "tests-", MEMORY)
-        tempfile.tempdir = None  # look again
+    if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < ENOUGH:
+        return
+    for left in MEMORY.glob("millstream-tests-*"):  # of runs that failed, or were killed
+        if not Path("/proc", left.name.split("-")[2]).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    place = tempfile.mkdtemp("", f"millstream-tests-{os.getpid()}-", MEMORY)
+    os.environ["TMPDIR"] = config.stash[_PLACE] = place
+    tempfile.tempdir = None  # look again
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Give the memory back, unless there is something to look at."""
-    if (place := session.config.stash.get(_PLACE, None)) and exitstatus == pytest.ExitCode.OK:
+    """Give the memory back, unless there is something to look at: then the next run does."""
+    kept = (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERNAL_ERROR)
+    if (place := session.config.stash.get(_PLACE, None)) and exitstatus not in kept:
         shutil.rmtree(place, ignore_errors=True)
 
 
