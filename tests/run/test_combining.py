@@ -1,4 +1,4 @@
-"""How much tasks combine before they send follows what it costs and saves, and changes nothing."""
+"""What jobs do before others have ended: how much tasks combine, and which levels have work."""
 
 from __future__ import annotations
 
@@ -106,3 +106,42 @@ def test_what_was_decided_is_committed_and_told(tmp_path: Path) -> None:
         told = flow.explain(driver.engine.checkpoint.path)
     assert (known.merges, known.left) == (False, 1.0)
     assert "combines: chunk by chunk since batch 1, because merging leaves 100% of the rows" in told
+
+
+# -- levels that can have work --------------------------------------------------------------------
+
+
+def _two(whole: bool) -> ms.Flow:
+    flow = ms.Flow("two")
+    source = ms.Files("unused", time="ts", time_unit="s", lateness="0s")
+    keyed = flow.source(source, name="in").key_by("key")
+    first = (keyed if whole else keyed.window(ms.tumbling("10s"))).agg(n=ms.count())
+    second = first.key_by("n") if whole else first.key_by("n").window(ms.tumbling("10s"))
+    second.agg(keys=ms.count()).sink(ms.Memory(), name="out")
+    return flow
+
+
+@pytest.mark.parametrize(("whole", "before_the_end"), [(True, 1), (False, 2)])
+def test_nobody_behind_a_whole_input_is_asked_before_its_end(
+    whole: bool, before_the_end: int
+) -> None:
+    rows = [{"ts": n, "key": n * n % 7} for n in range(90)]
+    with Driver(_two(whole), parallelism=2) as driver:
+        seen = []
+        run = driver._executor.run
+
+        def noted(batch: Any, parts: Any) -> Any:
+            seen.append(batch.levels)
+            return run(batch, parts)
+
+        with patch.object(driver._executor, "run", noted):
+            for start in range(0, 90, 30):
+                driver.push("in", rows[start : start + 30]).step()
+            driver.end()
+        found = driver._sinks["out"].rows
+    assert seen == [before_the_end] * 3 + [2]
+    windows = [rows] if whole else [rows[start : start + 10] for start in range(0, 90, 10)]
+    expected: Counter[int] = Counter()
+    for one in windows:
+        expected.update(Counter(Counter(row["key"] for row in one).values()))
+    assert sum((Counter({row["n"]: row["keys"]}) for row in found), Counter()) == expected

@@ -43,6 +43,7 @@ class Batch:
     base: tuple[int, str] | None = None  # batch and digest of what tasks read beside the segments
     holds: dict[str, int] = field(default_factory=dict)  # keyed step -> how far it goes at most
     left: dict[str, int] = field(default_factory=dict)  # keyed step -> how far it goes at least
+    levels: int | None = None  # exchanges there can be work for; None: all there are
     ships: bool = False  # rows travel to where nobody has seen the records: said per pane how many
     gathers: bool = False  # what tasks say to all of the next level is put together on the way
     debug: bool = False  # compare answers found the short way with those found the long way

@@ -55,6 +55,25 @@ class Plan:
         """The number of exchanges."""
         return max(map(self.leaving, self.levels), default=0)
 
+    def levels_with_work(self, watermarks: dict[str, int]) -> int:
+        """The exchanges that can have anything to do in a batch planned at these watermarks.
+
+        A job over the whole input gives nothing before its end, so nobody behind it has work.
+        """
+        gives: dict[str, bool] = {}
+        deepest = 0
+        for names in self.order:
+            members = [self.node(name) for name in names]
+            feeding = {n.name for node in members for n in self.feeding(node)} - set(names)
+            reached = not feeding or any(gives[name] for name in feeding)
+            for node in members:
+                gives[node.name] = reached and not _waits(node, watermarks)
+                if reached and node.name in self.levels:
+                    waits = not gives[node.name]
+                    level = self.levels[node.name] if waits else self.leaving(node.name)
+                    deepest = max(deepest, level)
+        return deepest
+
     def leaving(self, operator: str) -> int:
         """The level where the results of a keyed operator leave: sorted ones go two further."""
         node = self.node(operator)
@@ -252,3 +271,10 @@ def upstream(plan: Plan, node: graph.Node) -> list[graph.Node]:
             found[one] = None
             waiting.extend(plan.feeding(one))
     return list(found)
+
+
+def _waits(node: graph.Node, watermarks: dict[str, int]) -> bool:
+    """Whether a step gives nothing yet: it is over the whole input, which has not ended."""
+    if not isinstance(node, graph.Windowed) or not node.window.span.whole:
+        return False
+    return node.emission.mode == "final" and watermarks[node.name] < END

@@ -434,6 +434,7 @@ class Engine:
         orders = {one.name: one.order(known) for one in operators}
         evicting = [one for one in operators if isinstance(one, Evicting)]
         base, segments, files = self._stored()
+        holds = {step: at for one in operators for step, at in one.holds(known).items()}
         return Batch(
             number=self.manifest.batch + 1,
             now=known.now,
@@ -449,7 +450,8 @@ class Engine:
             files=files,
             base=base,
             totals=self._holdings().totals(),
-            holds={step: at for one in operators for step, at in one.holds(known).items()},
+            holds=holds,
+            levels=self._levels(known, progress),
             gathers=parallelism > GATHERED,
             debug=self.settings.debug,
             max_key=self.settings.max_key,
@@ -458,6 +460,15 @@ class Engine:
             times=self.settings.times,
             function_timeout=self.settings.function_micros,
         )
+
+    def _levels(self, known: Known, progress: dict[str, SourceProgress]) -> int | None:
+        """How many exchanges can have work: as if nothing held watermarks back, to be sure."""
+        of_sources = {name: one.watermark() for name, one in progress.items()}
+        levels = self.plan.levels_with_work(
+            self.plan.watermarks(of_sources, None, self.manifest.watermarks)
+        )
+        beyond = (one for one in self.plan.operators.values() if self.plan.level_of(one) > levels)
+        return None if any(known.has_state(one.name) for one in beyond) else levels
 
     def _stored(self) -> tuple[tuple[int, str] | None, Segments, dict[str, SegmentFile]]:
         """What tasks are told of the state: all of it, or a base and what has changed since."""

@@ -15,7 +15,7 @@ from millstream.operators.batch import Batch, Heard, hear, stored_of
 from millstream.ops.progress import Reached
 from millstream.plan.stages import Plan
 from millstream.run.splits import AnySplit, Item
-from millstream.run.tasks import Task
+from millstream.run.tasks import Task, levels_of
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Executor(Protocol):
 def run_whole(plan: Plan, batch: Batch, splits: Iterable[AnySplit]) -> Iterator[Item]:
     """All levels in one task: what a batch with a parallelism of one is."""
     items: Iterable[Item] = Task(plan, batch, 0, 0).ingest(splits)
-    for level in range(1, plan.depth + 1):
+    for level in range(1, levels_of(plan, batch) + 1):
         items = Task(plan, batch, level, 0).keyed(items)
     yield from items
 
@@ -60,7 +60,7 @@ def shared_out(
     """
     bare = replace(batch, segments={}, files={})
     tasks = [Reading(number, splits, []) for number, splits in enumerate(parts)]
-    for level in range(1, plan.depth + 1):
+    for level in range(1, levels_of(plan, batch) + 1):
         for part, stored in stored_of(batch, plan.owners(level)).items():
             tasks[part % len(tasks)].stored.append((part, "stored", str(level), stored))
     return bare, tasks
@@ -95,7 +95,7 @@ class InProcess:
             return list(run_whole(self.plan, batch, [s for part in parts for s in part]))
         bare, tasks = shared_out(self.plan, batch, parts)
         items = [item for task in tasks for item in self._ingest(bare, task)]
-        for level in range(1, self.plan.depth + 1):
+        for level in range(1, levels_of(self.plan, batch) + 1):
             routed: list[list[Item]] = [[] for _ in range(batch.parallelism + 1)]
             for item in items:
                 routed[item[0]].append(item)

@@ -31,7 +31,7 @@ from millstream.run.calls import Call
 from millstream.run.cores import cores_of
 from millstream.run.executors import caught_up, gathered, run_whole, shared_out
 from millstream.run.splits import AnySplit, Item
-from millstream.run.tasks import Task
+from millstream.run.tasks import Task, levels_of
 from millstream.run.watching import Attempt, Notes, hung, watched
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class OnSpark:
             lambda given: _ingest(program, bare, given)
         )
         known = bare
-        for level in range(1, self.plan.depth + 1):
+        for level in range(1, levels_of(self.plan, batch) + 1):
             sent = rdd.map(lambda item: (item[0], item)).partitionBy(
                 batch.parallelism + batch.gathers, lambda part: part
             )

@@ -64,6 +64,11 @@ SORTING = ("results", "ordered")  # what becomes of results that are sorted, on 
 SENT = ("rows", *SORTING)  # what a task works on, which says of which attempt it is
 
 
+def levels_of(plan: Plan, batch: Batch) -> int:
+    """The exchanges of a batch: those of the plan that can have anything to do."""
+    return plan.depth if batch.levels is None else batch.levels
+
+
 class Task:
     """One attempt at one partition of one level of one batch."""
 
@@ -437,7 +442,7 @@ class Task:
             for name in operator.counted
             if name in control.ledger
         }
-        if control.level < self.plan.depth:
+        if control.level < levels_of(self.plan, self.batch):
             yield from self._tell(counts)
         yield (DRIVER, "control", "", control)
         yield from (item for item in self.forwarded if item[1] not in SENT)
