@@ -133,8 +133,9 @@ class Handle:
             self._server = _open_server(engine, settings.serve, self)
             self._server.start()
         engine.on_pause = self._report
-        self._thread = threading.Thread(target=self._main, name=f"millstream-{flow}", daemon=True)
-        self._thread.start()
+        # Nobody joins the thread: a Ctrl-C in join() makes Python 3.11 and 3.12 take it for ended.
+        self._over = threading.Event()
+        threading.Thread(target=self._work, name=f"millstream-{flow}", daemon=True).start()
         threading.Thread(target=self._end_in_time, name="millstream-stop", daemon=True).start()
 
     def __repr__(self) -> str:
@@ -145,7 +146,7 @@ class Handle:
     @property
     def running(self) -> bool:
         """Whether it still works."""
-        return self._thread.is_alive()
+        return not self._over.is_set()
 
     def snapshots(self) -> Iterator[Snapshot]:
         """The snapshots of a flow that is looked at, as they come."""
@@ -205,21 +206,25 @@ class Handle:
         return request.answer.result()
 
     def ended_within(self, seconds: float) -> bool:
-        """Wait so long for the end; Ctrl-C asks for a clean stop."""
+        """Wait so long for the end; Ctrl-C asks for a clean stop, and a second one is raised."""
         try:
-            self._thread.join(seconds)
+            self._over.wait(seconds)
         except KeyboardInterrupt:
+            if self._stopping.is_set():
+                raise
             self.request_stop()
-        return not self._thread.is_alive() or self.overdue
+        return not self.running or self.overdue
 
     def wait(self, timeout: float | None = None) -> Progress:
-        """Wait for the end; Ctrl-C asks for a clean stop."""
+        """Wait for the end; Ctrl-C asks for a clean stop, and a second one is raised."""
         try:
-            self._thread.join(timeout)
+            self._over.wait(timeout)
         except KeyboardInterrupt:
+            if self._stopping.is_set():
+                raise
             self.request_stop()
-            self._thread.join(self._patience)
-        if self._thread.is_alive():
+            self._over.wait(self._patience)
+        if self.running:
             if self._stopping.is_set():
                 raise RunError(self._too_late())
             raise RunError(f"flow {self._flow!r} still runs after {timeout} s")
@@ -234,15 +239,15 @@ class Handle:
         self._stopping.wait()
         end = time.monotonic() + self._patience
         reserve = min(_RESERVE, self._patience / 4)
-        self._thread.join(max(0.0, self._patience - reserve))
-        if self._thread.is_alive():
+        self._over.wait(max(0.0, self._patience - reserve))
+        if self.running:
             self._gave_up = True
             if self._ours or not has_session():
                 end_java(kill=True)
             elif self._executor is not None:
                 self._executor.cancel()
-            self._thread.join(max(0.0, end - time.monotonic()))
-            self.overdue = self._thread.is_alive()
+            self._over.wait(max(0.0, end - time.monotonic()))
+            self.overdue = self.running
 
     def _too_late(self) -> str:
         return (
@@ -252,6 +257,12 @@ class Handle:
         )
 
     # -- the thread -----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            self._main()
+        finally:
+            self._over.set()
 
     def _main(self) -> None:
         session = None
