@@ -71,6 +71,7 @@ def check_killed(tmp_path: Path, seed: int, points: list[str], queries: list[str
     assert sound, lines
 
 
+@pytest.mark.long
 def test_killed_once(tmp_path: Path) -> None:
     check_killed(tmp_path, 0, ["half-published"], SHAPES[::9])
 

@@ -27,7 +27,7 @@ def item(rng: random.Random) -> dict[str, Any]:
             "qty": rng.randint(-5, 5), "l": rng.randint(0, 9), "ts": NOON}  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_decimals_of_groups_are_those_of_duckdb(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sign_rows(monkeypatch)
     rng, flow = random.Random(seed), ms.Flow("items")
