@@ -8,7 +8,9 @@ from typing import Any, Self
 
 import millstream as ms
 from millstream.agent.agent import Agent
+from millstream.agent.relay import Relay
 from millstream.agent.sending import Collector
+from millstream.run.collecting import MessageReceiver
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.planning import plan_flow
@@ -20,6 +22,14 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
+
+
+def abandon(receiver: MessageReceiver) -> None:
+    """Have a receiver end as if its process were killed: what is not sealed is lost."""
+    with receiver._sealing:
+        receiver._closed = True
+    receiver.ask_to_stop(0)
+    receiver.join()
 
 
 class Centre:
@@ -47,11 +57,7 @@ class Centre:
 
     def crash(self) -> None:
         """Gone without a word: what is not sealed is lost, what is not committed is not."""
-        receiver = self.engine.trackers["in"].messages  # type: ignore[attr-defined]
-        with receiver._sealing:
-            receiver._closed = True
-        receiver.ask_to_stop(0)
-        receiver.join()
+        abandon(self.engine.trackers["in"].messages)  # type: ignore[attr-defined]
         self.engine._owned.release()
         self.engine.checkpoint.close()
         self.open()
@@ -65,6 +71,17 @@ class Centre:
 
     def __exit__(self, *exc: object) -> None:
         self.engine.close()
+
+
+def relay_of(
+    flow: ms.Flow, to: int, listen: int, name: str, place: Path, most: int, **options: Any
+) -> Relay:
+    spec = next(node.spec for node in flow.nodes if isinstance(node.spec, ms.Collector))
+    here = ms.Collector(
+        f"127.0.0.1:{listen}", spec.reads, agents=spec.agents, boundary=spec.boundary
+    )
+    parent, asking = (Collector(f"127.0.0.1:{to}", None) for _ in range(2))
+    return Relay(flow, parent, asking, name, place / name, here, most, **options)
 
 
 def agent_of(flow: ms.Flow, port: int, name: str, place: Path, **options: Any) -> Agent:

@@ -16,10 +16,11 @@ import pytest
 import millstream as ms
 from millstream.agent import agent as agents
 from millstream.agent.agent import Agent
+from millstream.agent.relay import Relay
 from millstream.agent.sending import Away
 from millstream.run.failing import letters_in
 from millstream.testing import run_in_process
-from tests.agent.centre import Centre, agent_of, free_port
+from tests.agent.centre import Centre, abandon, agent_of, free_port, relay_of
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 OPTIONS = {"schema": "ts timestamp, k string, v bigint", "time": "ts", "format": "json"}
@@ -133,10 +134,26 @@ def books(ledger: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
 class World:
     """Agents and their collector, and what may befall them."""
 
-    def __init__(self, kind: str, tmp: Path, names: list[str], parallelism: int) -> None:
+    def __init__(
+        self, kind: str, tmp: Path, names: list[str], parallelism: int, depth: int = 0
+    ) -> None:
         self.kind, self.tmp, self.names, self.port = kind, tmp, names, free_port()
         self.centre = Centre(self.flow(names[0]), tmp / "collector", parallelism)
+        self.ports = [self.port, *(free_port() for _ in range(depth))]  # a chain of relays
+        self.relays = {f"relay-{n}": self.start_relay(n) for n in range(1, depth + 1)}
         self.agents = {name: self.start(name) for name in names}
+
+    def start_relay(self, number: int) -> Relay:
+        to, listen = self.ports[number - 1 : number + 1]
+        last = number == len(self.ports) - 1
+        return relay_of(
+            self.flow(self.names[0]),
+            to,
+            listen,
+            f"relay-{number}",
+            self.tmp / "agents",
+            len(self.names) if last else 1,
+        )
 
     def flow(self, name: str) -> ms.Flow:
         reads = ms.Files(self.tmp / "in" / name / "*.json", **OPTIONS, lateness="2s")
@@ -145,7 +162,7 @@ class World:
         return flow_of(self.kind, collector, self.tmp / "out")
 
     def start(self, name: str) -> Agent:
-        return agent_of(self.flow(name), self.port, name, self.tmp / "agents", rows=20)
+        return agent_of(self.flow(name), self.ports[-1], name, self.tmp / "agents", rows=20)
 
     def crash(self, name: str) -> None:
         """The agent is gone without a word, and comes back."""
@@ -161,7 +178,19 @@ class World:
             with contextlib.suppress(Away):
                 agent.collector.put(*agent.outbox.read(number))
 
+    def crash_relay(self, name: str) -> None:
+        """The relay is gone without a word, and comes back."""
+        relay = self.relays[name]
+        relay.collector.close()
+        if relay.working is not None:
+            abandon(relay.working.children)
+        relay.outbox.hold.release()
+        self.relays[name] = self.start_relay(int(name.removeprefix("relay-")))
+
     def befall(self, name: str, rng: random.Random) -> None:
+        if self.relays and rng.random() < 0.2:
+            self.crash_relay(rng.choice(list(self.relays)))
+            return
         match rng.randrange(5):
             case 0:
                 self.crash(name)
@@ -180,19 +209,23 @@ class World:
             if rng.random() < trouble:
                 self.befall(name, rng)
             self.agents[name].step()
+            for relay in self.relays.values():
+                if rng.random() < 0.7:
+                    relay.step()
             if rng.random() < 0.5:
                 self.centre.step()
-            if self.centre.engine.done and all(one.done for one in self.agents.values()):
+            everybody = (*self.agents.values(), *self.relays.values())
+            if self.centre.engine.done and all(one.done for one in everybody):
                 return
         pytest.fail("it does not come to an end")
 
     def close(self) -> None:
-        for one in self.agents.values():
+        for one in (*self.agents.values(), *self.relays.values()):
             one.close()
         self.centre.engine.close()
 
 
-def compare(kind: str, tmp: Path, seed: str, most: int, trouble: float) -> None:
+def compare(kind: str, tmp: Path, seed: str, most: int, trouble: float, depth: int = 0) -> None:
     rng = random.Random(seed)
     names = [f"web-{n:02}" for n in range(rng.randint(1, most))]
     write_files(tmp / "in", names, rng)
@@ -200,7 +233,7 @@ def compare(kind: str, tmp: Path, seed: str, most: int, trouble: float) -> None:
     ledger = run_in_process(
         flow_of(kind, central, tmp / "central"), tmp / "checkpoint", dead_letter_limit=1
     )
-    world = World(kind, tmp, names, rng.randint(1, 3))
+    world = World(kind, tmp, names, rng.randint(1, 3), depth)
     try:
         world.run(rng, trouble)
         assert rows_in(tmp / "out") == rows_in(tmp / "central"), seed
@@ -225,8 +258,42 @@ def test_agents_give_what_a_central_run_gives(kind: str, tmp_path: Path) -> None
     compare(kind, tmp_path, kind, 3, trouble=0.1)
 
 
+@pytest.mark.parametrize(("kind", "depth"), [("aggregated", 1), ("updated", 2)])
+def test_relays_change_nothing(kind: str, depth: int, tmp_path: Path) -> None:
+    compare(kind, tmp_path, f"{kind} through relays", 3, trouble=0.1, depth=depth)
+
+
+def test_the_traffic_at_the_root_falls_with_the_children(tmp_path: Path) -> None:
+    names = [f"web-{n}" for n in range(8)]
+    for name in names:
+        path = tmp_path / "in" / name / "0.json"
+        path.parent.mkdir(parents=True)
+        times = ((NOON + timedelta(seconds=n / 10)).isoformat() for n in range(600))
+        lines = [
+            json.dumps({"ts": at, "k": "xyz"[n % 3], "v": n % 8}) for n, at in enumerate(times)
+        ]
+        path.write_text("\n".join(lines) + "\n")
+    world = World("aggregated", tmp_path, names, 1, depth=1)
+    try:
+        (relay,) = world.relays.values()
+        relay.send(), relay.make()
+        for agent in world.agents.values():
+            agent.rows = 10_000
+            while not agent.over:
+                agent.step()
+            agent.send()
+        sent = sum(agent.outbox.size(-1) for agent in world.agents.values())
+        relay.make()
+        head, _ = relay.outbox.read(relay.outbox.last)
+        assert {one.agent for one in head.of} == set(names)
+        assert head.ledger["in"]["offered"] == 8 * 600
+        assert relay.outbox.size(-1) < sent / 4
+    finally:
+        world.close()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(60))
 def test_many_agents_and_much_trouble(number: int, tmp_path: Path) -> None:
     kind = list(FLOWS)[number % len(FLOWS)]
-    compare(kind, tmp_path, f"{kind} {number}", 16, trouble=0.3)
+    compare(kind, tmp_path, f"{kind} {number}", 16, trouble=0.3, depth=number % 3)

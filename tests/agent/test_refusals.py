@@ -340,27 +340,38 @@ main()
 """
 
 
-def test_the_command_needs_neither_spark_nor_java(place: Path, port: int) -> None:
+@pytest.mark.parametrize("relayed", [False, True])
+def test_the_command_needs_neither_spark_nor_java(place: Path, port: int, relayed: bool) -> None:
     (place / "app.py").write_text(APP)
-    at = f"127.0.0.1:{port}"
+    root, between = f"127.0.0.1:{port}", f"127.0.0.1:{free_port()}"
+
+    def started(name: str, here: str, to: str, *more: str) -> subprocess.Popen[str]:
+        command = ["agent", "app.py", "--to", to, "--name", name, *more]
+        return subprocess.Popen(
+            [sys.executable, "-c", WITHOUT_SPARK, *command],
+            cwd=place,
+            env={"HERE": here, "AT": root, "OUT": str(place / "out"), "PATH": os.defpath},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
     with Centre(flow_of(place, port), place / "collector") as centre:
-        commands = [
-            subprocess.Popen(
-                [sys.executable, "-c", WITHOUT_SPARK, "agent", "app.py", "--to", at, "--name", n],
-                cwd=place,
-                env={"HERE": f"in/{n}", "AT": at, "OUT": str(place / "out"), "PATH": os.defpath},
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for n in "ab"
-        ]
+        commands = []
+        if relayed:
+            relay = ("--relay", "--listen", between, "--children", "2")
+            commands.append(started("rack", "in/a", root, *relay))
+        commands += [started(n, f"in/{n}", between if relayed else root) for n in "ab"]
         ended = threading.Event()
-        threading.Timer(60, ended.set).start()
+        timer = threading.Timer(100, ended.set)
+        timer.start()
         while any(one.poll() is None for one in commands) and not ended.is_set():
             centre.step()
             time.sleep(0.01)
+        timer.cancel()
+        for one in commands:
+            one.kill()
         told = [one.communicate()[1] for one in commands]
-        assert [one.returncode for one in commands] == [0, 0], told
+        assert {one.returncode for one in commands} == {0}, told
         assert all("all is read and committed" in text for text in told)
     assert [row["n"] for row in rows(place)] == [4, 4]
 

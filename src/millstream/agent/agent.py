@@ -22,6 +22,7 @@ from millstream.errors import ConfigError, RunError
 from millstream.io.prints import MOVED
 from millstream.run.collecting import Welcome
 from millstream.settings import Settings
+from millstream.state.manifests import SourceState
 
 _KNOWN = "collector.json"  # what the collector said first, so that a start needs it no more
 _ROWS = 100_000  # records of a message
@@ -56,6 +57,7 @@ class Agent:
         self.over = False  # all is read
         self._stopping = False
         self._next_try = self._next_boundary = 0.0
+        self._period = 1.0
         self._away: str | None = None
 
     # -- the loop -------------------------------------------------------------------------------
@@ -112,10 +114,14 @@ class Agent:
         now = time.monotonic()
         if not self.collector.connected and now >= self._next_try:
             try:
-                self._meet(self.collector.hello(self.name, self.outbox.life))
+                self._meet(self.hello())
             except Away as error:
                 self._is_away(error, now)
         return self.outbox.root.exists(_KNOWN)
+
+    def hello(self) -> Welcome:
+        """Say who one is."""
+        return self.collector.hello(self.name, self.outbox.life)
 
     def _is_away(self, error: Away, now: float) -> None:
         self._next_try = now + _AGAIN
@@ -170,7 +176,8 @@ class Agent:
     def _told(self, welcome: Welcome) -> None:
         self.durable, self.committed = welcome.durable, welcome.committed
         self._next_boundary = time.monotonic() + welcome.boundary / 1e6
-        self.outbox.forget(self.committed)
+        self._period = welcome.boundary / 1e6
+        self.forget(self.committed)
         if self.durable > self.outbox.last:
             raise RunError(
                 f"the collector has message {self.durable} of {self.name!r}, and {self.directory} "
@@ -178,13 +185,22 @@ class Agent:
                 "name and with a new directory"
             )
 
+    def forget(self, committed: int) -> None:
+        """What the collector has committed is needed no more."""
+        self.outbox.forget(committed)
+
     def _begin(self) -> bool:
         """Plan and go on where the last message ended."""
         welcome = msgspec.json.decode(self.outbox.root.read(_KNOWN), type=Welcome)
-        plan = plan_here(self.flow, welcome.program)
         state = self.outbox.state(self.source)
-        self.working = Working(
-            plan,
+        self.working = self.make_working(welcome, state)
+        self.over = state.ended
+        return True
+
+    def make_working(self, welcome: Welcome, state: SourceState) -> Working:
+        """The source, and the first level over it."""
+        return Working(
+            plan_here(self.flow, welcome.program),
             self.source,
             self.outbox.root,
             state,
@@ -192,8 +208,6 @@ class Agent:
             welcome.program["shards"],
             welcome.number,
         )
-        self.over = state.ended
-        return True
 
     def close(self) -> None:
         """Let go of the directory, the source and the connection."""

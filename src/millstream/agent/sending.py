@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ from millstream.run.messages import Head
 
 _SCHEMA = pa.schema([("block", pa.large_binary())])
 _TIMEOUT = 60.0  # seconds for one answer
+# A new connection is tried at once: gRPC would make it wait for those that failed before it.
+_CHANNEL = [
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
 
 
 class Away(Exception):
@@ -29,7 +36,7 @@ class Collector:
         if not host or not port.isdigit():
             raise ConfigError(f'--to {address}: expected "host:port"')
         self.address = address
-        self._options: dict[str, Any] = {}
+        self._options: dict[str, Any] = {"generic_options": _CHANNEL}
         if ca is not None:
             try:
                 self._options["tls_root_certs"] = ca.read_bytes()
@@ -45,11 +52,14 @@ class Collector:
         """Whether it has answered, and not failed since."""
         return self._client is not None
 
-    def hello(self, agent: str, life: int) -> Welcome:
+    def hello(
+        self, agent: str, life: int, *, relay: bool = False, through: bool = False
+    ) -> Welcome:
         """Say who one is; whatever is wrong with that is an error for people."""
         client = flight.connect(self._where, **self._options)
         try:
-            welcome = self._act(client, "hello", Hello(agent, life))
+            who = Hello(agent, life, relay=relay, through=through)
+            welcome = self._act(client, "hello", who)
         except flight.FlightServerError as error:
             client.close()
             raise ConfigError(f"the collector at {self.address} refuses: {_told(error)}") from None
@@ -59,10 +69,10 @@ class Collector:
         self._client = client
         return welcome
 
-    def boundary(self, agent: str, life: int) -> Welcome:
-        """Say that one is there."""
+    def boundary(self, agent: str, life: int, heard: Iterable[str] = ()) -> Welcome:
+        """Say that one is there, and of a relay who else is."""
         try:
-            return self._act(self._client, "boundary", Hello(agent, life))
+            return self._act(self._client, "boundary", Hello(agent, life, heard=list(heard)))
         except flight.FlightServerError as error:
             raise self._gone(error) from None
 

@@ -197,7 +197,8 @@ class Working:
         for _, tag, name, payload in items:
             if tag == "rows":
                 table, block = payload[1]
-                blocks.append(Block(name, table, len(decode_block(block))))
+                count = len(decode_block(block))
+                blocks.append(Block(name, table, count, shards=self.shards))
                 data.append(block)
         for sink, chunks in task.sunk.items():
             for src in {chunk.src for chunk in chunks}:
@@ -223,7 +224,6 @@ class Working:
             life=0,
             number=0,
             source=self.source,
-            shards=self.shards,
             rows=rows,
             seconds=seconds,
             reached=told[0],

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import signal
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from millstream.api.flow import Flow
 from millstream.showing import visible_lines
+
+
+@dataclass(frozen=True)
+class Below:
+    """Where a relay listens, and for how many."""
+
+    listen: str | None
+    children: int
 
 
 def run_agent(
@@ -19,25 +29,30 @@ def run_agent(
     ca: Path | None,
     spool: str,
     overload: str,
+    below: Below | None = None,
 ) -> None:
     """Read, send and forget until all is committed, or Ctrl-C or SIGTERM."""
     from millstream.agent.agent import Agent, bytes_of
+    from millstream.agent.relay import Relay
     from millstream.agent.sending import Collector
     from millstream.agent.working import collector_of
     from millstream.serve.tokens import find_token
     from millstream.state.segments import safe_name
 
     spec = collector_of(flow).spec
-    collector = Collector(to, find_token(token_file, spec.token_env), ca)
-    agent = Agent(
-        flow,
-        collector,
-        name,
-        directory or Path(".millstream") / "agents" / safe_name(name),
-        spool=bytes_of(spool),
-        overload=overload,
-        say=lambda text: print(visible_lines(text), file=sys.stderr, flush=True),
-    )
+    token = find_token(token_file, spec.token_env)
+    place = directory or Path(".millstream") / "agents" / safe_name(name)
+    options: dict[str, Any] = {
+        "spool": bytes_of(spool),
+        "overload": overload,
+        "say": lambda text: print(visible_lines(text), file=sys.stderr, flush=True),
+    }
+    if below is None:
+        agent = Agent(flow, Collector(to, token, ca), name, place, **options)
+    else:
+        here = replace(spec, address=below.listen, token_file=token_file or spec.token_file)
+        parent, asking = Collector(to, token, ca), Collector(to, token, ca)
+        agent = Relay(flow, parent, asking, name, place, here, below.children, **options)
     before = {
         number: signal.signal(number, lambda *_: agent.stop())
         for number in (signal.SIGINT, signal.SIGTERM)

@@ -788,6 +788,24 @@ def agent(
     spool: Annotated[
         str, typer.Option(metavar="SIZE", help="Disk space for what is not committed yet.")
     ] = "1GB",
+    relay: Annotated[
+        bool,
+        typer.Option(
+            "--relay", help="Read nothing here, but put together what other agents send to it."
+        ),
+    ] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Where a relay takes messages.",
+            show_default=False,
+        ),
+    ] = None,
+    children: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many agents send to a relay.")
+    ] = 16,
     overload: Annotated[
         str,
         typer.Option(
@@ -804,10 +822,13 @@ def agent(
     and the collector has not committed survives a crash of either. It ends when all is committed,
     if what it reads has an end, or with Ctrl-C.
     """
-    from millstream.cli.agents import run_agent
+    from millstream.cli.agents import Below, run_agent
 
+    if relay != (listen is not None):
+        raise ConfigError("agent: --relay and --listen HOST:PORT go together")
     found = load_application(file, flow)
-    run_agent(found.flow, to, name, directory, token_file, ca, spool, overload)
+    below = Below(listen, children) if relay else None
+    run_agent(found.flow, to, name, directory, token_file, ca, spool, overload, below)
 
 
 @app.command(epilog="Example: [bold]millstream demo --trades 2000000 --seed 7[/bold]")

@@ -75,13 +75,16 @@ class Inlet(Protocol):
 class Partial(Protocol):
     """An inlet that must know what of rows made elsewhere has come too late meanwhile."""
 
-    def take_partial(
-        self, table: str, rows: pa.Table, counts: dict[str, dict[int, int]], sender: tuple[str, str]
-    ) -> pa.Table:
-        """Rows for a table, and records per step and pane that are in them; gives what counts."""
+    def take_partial(self, rows: pa.Table) -> pa.Table:
+        """Rows that were made elsewhere; gives those that still count."""
 
-    def note_sent_late(self, counts: dict[str, int], sender: tuple[str, str]) -> None:
-        """Records per step that were late where they were read."""
+    def note_sent(
+        self,
+        counts: dict[str, dict[int, int]],
+        late: dict[str, int],
+        sender: tuple[str, str],
+    ) -> None:
+        """Records per step that somebody sent, by pane; and that were late where they were read."""
 
 
 @dataclass

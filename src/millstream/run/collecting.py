@@ -46,11 +46,17 @@ class Refused(RunError):
     """What an agent asks for cannot be, now or ever."""
 
 
+class Later(RunError):
+    """What an agent asks for can only be said when somebody else is there again."""
+
+
 class Member(msgspec.Struct):
     """An agent that has been here."""
 
     number: int  # in positions of its records
     life: int
+    relay: bool = False  # it sends what others have made
+    through: bool = False  # what it makes comes through a relay
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -58,6 +64,9 @@ class Hello(msgspec.Struct, frozen=True):
 
     agent: str
     life: int
+    relay: bool = False
+    heard: list[str] = []  # of a relay: who of those it knows was heard of in the last period
+    through: bool = False  # a relay asks for somebody else
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -92,7 +101,9 @@ class MessageReceiver(Receiver):
         self.roster: dict[str, Member] = {}
         self.durable: dict[str, int] = {}  # agent -> the last message that is here
         self.committed: dict[str, int] = {}
+        self.taken: dict[str, int] = {}  # what has gone on from here, perhaps not committed yet
         self.told: dict[str, int] = {}  # agent -> the last message it knows to be committed
+        self.direct: set[str] = set()  # who talks with us, and not through a relay
         self.lingers = False  # all has come: agents may still ask whether it is committed
         self.heard: dict[str, float] = {}  # agent -> the clock when it last said anything
         self.contents: dict[int, list[Head]] = {}  # piece -> its messages, without their rows
@@ -106,7 +117,7 @@ class MessageReceiver(Receiver):
     def resume(self, taken: int, rows: int, arrival: int) -> list[Sealed]:
         """Go on after what was committed, with what lies in the spool beside it."""
         rest = super().resume(taken, rows, arrival)
-        self.durable = dict(self.committed)
+        self.durable = {**self.committed, **self.taken}
         for piece in rest:
             heads = [head for head, _ in unpack(self.spool.read(piece.name))]
             self.contents[piece.number] = heads
@@ -119,7 +130,10 @@ class MessageReceiver(Receiver):
     def greet(self, hello: Hello, whole: bool) -> Welcome:
         """Take an agent in, or tell it why not."""
         with self._lock:
-            self.heard[hello.agent] = self.clock.now() / 1e6
+            now = self.clock.now() / 1e6
+            self.heard.update(dict.fromkeys([*hello.heard, hello.agent], now))
+            if not hello.through:
+                self.direct.add(hello.agent)
             member = self.roster.get(hello.agent)
             if member is None:
                 member = self._join(hello)
@@ -141,18 +155,22 @@ class MessageReceiver(Receiver):
 
     def _join(self, hello: Hello) -> Member:
         expected = self.spec.participants
-        if expected and hello.agent not in expected:
+        if expected and hello.agent not in expected and not hello.relay:
             raise Refused(
                 f"agent {hello.agent!r} is not expected here; Collector(agents=) has: "
                 f"{', '.join(expected)}"
             )
         if not hello.agent or len(self.roster) >= MOST_AGENTS:
             raise Refused(f"an agent needs a name, and there are at most {MOST_AGENTS:,} of them")
-        member = Member(len(self.roster) + 1, hello.life)
+        member = self.enrol(hello)
         roster = {**self.roster, hello.agent: member}
         self.spool.put(ROSTER, msgspec.json.encode(roster))
         self.roster = roster
         return member
+
+    def enrol(self, hello: Hello) -> Member:
+        """The number of somebody new."""
+        return Member(len(self.roster) + 1, hello.life, hello.relay, hello.through)
 
     def _program(self) -> dict[str, Any]:
         known = msgspec.json.decode(self.checkpoint.read("flow.json"))
@@ -196,7 +214,8 @@ class MessageReceiver(Receiver):
         self._stopping.wait()
         until = time.monotonic() + min(_LINGER, 3 * micros(self.spec.boundary, "boundary") / 1e6)
         while self.lingers and time.monotonic() < until:
-            if all(self.told.get(one, -1) >= at for one, at in self.committed.items()):
+            waiting = (one for one in self.direct if one in self.committed)
+            if all(self.told.get(one, -1) >= self.committed[one] for one in waiting):
                 break
             time.sleep(0.01)
         self.server.end()
@@ -256,15 +275,18 @@ class CollectorTracker(SpoolTracker):
         for piece in self._taken[first:]:
             for head in self.messages.contents.get(piece.number, ()):
                 self.numbers[head.agent] = head.number
-                self.over |= {head.agent} if head.ended else set()
-                self.paused -= {head.agent}
-                self.paused |= {head.agent} if head.reached is None else set()
+                for part in head.parts:
+                    self.numbers[part.agent] = part.number
+                    self.over |= {part.agent} if part.ended else set()
+                    self.paused -= {part.agent}
+                    self.paused |= {part.agent} if part.reached is None else set()
         self._look_for_the_end()
         return splits
 
     def _look_for_the_end(self) -> None:
         spec: Collector = self.receiver.spec
-        expected = spec.expected(self.numbers)
+        relays = {name for name, one in self.messages.roster.items() if one.relay}
+        expected = spec.expected(self.numbers.keys() - relays)
         self.ended = spec.bounded and expected <= self.over and not self.waiting
 
     def horizon(self, now: int) -> Horizon:
@@ -335,6 +357,8 @@ class CollectorServer(flight.FlightServerBase):  # type: ignore[misc]
         try:
             hello = msgspec.json.decode(action.body.to_pybytes(), type=Hello)
             welcome = self.receiver.greet(hello, action.type == "hello")
+        except Later as error:
+            raise flight.FlightUnavailableError(str(error)) from None
         except (msgspec.DecodeError, RunError) as error:
             raise flight.FlightServerError(str(error)) from None
         return iter([flight.Result(pa.py_buffer(msgspec.json.encode(welcome)))])
@@ -360,6 +384,7 @@ class CollectorServer(flight.FlightServerBase):  # type: ignore[misc]
         """Stop, once."""
         if self._ended.acquire(blocking=False):
             self.shutdown()
+            self.wait()
 
 
 def _bounded(reader: Any, size: int) -> Iterator[bytes]:

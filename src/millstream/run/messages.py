@@ -37,6 +37,18 @@ class Block(msgspec.Struct, frozen=True):
     table: str  # of the operator; "" for a sink
     rows: Count
     src: Whole = 0  # of records: which origin they have
+    shards: Count = 0  # into which the rows are parted
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What one agent has in a message."""
+
+    agent: str
+    number: Count
+    reached: Whole | None = None  # how far all it reads has come; None: that holds nothing back
+    ended: bool = False  # nothing more comes from this agent
+    late: dict[str, Count] = {}  # window -> records that were late for it where they were read
+    panes: dict[str, list[tuple[Whole, Count]]] = {}  # window -> records per pane
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +58,6 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     life: Count  # of its spool: numbers go on within it
     number: Count
     source: str
-    shards: Count = 0  # into which its rows are parted
     rows: Count = 0  # records that were read for it
     seconds: float = 0.0
     reached: Whole | None = None  # how far all it reads has come; None: that holds nothing back
@@ -57,12 +68,29 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     late: dict[str, Count] = {}  # window -> records that were late for it where they were read
     panes: dict[str, list[tuple[Whole, Count]]] = {}  # window -> records per pane
     blocks: list[Block] = []
+    of: list[Part] = []  # what a relay has put together of several; an agent's is its own
+    senders: dict[str, Count] = {}  # of a relay's: whose messages are in it, and the last of each
     after: dict[str, SourceState] = {}  # where the agent goes on; stays with it
 
     @property
     def weight(self) -> int:
         """How many rows a task has to do with."""
         return max(1, sum(block.rows for block in self.blocks))
+
+    @property
+    def parts(self) -> list[Part]:
+        """What each agent has in it."""
+        if self.of:
+            return self.of
+        own = Part(
+            agent=self.agent,
+            number=self.number,
+            reached=self.reached,
+            ended=self.ended,
+            late=self.late,
+            panes=self.panes,
+        )
+        return [own]
 
     def letters(self) -> Iterator[DeadLetter]:
         """Its dead letters."""
@@ -104,8 +132,16 @@ def read_head(data: bytes) -> Head:
 def only_counted(head: Head) -> Head:
     """A message of which nothing is left but that its records were dropped, and how far it came."""
     account = {"offered": head.rows, "dropped": head.rows}
+    parts = [msgspec.structs.replace(part, late={}, panes={}) for part in head.of]
     return msgspec.structs.replace(
-        head, ledger={head.source: account}, dead=[], late={}, panes={}, blocks=[], after={}
+        head,
+        ledger={head.source: account},
+        dead=[],
+        late={},
+        panes={},
+        blocks=[],
+        of=parts,
+        after={},
     )
 
 

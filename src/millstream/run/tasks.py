@@ -48,7 +48,7 @@ from millstream.ops.progress import BEGIN, Reached, raise_all
 from millstream.ops.records import DeadLetter, as_json
 from millstream.plan.stages import Plan, gives_changes, marks_changes, upstream
 from millstream.run import fitting
-from millstream.run.messages import MESSAGES, Head, decode_records
+from millstream.run.messages import MESSAGES, Block, Head, Part, decode_records
 from millstream.run.messages import unpack as unpack_messages
 from millstream.run.mirroring import mirrors_slates
 from millstream.run.reading import Piece, read
@@ -139,36 +139,42 @@ class Task:
             for head, blocks in unpack_messages(spool.read(piece.name)):
                 self._take_message(source, head, blocks)
                 rows += head.weight
-                if head.reached is not None and head.reached > BEGIN:
-                    raise_all(reached.latest, {head.agent: head.reached})
+                for part in head.parts:
+                    if part.reached is not None and part.reached > BEGIN:
+                        raise_all(reached.latest, {part.agent: part.reached})
                 reached.top = max(reached.top, BEGIN if head.top is None else head.top)
         self.control.rows_in += rows
         before, seconds = self.control.read.get(source.name, (0, 0.0))
         self.control.read[source.name] = (before + rows, seconds + time.perf_counter() - begun)
 
-    def _dealt_anew(self, operator: Operator, name: str, rows: pa.Table, head: Head) -> pa.Table:
+    def _dealt_anew(self, operator: Operator, block: Block, rows: pa.Table, head: Head) -> pa.Table:
         """Rows that were made for another number of shards."""
-        how = operator.stored().get(operator.name, {}).get(name)
+        how = operator.stored().get(operator.name, {}).get(block.table)
         shards = None if how is None else how.shards(rows, self.batch.shards)
         if shards is None:
             raise RunError(
-                f"message {head.number} of agent {head.agent!r} was made for {head.shards} shards, "
+                f"message {head.number} of {head.agent!r} was made for {block.shards} shards, "
                 f"and its rows for {operator.name!r} cannot be dealt to {self.batch.shards}; "
                 "change the shards back, and again when agents have nothing left to send"
             )
         at = rows.schema.get_field_index("shard")
         return rows.set_column(at, "shard", pa.array(shards))
 
+    def _note_sent(self, part: Part, sender: tuple[str, str]) -> None:
+        """Tell windows whose records are in their rows, and how many of each pane."""
+        panes = {step: dict(counts) for step, counts in part.panes.items()}
+        concerned = panes.keys() | part.late.keys()
+        for one in self.plan.operators.values():
+            inlet = self.inlet(one.steps[0]) if concerned & {*one.steps} else None
+            if isinstance(inlet, Partial):
+                inlet.note_sent(panes, part.late, sender)
+
     def _take_message(self, source: nodes.Source, head: Head, blocks: list[bytes]) -> None:
-        sender = (source.name, head.agent)
         for step, counts in head.ledger.items():
             self.ledger(step).update(counts)
         self.control.dead.extend(head.letters())
-        panes = {step: dict(counts) for step, counts in head.panes.items()}
-        for one in self.plan.operators.values():
-            inlet = self.inlet(one.steps[0]) if head.late.keys() & {*one.steps} else None
-            if isinstance(inlet, Partial):
-                inlet.note_sent_late(head.late, sender)
+        for part in head.parts:
+            self._note_sent(part, (source.name, part.agent))
         sinks = {one.name for one in self.plan.sinks()}
         for block, data in zip(head.blocks, blocks, strict=True):
             operator = self.plan.operators.get(block.to)
@@ -178,11 +184,11 @@ class Task:
             if not block.table or operator is None:  # it may be gone since the message was made
                 continue
             table = decode_block(data)
-            if head.shards != self.batch.shards:
-                table = self._dealt_anew(operator, block.table, table, head)
+            if block.shards != self.batch.shards:
+                table = self._dealt_anew(operator, block, table, head)
             inlet = self.inlet(operator.steps[0])
             if isinstance(inlet, Partial):
-                table = inlet.take_partial(block.table, table, panes, sender)
+                table = inlet.take_partial(table)
             if len(table):
                 self.arrived.append((block.to, block.table, table))
 

@@ -255,35 +255,36 @@ class Panes:
                 into.update(dict(zip(panes.tolist(), counts_of.tolist(), strict=True)))
             self._push_late(operator, account.late)
 
-    def take_partial(
-        self, table: str, rows: pa.Table, counts: dict[str, dict[int, int]], sender: tuple[str, str]
-    ) -> pa.Table:
-        """Rows that were made elsewhere, without those whose windows have all left meanwhile.
-
-        counts: how many records each step took there, per pane. What is too late now was not
-        then, so the accounts that came along are put right. Gives what goes to the shards.
-        """
-        first = table == (BAGS[0] if self.family.combines else BAGS[1])  # else it was done there
+    def take_partial(self, rows: pa.Table) -> pa.Table:
+        """Rows that were made elsewhere, without those whose windows have all left meanwhile."""
         panes = np.asarray(flat(rows.column("pane")))
         needed = np.zeros(len(rows), np.bool_)
         for job in self.family.jobs:
-            closed = self.order.closed[job.name]
-            needed |= job.span.last_end(panes) > closed
-            mine = counts.get(job.name, {})
-            known = np.fromiter(mine, np.int64, len(mine))
-            gone = known[job.span.last_end(known) <= closed].tolist() if first else []
-            late = sum(mine[pane] for pane in gone)
-            if late:
-                account = self.host.ledger(job.name)
-                account["aggregated"] -= late
-                account["late"] += late
-                self._note_late(job.name, Counter({sender: late}))
+            needed |= job.span.last_end(panes) > self.order.closed[job.name]
         return rows.filter(pa.array(needed))
 
-    def note_sent_late(self, counts: dict[str, int], sender: tuple[str, str]) -> None:
-        """Records that were late where they were read, per step."""
-        for step in counts.keys() & self.telling:
-            self._note_late(step, Counter({sender: counts[step]}))
+    def note_sent(
+        self,
+        counts: dict[str, dict[int, int]],
+        late: dict[str, int],
+        sender: tuple[str, str],
+    ) -> None:
+        """Put accounts right that came with rows: what is too late now was not when they were made.
+
+        counts: how many records each step took there, per pane. late: how many were late already.
+        """
+        for job in self.family.jobs:
+            mine = counts.get(job.name, {})
+            known = np.fromiter(mine, np.int64, len(mine))
+            gone = known[job.span.last_end(known) <= self.order.closed[job.name]].tolist()
+            missed = sum(mine[pane] for pane in gone)
+            if missed:
+                account = self.host.ledger(job.name)
+                account["aggregated"] -= missed
+                account["late"] += missed
+            told = missed + (late.get(job.name, 0) if job.name in self.telling else 0)
+            if told:
+                self._note_late(job.name, Counter({sender: told}))
 
     def _note_late(self, operator: str, senders: Senders) -> None:
         self._report().late.setdefault(operator, Counter()).update(senders)

@@ -1,0 +1,234 @@
+"""A relay: a collector to its children and an agent to its parent; it puts their messages together.
+
+Rows of the same pane and key become one on the way, so the traffic at the root falls with the
+number of children. Who has what in a message stays known: agents are the participants, relays are
+not. A child may forget a message when the root has committed the one it went into.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from millstream.agent.agent import Agent
+from millstream.agent.sending import Away, Collector
+from millstream.agent.working import plan_here
+from millstream.api.flow import Flow
+from millstream.api.sources import Collector as CollectorSpec
+from millstream.errors import ConfigError
+from millstream.operators.windows.family import Windows
+from millstream.ops.chunks import concat, decode_block, encode_block
+from millstream.ops.preparing import merge_panes
+from millstream.plan.stages import Plan
+from millstream.run.collecting import Hello, Later, Member, MessageReceiver, Refused, Welcome
+from millstream.run.messages import Block, Head, Part, unpack
+from millstream.run.received import SpoolTracker
+from millstream.state.manifests import SourceState
+from millstream.state.storage import Storage
+
+_COMMITTED = "committed.json"  # of children: what the root has committed
+
+
+class Children(MessageReceiver):
+    """Takes the messages of children in; their numbers come from the root."""
+
+    def __init__(
+        self,
+        name: str,
+        spec: CollectorSpec,
+        place: Storage,
+        parent: Collector,
+        program: dict[str, Any],
+        most: int,
+    ) -> None:
+        self.parent, self.program, self.most = parent, program, most
+        self._asking = threading.Lock()
+        super().__init__(name, spec, place, "children")
+
+    def enrol(self, hello: Hello) -> Member:
+        """Ask the parent for somebody new."""
+        own = [one for one in self.roster.values() if not one.through]
+        if len(own) >= self.most and not hello.through:
+            raise Refused(f"this relay has its {self.most} children already: --children")
+        with self._asking:
+            try:
+                welcome = self.parent.hello(
+                    hello.agent, hello.life, relay=hello.relay, through=True
+                )
+            except Away as error:
+                raise Later(str(error)) from None
+            except ConfigError as error:
+                raise Refused(str(error)) from None
+            finally:
+                self.parent.close()
+        return Member(welcome.number, hello.life, hello.relay, hello.through)
+
+    def _program(self) -> dict[str, Any]:
+        return self.program
+
+
+class Combining:
+    """What stands in the place of a source: messages of children, several as one."""
+
+    def __init__(self, plan: Plan, source: str, children: Children, state: SourceState) -> None:
+        self.plan, self.source, self.children = plan, source, children
+        self.taken = {k[7:]: at for k, at in state.extra.items() if k.startswith("number ")}
+        self.over = {k[5:] for k in state.extra if k.startswith("over ")}
+        children.taken = dict(self.taken)
+        self.tracker = SpoolTracker(0, children, state)
+
+    def step(self, rows: int, size: int) -> tuple[Head, list[bytes]] | None:
+        """All that has come, as one message; None if nothing has."""
+        self.tracker.poll()
+        if not self.tracker.pending():
+            return None
+        spool = self.children.spool
+        messages = [
+            message
+            for split in self.tracker.take(rows, size, 1)
+            for piece in (split, *split.more)  # type: ignore[union-attr]
+            for message in unpack(spool.read(piece.name))
+        ]
+        for head, _ in messages:
+            self.taken[head.agent] = head.number
+            self.over |= {head.agent} if head.ended else set()
+        after = SourceState(ended=len(self.over) >= self.children.most)
+        self.tracker.save(after)
+        after.extra.update({f"number {agent}": at for agent, at in self.taken.items()})
+        after.extra.update({f"over {agent}": 1 for agent in self.over})
+        return combined(self.plan, self.source, messages, after)
+
+    def close(self) -> None:
+        """Stop receiving."""
+        self.tracker.close()
+
+
+def combined(
+    plan: Plan, source: str, messages: list[tuple[Head, list[bytes]]], after: SourceState
+) -> tuple[Head, list[bytes]]:
+    """Several messages as one: rows merged, accounts added up, everybody's part kept."""
+    parts: dict[str, Part] = {}
+    ledger: dict[str, Counter[str]] = {}
+    tables: dict[Block, list[pa.Table]] = {}  # by what they have in common
+    for head, blocks in messages:
+        for part in head.parts:
+            parts[part.agent] = _joined(parts.get(part.agent), part)
+        for step, counts in head.ledger.items():
+            ledger.setdefault(step, Counter()).update(counts)
+        for block, data in zip(head.blocks, blocks, strict=True):
+            alike = msgspec.structs.replace(block, rows=0)
+            tables.setdefault(alike, []).append(decode_block(data))
+    made: list[Block] = []
+    packed: list[bytes] = []
+    for alike, several in tables.items():
+        rows = _merged(plan, alike, several)
+        made.append(msgspec.structs.replace(alike, rows=len(rows)))
+        packed.append(encode_block(rows))
+    heads = [head for head, _ in messages]
+    whole = Head(
+        agent="",
+        life=0,
+        number=0,
+        source=source,
+        rows=sum(head.rows for head in heads),
+        seconds=sum(head.seconds for head in heads),
+        top=max((head.top for head in heads if head.top is not None), default=None),
+        ledger={step: dict(counts) for step, counts in ledger.items()},
+        dead=[letter for head in heads for letter in head.dead],
+        blocks=made,
+        ended=after.ended,
+        of=list(parts.values()),
+        senders={head.agent: head.number for head in heads},
+        after={source: after},
+    )
+    return whole, packed
+
+
+def _joined(before: Part | None, now: Part) -> Part:
+    """What one agent has in two messages that follow each other."""
+    if before is None:
+        return now
+    late = Counter(before.late)
+    late.update(now.late)
+    panes: dict[str, Counter[int]] = {}
+    for part in (before, now):
+        for step, counts in part.panes.items():
+            panes.setdefault(step, Counter()).update(dict(counts))
+    return msgspec.structs.replace(
+        now, late=dict(late), panes={step: list(one.items()) for step, one in panes.items()}
+    )
+
+
+def _merged(plan: Plan, block: Block, several: list[pa.Table]) -> pa.Table:
+    """Rows of several as those of one task would be: states of the same pane and key are one."""
+    rows = concat(several)
+    operator = plan.operators.get(block.to)
+    if not isinstance(operator, Windows) or block.table != "panes" or len(several) == 1:
+        return rows
+    plain = operator.family.kind in ("time", "landmark")  # pieces of sessions have bounds as well
+    return merge_panes(operator.family, rows) if plain else rows
+
+
+class Relay(Agent):
+    """One relay between agents and their collector."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        collector: Collector,
+        asking: Collector,
+        name: str,
+        directory: Path,
+        spec: CollectorSpec,
+        most: int,
+        **options: Any,
+    ) -> None:
+        self.asking, self.spec, self.most = asking, spec, most
+        super().__init__(flow, collector, name, directory, **options)
+        self._next_heard = 0.0
+
+    def hello(self) -> Welcome:
+        """Say that it is a relay."""
+        return self.collector.hello(self.name, self.outbox.life, relay=True)
+
+    def send(self) -> bool:
+        """Send what there is, and say in every period who was heard of."""
+        sent = super().send()
+        now, period = time.monotonic(), self._period
+        if self.collector.connected and now >= self._next_heard and self.working is not None:
+            self._next_heard = now + period
+            heard = self.working.children.heard  # type: ignore[attr-defined]
+            recent = [who for who, at in heard.items() if time.time() - at <= 3 * period]
+            try:
+                self._told(self.collector.boundary(self.name, self.outbox.life, recent))
+            except Away as error:
+                self._is_away(error, now)
+        return sent
+
+    def forget(self, committed: int) -> None:
+        """Children may forget what the root has committed."""
+        if self.working is not None:
+            known = self.working.children.committed  # type: ignore[attr-defined]
+            before = dict(known)
+            for number in sorted(n for n in self.outbox.sizes if n <= committed):
+                known.update(self.outbox.read(number)[0].senders)
+            if known != before:
+                self.outbox.root.put(_COMMITTED, msgspec.json.encode(known))
+        super().forget(committed)
+
+    def make_working(self, welcome: Welcome, state: SourceState) -> Any:
+        """Receive from children, under the program of the root."""
+        plan = plan_here(self.flow, welcome.program)
+        children = Children(
+            self.source, self.spec, self.outbox.root, self.asking, welcome.program, self.most
+        )
+        if self.outbox.root.exists(_COMMITTED):
+            known = self.outbox.root.read(_COMMITTED)
+            children.committed = msgspec.json.decode(known, type=dict[str, int])
+        return Combining(plan, self.source, children, state)
