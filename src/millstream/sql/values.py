@@ -75,6 +75,8 @@ class Values:
         text, at = self.queries.text, query
         while query.key == "subquery" and not query.args.get("with_"):
             query = query.this
+        if query.key == "select":
+            self.queries.check_clauses(query)
         outer = self.queries.scope(relation, self.env)
         if relation.open:
             raise text.error("the columns of this are not known; declare them with schema=", None)

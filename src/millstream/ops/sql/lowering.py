@@ -245,7 +245,8 @@ def _cast(node: exp.Expr) -> Node:
 def _decimal(wanted: Any) -> pa.DataType:
     given = [str(one.this.name) for one in wanted.args.get("expressions") or []]
     precision, scale = (*given, *("10", "0")[len(given) :])[:2]
-    if not 0 <= int(scale) <= int(precision) <= MOST_DIGITS or int(precision) < 1:
+    numbers = precision.isdigit() and scale.isdigit()
+    if not numbers or not 0 <= int(scale) <= int(precision) <= MOST_DIGITS or int(precision) < 1:
         raise ConfigError(
             f"decimal({precision},{scale}): expected at most {MOST_DIGITS} digits, and no more "
             "behind the point than there are"
