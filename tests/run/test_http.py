@@ -316,7 +316,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         ({"port": 0}, "from 1 to 65535"),
         ({"path": "/a?b"}, "expected a path"),
         ({"schema": None}, "give a schema"),
-        ({"format": "parquet"}, "use text, json or csv"),
+        ({"format": "parquet"}, "use text, json, csv or debezium"),
         ({"host": ""}, "expected an address"),
         ({"token_env": ""}, "name of an environment variable"),
     ],
