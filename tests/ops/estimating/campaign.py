@@ -15,7 +15,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from millstream.ops.estimating.estimates import Confidence, Estimates, mean, total, variance
+from millstream.ops.estimating.estimates import (
+    LEAST_BLOCKS,
+    Confidence,
+    Estimates,
+    mean,
+    total,
+    variance,
+)
 from millstream.ops.estimating.incidence import Incidence
 from millstream.ops.estimating.intervals import ANYTIME, POINTWISE
 from millstream.ops.estimating.moments import COUNT, SIZE, SQUARES, TOTAL, Blocks, Moments
@@ -34,7 +41,7 @@ class Score:
 
     given: int = 0
     right: int = 0
-    none: int = 0  # no bound yet
+    none: int = 0  # no bound yet, though blocks enough
     below: int = 0  # the exact answer is below the lower bound
     paths: int = 0
     right_paths: int = 0
@@ -188,7 +195,8 @@ def campaign(
                     score.given += int(given.sum())
                     score.right += int((given & inside).sum())
                     score.below += int((given & under).sum())
-                    score.none += int((there & ~said).sum())
+                    if blocks.read >= LEAST_BLOCKS:
+                        score.none += int((there & ~said).sum())
                     kept = always.setdefault((promise, name), np.ones(groups, bool))
                     kept &= inside | ~given
                     if (

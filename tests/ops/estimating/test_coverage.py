@@ -17,13 +17,13 @@ SHUFFLED = ("shuffled", "unequal blocks", "few blocks", "first: shuffled")
 def check(kind: str, runs: int, least: float = 0.94, start: int = 0) -> None:
     for (promise, name), score in campaign(kind, runs, start).items():
         where = f"{name}, {kind}, {promise}, {runs} runs: {score.right} of {score.given} are right"
-        assert score.given > 0, where
+        assert score.given > 0 or (kind, name) == ("few blocks", "var"), where
         assert score.right >= least * score.given, where
         if promise == ANYTIME:
             held = f"{where}; {score.right_paths} of {score.paths} whole paths"
             assert score.right_paths >= least * score.paths, held
         if kind in SHUFFLED:
-            if name in ("count", "sum") and kind != "few blocks":
+            if name in ("count", "sum"):
                 assert score.none == 0, f"{where}; {score.none} without bounds"
             if promise == POINTWISE and name in ("count", "sum", "mean"):
                 assert score.wide <= 1.3, f"{where}; {score.wide:.2f} times as wide as from rows"

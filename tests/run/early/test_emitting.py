@@ -143,7 +143,7 @@ def test_a_ranking_has_rows_for_places(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     rng = np.random.default_rng(2)
-    words = [f"w{n}" for n in rng.geometric(0.25, 60_000)]
+    words = [f"word-{n:07}" for n in rng.geometric(0.25, 60_000)]
     for number in range(4):
         part = words[number::4]
         lines = [" ".join(part[at : at + 8]) for at in range(0, len(part), 8)]

@@ -297,7 +297,7 @@ def test_other_files_have_blocks_too(tmp_path: Path, kind: str) -> None:
     flow.source(ms.Files(folder, format=form), name="views").key_by("lang").agg(
         total=ms.sum("views")
     ).sink(ms.Memory())
-    first, last = snapshots_in_process(flow, tmp_path / "ck", [0.5])
+    first, last = snapshots_in_process(flow, tmp_path / "ck", [0.8])
     (row,) = first.table.to_pylist()
     assert row["total_lower"] <= total <= row["total_upper"]
     assert last.table.to_pylist()[0]["total"] == total
