@@ -27,7 +27,7 @@ from millstream.serve.following import Follower
 from millstream.serve.server import Server, open_server
 from millstream.serve.status import Live, View
 from millstream.state.manifests import Hot
-from millstream.testing import run_in_process
+from millstream.testing import Driver, run_in_process
 from tests.serve.writing import GONE, Put, Writer
 
 CHROMIUM = next(
@@ -171,6 +171,33 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def account(offered: int, **ways: int) -> dict[str, int]:
     """A step of the ledger."""
     return {"offered": offered, **dict.fromkeys(WAYS, 0), **ways}
+
+
+# -- views --------------------------------------------------------------------------------------
+
+
+def test_a_view_follows_its_rows(tmp_path: Path, window: Window) -> None:
+    flow = ms.Flow("cars")
+    flow.sql(
+        "CREATE STREAM cars (id INT, make STRING, PRIMARY KEY (id)) "
+        "WITH (source = 'http', port = 8401); CREATE STREAMED VIEW now AS SELECT * FROM cars"
+    )
+    with Driver(flow, checkpoint=tmp_path / "ck") as driver:
+        hostile = "<img src=x onerror='window.pwned=1'>"
+        driver.push("cars_records", [{"id": 1, "make": hostile}, {"id": 2, "make": None}]).step()
+        server = serve(tmp_path / "ck")
+        try:
+            window.page.goto(server.url)
+            window.says("#views-note", "now: 2 rows, batch 0")
+            assert {hostile, "null"} < set(
+                window.page.locator("#views-rows td").all_text_contents()
+            )
+            driver.push("cars_records", [{"id": 2, "make": "B"}]).step()
+            window.says("#views-note", "now: 2 rows, batch 1")
+            changed = "#views-rows .changed, #views-rows .changed-again"
+            assert window.page.locator(changed).all_text_contents() == ["B"]
+        finally:
+            server.stop()
 
 
 # -- slates -------------------------------------------------------------------------------------

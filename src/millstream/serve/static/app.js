@@ -12,6 +12,7 @@ import { ask, Refused } from "./server.js";
 import { Slates } from "./slates.js";
 import { summaryOf, Tiles } from "./tiles.js";
 import { Tip } from "./tip.js";
+import { Views } from "./views.js";
 
 const VISIBLE = 1000; // milliseconds between questions
 const HIDDEN = 10_000;
@@ -34,6 +35,7 @@ const hot = new HotKeys($("hot"));
 const history = new History();
 const slates = new Slates((batch) => batch > history.batch && poll());
 const tiles = new Tiles($("tiles"));
+const views = new Views();
 const throughput = new Chart($("throughput"), tip, {
   value: (point) => point.rows_per_second,
   format: (value) => `${short(value)}/s`,
@@ -127,6 +129,7 @@ function draw() {
     graph.update(status, history.rates(status));
     ledger.update(status);
     hot.update(status);
+    views.update(status);
   }
   drawTimes();
 }
