@@ -46,6 +46,8 @@ REFUSED = [
     ("SELECT symbol, FROM trades", "something is missing after this comma"),
     ("SELECT symbol FROM trades WHERE SUM(price) > 3", "SUM is an aggregate: it stands in SELECT"),
     ("CREATE SINK s FROM trades WITH (sink = 'jsonl')", "sink 'jsonl' needs path"),
+    ("SELECT CAST(price AS DECIMAL(10, x)) FROM trades", "at most 38 digits"),
+    ("SELECT symbol FROM trades WHERE price > (SELECT AVG(1))", "a query needs FROM"),
     ("DELETE FROM trades", "there is no statement DELETE; there are SELECT"),
     ("SELECT symbol FROM nothing", "there is no stream or view 'nothing'; there are trades"),
     ("SELECT * FROM SESSION(trades, ts, INTERVAL '1' MINUTE)", "windows are for GROUP BY"),
