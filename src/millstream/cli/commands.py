@@ -419,6 +419,8 @@ def sql(
     )
 
 
+# A call is a whole task of a program here, and a command that does nothing is noticed by itself.
+TASK_TIMEOUT = "1h"
 Window = Annotated[
     str | None,
     typer.Option(
@@ -549,7 +551,12 @@ def mrjob(
         window,
         ordered,
         checkpoint,
-        {"master": master, "parallelism": parallelism, "debug": debug},
+        {
+            "master": master,
+            "parallelism": parallelism,
+            "debug": debug,
+            "function_timeout": TASK_TIMEOUT,
+        },
         quiet,
         script,
         looks_of(snapshots, None, None, None),
@@ -641,7 +648,12 @@ def streaming(
         window,
         ordered,
         checkpoint,
-        {"master": master, "parallelism": parallelism, "debug": debug},
+        {
+            "master": master,
+            "parallelism": parallelism,
+            "debug": debug,
+            "function_timeout": TASK_TIMEOUT,
+        },
         quiet,
         output,
         looks_of(snapshots, None, None, None),
