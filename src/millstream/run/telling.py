@@ -7,10 +7,12 @@ gives the rest to the logger `millstream`. The setting `quiet` silences both.
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millstream.run.failing import errors_in, letters_in
@@ -57,7 +59,9 @@ def warnings_of(
     kept: the dead letters can still be read afterwards.
     """
     if progress.dead:
-        where = f"are in {dead.where()}" if kept else "were kept if checkpoint= named a place"
+        where = (
+            f"are in {_near(dead.where())}" if kept else "were kept if checkpoint= named a place"
+        )
         yield _told_dead(progress.dead, dead, where)
     for step in (name for name in steps if name in progress.ledger):
         account = progress.ledger[step]
@@ -76,6 +80,12 @@ def warnings_of(
                 f"{late:,} of {offered:,} records ({late / offered:.0%}) came too late for "
                 f"{step!r}: a larger lateness= of the source would let it wait for them"
             )
+
+
+def _near(path: str) -> str:
+    """A path as somebody would write it who stands here."""
+    here = f"{Path.cwd()}{os.sep}"
+    return path.removeprefix(here)
 
 
 def _told_dead(count: int, dead: Storage, where: str) -> str:
