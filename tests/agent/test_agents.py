@@ -217,7 +217,12 @@ class World:
             everybody = (*self.agents.values(), *self.relays.values())
             if self.centre.engine.done and all(one.done for one in everybody):
                 return
-        pytest.fail("it does not come to an end")
+        waiting = {
+            name: (one.over, one.outbox.last, one.durable, one.committed)
+            for name, one in {**self.agents, **self.relays}.items()
+            if not one.done
+        }
+        pytest.fail(f"it does not come to an end: {self.centre.engine.done}, {waiting}")
 
     def close(self) -> None:
         for one in (*self.agents.values(), *self.relays.values()):

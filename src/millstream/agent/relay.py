@@ -192,6 +192,10 @@ class Relay(Agent):
         self.asking, self.spec, self.most = asking, spec, most
         super().__init__(flow, collector, name, directory, **options)
         self._next_heard = 0.0
+        self.known: dict[str, int] = {}  # child -> the last of its messages that is committed
+        if self.outbox.root.exists(_COMMITTED):
+            told = self.outbox.root.read(_COMMITTED)
+            self.known = msgspec.json.decode(told, type=dict[str, int])
 
     def hello(self) -> Welcome:
         """Say that it is a relay."""
@@ -213,13 +217,11 @@ class Relay(Agent):
 
     def forget(self, committed: int) -> None:
         """Children may forget what the root has committed."""
-        if self.working is not None:
-            known = self.working.children.committed  # type: ignore[attr-defined]
-            before = dict(known)
-            for number in sorted(n for n in self.outbox.sizes if n <= committed):
-                known.update(self.outbox.read(number)[0].senders)
-            if known != before:
-                self.outbox.root.put(_COMMITTED, msgspec.json.encode(known))
+        before = dict(self.known)
+        for number in sorted(n for n in self.outbox.sizes if n <= committed):
+            self.known.update(self.outbox.read(number)[0].senders)
+        if self.known != before:  # also while nobody is received from: nothing tells it again
+            self.outbox.root.put(_COMMITTED, msgspec.json.encode(self.known))
         super().forget(committed)
 
     def make_working(self, welcome: Welcome, state: SourceState) -> Any:
@@ -228,7 +230,5 @@ class Relay(Agent):
         children = Children(
             self.source, self.spec, self.outbox.root, self.asking, welcome.program, self.most
         )
-        if self.outbox.root.exists(_COMMITTED):
-            known = self.outbox.root.read(_COMMITTED)
-            children.committed = msgspec.json.decode(known, type=dict[str, int])
+        children.committed = self.known
         return Combining(plan, self.source, children, state)
