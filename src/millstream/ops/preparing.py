@@ -179,58 +179,83 @@ def _reduce(
     shard, astray = _shards_of(uniques, int(codes.max()) + 1, shards, family.jobs[0])
     if astray:
         return None, None, {i: astray[c] for i, c in enumerate(codes.tolist()) if c in astray}
+    keyed = _Keyed(codes, uniques, key_columns, shard, panes)
     states = values = None
     if family.combines:
-        until: dict[str, pa.Array] = {}
-        if family.kind == "session":  # pieces of sessions: from their first to their last record
-            found = find_sessions(codes, chunk.ts, chunk.ts, family.span.size)
-            groups, group_key, group_pane = found.groups, found.key, found.start
-            until = {"until": pa.array(found.until)}
-        elif single:
-            groups, group_key, group_pane = np.arange(len(chunk)), codes, panes
-        else:
-            groups, group_key, group_pane = group_by(codes, panes)
-        rows = Rows(groups, len(group_key), chunk.ts, chunk.src, chunk.pos)
-        at = pa.array(group_key)
-        columns: dict[str, pa.Array] = {
-            "shard": pa.array(shard[group_key]),
-            "pane": pa.array(group_pane),
-            **until,
-            **{f"key.{i}": unique.take(at) for i, unique in enumerate(uniques)},
-        }
-        with naming_key(family.jobs, pa.table(_named(key_columns))):
-            for measure in family.measures:
-                bad = lift(measure, chunk, rows, columns)
-                if bad:
-                    return None, None, bad
-        states = pa.table(columns)
+        states, bad = _lifted(family, chunk, keyed, single)
+        if bad:
+            return None, None, bad
     if family.holds:
-        columns = {
-            "shard": pa.array(shard[codes]),
-            "pane": pa.array(panes),
-            **{f"key.{i}": column for i, column in enumerate(key_columns)},
-            "ts": pa.array(chunk.ts),
-            "src": pa.array(np.full(len(chunk), chunk.src, np.int64)),
-            "pos": pa.array(chunk.pos),
-        }
-        if family.changes:
-            bad = _failing(family, chunk, codes)
-            if bad:
-                return None, None, bad
-            none = np.full(len(chunk), -1, np.int64)
-            columns["weight"] = pa.array(chunk.weights().astype(np.int8))
-            columns["revision"] = pa.array(none if chunk.revision is None else chunk.revision)
-            columns["window"] = pa.array(none if chunk.window is None else chunk.window)
-        if family.jobs[0].packed:
-            pairs = chunk.table.drop_columns(["value"])
-            chunk = chunk.with_table(pairs.append_column("value", as_packed(chunk.column("value"))))
-        if family.kind == "bytes":
-            columns["size"] = pa.array(record_sizes(chunk))
-        held = held_columns(family)
-        for name in chunk.table.column_names if held is None else held:
-            columns[f"value.{name}"] = chunk.column(name)
-        values = exactly(columns, (f"value.{name}" for name in exact_columns(chunk.table)))
+        if family.changes and (bad := _failing(family, chunk, codes)):
+            return None, None, bad
+        values = _held(family, chunk, keyed)
     return states, values, {}
+
+
+@dataclass(frozen=True)
+class _Keyed:
+    """Rows by their key."""
+
+    codes: Int64  # of each row
+    uniques: list[pa.Array]  # of each code the columns of its key
+    columns: list[pa.Array]  # of each row the same
+    shard: Shards  # of each code
+    panes: Int64  # of each row
+
+
+def _lifted(
+    family: Family, chunk: Chunk, keyed: _Keyed, single: bool
+) -> tuple[pa.Table | None, dict[int, str]]:
+    """One row of partial aggregates per key and pane, or per record; or which records failed."""
+    until: dict[str, pa.Array] = {}
+    if family.kind == "session":  # pieces of sessions: from their first to their last record
+        found = find_sessions(keyed.codes, chunk.ts, chunk.ts, family.span.size)
+        groups, group_key, group_pane = found.groups, found.key, found.start
+        until = {"until": pa.array(found.until)}
+    elif single:
+        groups, group_key, group_pane = np.arange(len(chunk)), keyed.codes, keyed.panes
+    else:
+        groups, group_key, group_pane = group_by(keyed.codes, keyed.panes)
+    rows = Rows(groups, len(group_key), chunk.ts, chunk.src, chunk.pos)
+    at = pa.array(group_key)
+    columns: dict[str, pa.Array] = {
+        "shard": pa.array(keyed.shard[group_key]),
+        "pane": pa.array(group_pane),
+        **until,
+        **{f"key.{i}": unique.take(at) for i, unique in enumerate(keyed.uniques)},
+    }
+    with naming_key(family.jobs, pa.table(_named(keyed.columns))):
+        for measure in family.measures:
+            bad = lift(measure, chunk, rows, columns)
+            if bad:
+                return None, bad
+    return pa.table(columns), {}
+
+
+def _held(family: Family, chunk: Chunk, keyed: _Keyed) -> pa.Table:
+    """The records themselves, as far as windows need them."""
+    columns: dict[str, pa.Array] = {
+        "shard": pa.array(keyed.shard[keyed.codes]),
+        "pane": pa.array(keyed.panes),
+        **{f"key.{i}": column for i, column in enumerate(keyed.columns)},
+        "ts": pa.array(chunk.ts),
+        "src": pa.array(np.full(len(chunk), chunk.src, np.int64)),
+        "pos": pa.array(chunk.pos),
+    }
+    if family.changes:
+        none = np.full(len(chunk), -1, np.int64)
+        columns["weight"] = pa.array(chunk.weights().astype(np.int8))
+        columns["revision"] = pa.array(none if chunk.revision is None else chunk.revision)
+        columns["window"] = pa.array(none if chunk.window is None else chunk.window)
+    if family.jobs[0].packed:
+        pairs = chunk.table.drop_columns(["value"])
+        chunk = chunk.with_table(pairs.append_column("value", as_packed(chunk.column("value"))))
+    if family.kind == "bytes":
+        columns["size"] = pa.array(record_sizes(chunk))
+    held = held_columns(family)
+    for name in chunk.table.column_names if held is None else held:
+        columns[f"value.{name}"] = chunk.column(name)
+    return exactly(columns, (f"value.{name}" for name in exact_columns(chunk.table)))
 
 
 def _named(key_columns: list[pa.Array]) -> dict[str, pa.Array]:
