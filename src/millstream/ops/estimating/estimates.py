@@ -25,7 +25,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 LEAST_BLOCKS = 20
 LEAST_PRESENT = 20  # with a group in them, before its blocks say how much they differ
 LEAST_SPREAD = 40  # the same for how much variances do, and totals of which some blocks have none
-_NEARLY_ALL = 0.9  # of a few blocks must have some of a group before their middle says something
+_NEARLY_ALL = 0.9  # of the blocks with a group have something of it but zeros
 LEAST_FREEDOM = 4  # below that a few blocks have most of a group
 
 
@@ -80,12 +80,14 @@ def total(moments: Moments, factor: str, blocks: Blocks, sure: Confidence) -> Es
     scale = blocks.count * mean_size / (blocks.sums[1] / blocks.read)
     value = ratio * blocks.size
     lower, upper = value - scale * found.below, value + scale * found.above
-    rare = moments.active < min(LEAST_SPREAD, _NEARLY_ALL * blocks.read)
+    few = moments.present < min(LEAST_PRESENT, blocks.read / 2)
+    zeros = moments.active < _NEARLY_ALL * moments.present  # rare values among many that are none
+    rare = few | (zeros & (moments.active < min(LEAST_SPREAD, _NEARLY_ALL * blocks.read)))
     few_say = ~rare & (found.freedom < LEAST_FREEDOM)
     if rare.any():
         low, high = sparse_total(moments, factor, blocks, sure.spent)
         # Between few blocks and many, neither way is sure to be wide enough: the wider one is.
-        some = moments.active >= LEAST_PRESENT / 2
+        some = zeros & (moments.active >= LEAST_PRESENT / 2)
         low, high = (
             np.where(some, np.fmin(low, lower), low),
             np.where(some, np.fmax(high, upper), high),
