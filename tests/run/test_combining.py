@@ -145,3 +145,62 @@ def test_nobody_behind_a_whole_input_is_asked_before_its_end(
     for one in windows:
         expected.update(Counter(Counter(row["key"] for row in one).values()))
     assert sum((Counter({row["n"]: row["keys"]}) for row in found), Counter()) == expected
+
+
+def _noted(event: Any, slate: Any, ctx: Any) -> Any:
+    slate["n"] = slate.get("n", 0) + 1
+    if slate["n"] == 1:
+        ctx.timer(after="5s")
+    return {"who": event.key, "n": slate["n"]}
+
+
+def _rung(event: Any, slate: Any, ctx: Any) -> Any:
+    return {"who": event.key, "n": -slate["n"]}
+
+
+@pytest.mark.parametrize("behind", ["an updater", "a cycle", "last", "dedup", "a join", "top"])
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_operators_of_a_level_that_was_left_out_are_none_the_worse(
+    behind: str, parallelism: int
+) -> None:
+    flow = ms.Flow("behind")
+    files = ms.Files("unused", time="ts", time_unit="s", lateness="0s")
+    groups = flow.source(files, name="in").key_by("key").agg(n=ms.count())
+    match behind:
+        case "an updater":
+            rows = groups.key_by("n").update(_noted, on_timer=_rung)
+        case "a cycle":
+            rows = _around(flow, groups)
+        case "last":
+            rows = groups.last("5s")
+        case "dedup":
+            rows = groups.dedup("n", within="1h").select("n")
+        case "a join":
+            rows = groups.join(groups.select("key", "n AS m"), on="key").where("m = n")
+        case _:
+            rows = groups.key_by("n").top(1, by="key")
+    rows.sink(ms.Memory(), name="out")
+    found = []
+    for pushes in (1, 3):
+        with Driver(flow, parallelism=parallelism, now=1e6) as driver:
+            for start in range(0, 90, 90 // pushes):
+                some = range(start, start + 90 // pushes)
+                driver.push("in", [{"ts": n, "key": n * n % 7} for n in some]).step()
+            found.append(sorted(map(repr, driver.end().output())))
+    assert found[0] == found[1] != []
+
+
+def _around(flow: ms.Flow, groups: ms.Stream) -> ms.Stream:
+    """Groups that go around a cycle of two updaters a few times."""
+    forth, back = flow.stream("forth"), flow.stream("back")
+
+    def there(event: Any, slate: Any, ctx: Any) -> Any:
+        if event.value["n"] > 0:
+            ctx.publish("forth", event.key, {"n": event.value["n"] - 5})
+        return {"key": event.key, "n": event.value["n"]}
+
+    def and_back(event: Any, slate: Any, ctx: Any) -> Any:
+        ctx.publish("back", event.key, event.value)
+
+    forth.key_by("key").update(and_back, name="and back")
+    return groups.key_by("key").union(back.key_by("key")).update(there, name="there")

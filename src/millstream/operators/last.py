@@ -131,6 +131,8 @@ class Lasting(OneStep):
     def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
         """What time it is, and when the next row leaves."""
         reports: list[_Report] = done.reports(self.name)
+        if not reports:  # its level was left out: nothing is stored of it, and nothing came
+            return
         reached = max(one.reached for one in reports)
         if reached > NOTHING_CLOSED:
             manifest.closed[self.name] = max(reached, self.order(known))

@@ -127,6 +127,8 @@ class Updates:
         reports: list[Report] = done.reports(self.name)
         for name in self.steps:
             manifest.rung[name] = done.batch.now + 1
+            if not reports:  # its level was left out: nothing is stored of it, and nothing came
+                continue
             reached = min(one.last_end[name] for one in reports)
             if reached > NOTHING_CLOSED:
                 manifest.closed[name] = max(reached, _closed(name, known))
