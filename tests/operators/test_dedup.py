@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -100,3 +101,15 @@ def test_it_is_refused_on_changes() -> None:
     changes.dedup("id", within="1h").sink(ms.Memory())
     with pytest.raises(ms.ConfigError, match=r"dedup: dedup\(\) works on records"):
         Driver(flow)
+
+
+def test_a_view_has_a_record_as_often_as_it_was_given(tmp_path: Path) -> None:
+    flow = ms.Flow("kept")
+    source = ms.Generator(tuple, time="ts", schema=SCHEMA, lateness="0s")
+    flow.source(source, name="in").dedup("id", within="10s").select("id").view("kept")
+    with Driver(flow, checkpoint=tmp_path, now=START.timestamp()) as driver:
+        for minute in range(3):  # in a batch each
+            rows = [{"ts": START + timedelta(minutes=minute), "id": "a", "x": 0}]
+            driver.push("in", rows).step()
+        driver.end()
+        assert ms.views(tmp_path, "kept").arrow().to_pylist() == [{"id": "a"}] * 3

@@ -155,7 +155,9 @@ class Rows:
         self.host.count(step.name, len(chunk), 0)
         src = np.full(len(chunk), chunk.src, np.int64)
         window = np.zeros(len(chunk), np.int64) if chunk.window is None else chunk.window
-        hashes = blended(src, chunk.pos, window).astype(np.uint64)
+        # Records come once, also two that are known by the same thing at different times.
+        times = () if self.operator.changes else (chunk.ts,)
+        hashes = blended(src, chunk.pos, window, *times).astype(np.uint64)
         shards = np.uint64(self.host.batch.shards)
         marks = {
             "shard": pa.array((hashes % shards).astype(np.int32)),
