@@ -7,20 +7,27 @@ what is new that look like totals of everything.
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from millstream.errors import RunError
+from millstream.graph.nodes import Source
 from millstream.operators.windows.family import Windows
-from millstream.plan.stages import Plan
+from millstream.plan.stages import Plan, upstream
 from millstream.state.manifests import Manifest
 
 
-def go_on(plan: Plan, manifest: Manifest, incremental: bool) -> list[str]:
-    """What is to be said of a run that finds more input than the last one; refuses what cannot."""
+def go_on(plan: Plan, manifest: Manifest, fresh: Set[str], incremental: bool) -> list[str]:
+    """What is to be said where results were given of all input of theirs, and there is more of it.
+
+    fresh: the sources that have more. Refuses what cannot go on.
+    """
     ended = [
         one
         for one in plan.operators.values()
         if isinstance(one, Windows)
         and one.family.span.whole
-        and manifest.ledger.get(one.steps[0], {}).get("aggregated")
+        and _was_given(one, manifest)
+        and _sources_of(plan, one) & fresh
     ]
     names = ", ".join(repr(one.steps[0]) for one in ended)
     if not ended:
@@ -35,6 +42,20 @@ def go_on(plan: Plan, manifest: Manifest, incremental: bool) -> list[str]:
         "that change are given again, with a column op: u for a new total, + for a new group "
         "(incremental=True gives results of what is new alone)"
     ]
+
+
+def _sources_of(plan: Plan, one: Windows) -> set[str]:
+    before = upstream(plan, plan.node(one.steps[0]))
+    return {node.name for node in before if isinstance(node, Source)}
+
+
+def _was_given(one: Windows, manifest: Manifest) -> bool:
+    """Whether the input of a job has ended before, though other sources went on or were killed."""
+    accounts = [manifest.ledger.get(job.name, {}) for job in one.family.jobs]
+    if manifest.complete:
+        return bool(accounts[0].get("aggregated"))
+    final = all(job.emission.mode == "final" for job in one.family.jobs)
+    return final and any(account.get("results") for account in accounts)
 
 
 def _cannot(step: str, lasting: bool) -> str:

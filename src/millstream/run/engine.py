@@ -252,8 +252,9 @@ class Engine:
         if not pending and not self._time_moved() and not self._dropped:
             self.done = all(tracker.ended for tracker in self.trackers.values())
             return False
-        if self.manifest.complete and pending:
-            self.notes = [*self.notes, *go_on(self.plan, self.manifest, self.settings.incremental)]
+        fresh = {name for name, much in waiting.items() if much}
+        told = go_on(self.plan, self.manifest, fresh, self.settings.incremental)
+        self.notes = [*self.notes, *(note for note in told if note not in self.notes)]
         parts = self.cores = max(1, self.settings.parallelism or executor.cores)
         rows, size = self.rows_target * parts, self.settings.batch_bytes * parts
         splits = {name: one.take(rows, size, parts) for name, one in self.trackers.items()}
@@ -468,7 +469,8 @@ class Engine:
             self.plan.watermarks(of_sources, None, self.manifest.watermarks)
         )
         beyond = (one for one in self.plan.operators.values() if self.plan.level_of(one) > levels)
-        return None if any(known.has_state(one.name) for one in beyond) else levels
+        owners = (owner for one in beyond for owner in one.stored())
+        return None if any(map(known.has_state, owners)) else levels
 
     def _stored(self) -> tuple[tuple[int, str] | None, Segments, dict[str, SegmentFile]]:
         """What tasks are told of the state: all of it, or a base and what has changed since."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -119,32 +119,30 @@ class Bag(Store):
 
     def parted(self) -> tuple[pa.Table | None, pa.Table | None]:
         """Rows whose answers were given before, and those that came since."""
-        old, open = self._by_age()
-        tables = self._read(one for found in open.values() for one in found)
-        new = [] if self.new is None else [self.new]
-        before = self._together(self._read(one for found in old.values() for one in found))
-        return before, self._together([*tables, *new])
+        tables = self._read(one for found in self.stored.values() for one in found)
+        old = [_of_age(table, old=True) for table in tables]
+        new = [_of_age(table, old=False) for table in tables]
+        return self._together(old), self._together(new + ([] if self.new is None else [self.new]))
 
     def add(self) -> None:
         """Keep all there is, and what is new beside what was given before."""
-        _, open = self._by_age()
+        open = self._stored_in(lambda one: one.low != SETTLED)
         merging = small_ones(open, 0 if self.new is None else len(self.new))
         self._rewrite(merging, self.new)
 
     def settle(self, fresh: pa.Table | None) -> None:
         """Keep all there is: the answers of rows that came since are given now."""
-        old, open = self._by_age()
+        old = self._stored_in(lambda one: one.high == SETTLED)
         merging = small_ones(old, 0 if fresh is None else len(fresh))
-        gone = [one for found in open.values() for one in found]
-        self._rewrite(merging, None if fresh is None else in_pane(fresh, SETTLED), gone)
+        gone = [one for found in self.stored.values() for one in found if one.high != SETTLED]
+        # Where shards were dealt anew, rows of both kinds lie in one segment.
+        mixed = self._read(one for one in gone if one.low == SETTLED)
+        settled = [_of_age(table, old=True) for table in mixed]
+        settled += [] if fresh is None else [in_pane(fresh, SETTLED)]
+        self._rewrite(merging, concat(settled) if settled else None, gone)
 
-    def _by_age(self) -> tuple[dict[str, list[Segment]], dict[str, list[Segment]]]:
-        old = {
-            shard: [s for s in found if s.high == SETTLED] for shard, found in self.stored.items()
-        }
-        return old, {
-            shard: [s for s in found if s.high != SETTLED] for shard, found in self.stored.items()
-        }
+    def _stored_in(self, wanted: Callable[[Segment], bool]) -> dict[str, list[Segment]]:
+        return {shard: list(filter(wanted, found)) for shard, found in self.stored.items()}
 
     def _rewrite(
         self, merging: list[Segment], fresh: pa.Table | None, dropped: Iterable[Segment] = ()
@@ -174,6 +172,12 @@ class Bag(Store):
         """Whether a window that has not closed can need rows of a segment."""
         high = np.array([segment.high])
         return any(bool(job.needed_until(high)[0] > closed[job.name]) for job in self.jobs)
+
+
+def _of_age(rows: pa.Table, *, old: bool) -> pa.Table:
+    """Those whose answers were given before, or the others."""
+    settled = np.asarray(flat(rows.column("pane"))) == SETTLED
+    return rows.filter(pa.array(settled == old))
 
 
 def in_pane(rows: pa.Table, pane: int) -> pa.Table:
