@@ -67,7 +67,8 @@ class Terminal:
         return before + told
 
     def end(self) -> int:
-        """Ctrl-D; gives the exit code."""
+        """Ctrl-D at the prompt; gives the exit code."""
+        self.until("millstream>")
         self.type("\x04")
         while True:
             try:
@@ -120,7 +121,6 @@ def test_a_live_table(here: Any) -> None:
     terminal.until("1 row · batch ")
     terminal.type("\x03")
     terminal.until("stopped")
-    terminal.until("millstream>")
     assert terminal.end() == 0
 
 

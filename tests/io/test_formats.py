@@ -133,7 +133,7 @@ NAIVE_CSV = "ts,a\n2024-01-01 10:00:00,1\n"
     [
         ("cvs", "", {}, ["unknown kind 'cvs' (did you mean 'csv'?)", "csv, json, parquet, text"]),
         ("csv", "", {}, ["no file holds a record", "Give schema="]),
-        ("csv", "a,b\n", {}, ["no file holds a record", "Give schema="]),
+        ("csv", "a,b\n", {}, ["has a header and no record", "Give schema="]),
         ("json", None, {}, ["there is no file yet", "Give schema="]),
         ("parquet", "junk", {}, ["cannot be read", "Give schema="]),
         ("csv", "price,b\n1,2\n", {"time": "prise"}, ["price, b", "did you mean 'price'?"]),

@@ -56,6 +56,7 @@ def parquet_schema(paths: Sequence[str], required: bool) -> pa.Schema | None:
 
 def infer_schema(fmt: Format, paths: Sequence[str]) -> pa.Schema:
     """Columns and types from the first file that holds a record."""
+    problem = "no file holds a record" if paths else "there is no file yet"
     for path, lines in _samples(fmt, paths):
         _check_encoding(path, lines, fmt)
         if fmt.kind == "csv":
@@ -65,7 +66,8 @@ def infer_schema(fmt: Format, paths: Sequence[str]) -> pa.Schema:
             fields = _json_fields(lines, fmt.zone, fmt.time)
         if fields:
             return pa.schema(fields)
-    problem = "no file holds a record" if paths else "there is no file yet"
+        if fmt.kind == "csv" and fmt.header:
+            problem = f"{path} has a header and no record (header=False if it has no header)"
     raise ConfigError(_no_sample(fmt.kind, problem))
 
 

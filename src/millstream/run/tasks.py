@@ -437,7 +437,14 @@ class Task:
                 if inlet is not None and len(chunk):
                     inlet.take(node, before, chunk)
         sent = (item for item in self.forwarded if item[1] in SENT)
+        last = self.control.level == levels_of(self.plan, self.batch)
         for part, tag, name, payload in chain(self._blocks(), sent):
+            if last:
+                raise RunError(
+                    f"rows for {name!r} came out of level {self.control.level} of batch "
+                    f"{self.batch.number}, after which it has no other: this is a defect, and "
+                    "nothing of the batch was committed; please report it with the plan"
+                )
             self.targets.add(part)
             yield (part, tag, name, (self.attempt, payload))
         yield from self._sink_outputs()
