@@ -116,6 +116,11 @@ def steps(stopped: Stopped) -> dict[str, tuple[Any, str]]:
             stopped.wait()
         return row
 
+    def timed(row: dict[str, Any]) -> Any:
+        if row["v"] == 1:
+            stopped.wait()
+        return row["ts"]
+
     def generated(row: dict[str, Any]) -> Any:
         yield row
         if row["v"] == 1:
@@ -144,6 +149,17 @@ def steps(stopped: Stopped) -> dict[str, tuple[Any, str]]:
             stopped.wait()
         return 0
 
+    def slow(v: int) -> int:
+        if v == 1:
+            stopped.wait()
+        return v
+
+    def in_sql(stream: ms.Stream) -> ms.Stream:
+        stream.flow.function("slow", slow, "bigint")
+        made = stream.flow.sql("SELECT slow(v) AS v FROM `in`")
+        assert isinstance(made, ms.Stream)
+        return made
+
     return {
         "agg zero": (lambda s: s.key_by("v").agg(x=Waiting(stopped, "zero")), "value 0"),
         "agg combine": (
@@ -160,6 +176,8 @@ def steps(stopped: Stopped) -> dict[str, tuple[Any, str]]:
         ),
         "Gathering.map": (lambda s: s.map_reduce(Gathering(stopped)), "close()"),
         "map": (lambda stream: stream.map(mapped), '"v":1'),
+        "select in SQL": (in_sql, "slow() of "),
+        "at": (lambda stream: stream.at(timed), '"v":1'),
         "flat_map": (lambda stream: stream.flat_map(generated), '"v":1'),
         "processed": (lambda stream: stream.process(processed), '"v":1'),
         "map_batches": (lambda stream: stream.map_batches(batches), "a table of 3 records"),

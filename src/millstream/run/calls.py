@@ -26,7 +26,8 @@ from millstream.ops import (
 )
 from millstream.ops.codec import decode_key, decode_row
 from millstream.ops.records import as_json, shown
-from millstream.run import pairing, steps
+from millstream.ops.sql import calling as called_in_sql
+from millstream.run import pairing, steps, timing
 
 _SHOWN = 300  # characters of a record or key in a message
 Locals = dict[str, Any]
@@ -59,6 +60,10 @@ _LOOPS: dict[CodeType, Callable[[Locals], str]] = {
     records.apply.__code__: _record,
     processing.process.__code__: lambda here: f"record {as_json(here['row'])}",
     pairing._call_map.__code__: _record,
+    timing._call_at.__code__: _record,
+    called_in_sql.UserCall.call.__code__: lambda here: (
+        f"{here['self'].function.name}() of {shown(tuple(here['args']))}"
+    ),
     steps._map_batches.__code__: lambda here: f"a table of {len(here['chunk']):,} records",
     machine.Machine.call.__code__: _event,
     machine.Machine.call_plain.__code__: _event,

@@ -56,8 +56,18 @@ def _told(node: nodes.At, chunk: Chunk) -> tuple[Chunk, pa.Array, list[DeadLette
         chunk, dead = computable(node, (node.expr,), chunk)
         values = node.expr.evaluate(chunk.table)
         return chunk, flat(values) if isinstance(values, pa.ChunkedArray) else values, dead
+    found, failed = _call_at(node, chunk)
+    dead = [dead_row(node.name, chunk, index, why) for index, why in failed.items()]
+    good = np.ones(len(chunk), np.bool_)
+    good[list(failed)] = False
+    return chunk.take(good), _one_type(found), dead
+
+
+def _call_at(node: nodes.At, chunk: Chunk) -> tuple[list[object], dict[int, str]]:
+    """What a user's function gives for each record, and why it failed for some."""
     assert node.fn is not None
-    found, failed = [], {}
+    found: list[object] = []
+    failed: dict[int, str] = {}
     for index, row in enumerate(chunk.table.to_pylist()):
         try:
             value = node.fn(row)
@@ -65,10 +75,7 @@ def _told(node: nodes.At, chunk: Chunk) -> tuple[Chunk, pa.Array, list[DeadLette
             found.append(value)
         except BaseException as error:  # a user's function may raise anything
             failed[index] = describe(error)
-    dead = [dead_row(node.name, chunk, index, why) for index, why in failed.items()]
-    good = np.ones(len(chunk), np.bool_)
-    good[list(failed)] = False
-    return chunk.take(good), _one_type(found), dead
+    return found, failed
 
 
 def _one_type(values: list[object]) -> pa.Array:
