@@ -152,6 +152,17 @@ token_env = "NAME"
 from = "in"
 kind = "console"
 """
+COLLECTOR = """
+[source.in]
+kind = "collector"
+address = "127.0.0.1:9410"
+reads = { kind = "files", path = "in.jsonl", format = "json", schema = "n bigint", time = "n" }
+agents = ["a"]
+token_env = "NAME"
+[sink.out]
+from = "in"
+kind = "console"
+"""
 SQL = """
 CREATE STREAM s (n BIGINT) WITH (source = 'http', port = 8401, token_env = 'NAME');
 SELECT n FROM s;
@@ -163,6 +174,7 @@ SELECT n FROM s;
     [
         ("app.toml", REDIS, "MILLSTREAM_REDIS_PASSWORD_2"),
         ("app.toml", HTTP, "MILLSTREAM_INPUT_ORDERS"),
+        ("app.toml", COLLECTOR, "MILLSTREAM_AGENT_ORDERS"),
         ("app.sql", SQL, "MILLSTREAM_INPUT_ORDERS"),
     ],
 )
@@ -178,7 +190,8 @@ def test_a_file_takes_no_secrets_that_are_not_for_it(
     path.write_text(text.replace("NAME", foreign))
     with pytest.raises(ms.ConfigError, match=rf"{file}.*_env: '{foreign}'.*--trust-config"):
         load_application(path).check_trust()
-    commands = [["run", file], ["sql", file]] if file == "app.sql" else [["run", file]]
+    commands = [["run", file], ["agent", file, "--to", "127.0.0.1:9410", "--name", "a"]]
+    commands += [["sql", file]] if file == "app.sql" else []
     for command in commands:
         done = CliRunner().invoke(app, command)
         assert isinstance(done.exception, ms.ConfigError) and foreign in str(done.exception)

@@ -826,6 +826,7 @@ def agent(
             "it.",
         ),
     ] = "wait",
+    trust_config: TrustConfig = False,
     debug: Debug = False,
 ) -> None:
     """Run the first steps of a flow on this machine, and send what they make to its collector.
@@ -838,7 +839,7 @@ def agent(
 
     if relay != (listen is not None):
         raise ConfigError("agent: --relay and --listen HOST:PORT go together")
-    found = load_application(file, flow)
+    found = _load(file, flow, trust_config)
     below = Below(listen, children) if relay else None
     run_agent(found.flow, to, name, directory, token_file, ca, spool, overload, below)
 
