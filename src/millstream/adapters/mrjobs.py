@@ -20,11 +20,11 @@ from millstream.adapters.commands import Command, command_of
 from millstream.adapters.lines import Filter, Stage, Work
 from millstream.adapters.places import NOTHING, Brought
 from millstream.adapters.scripts import Script, mrjob_module
+from millstream.adapters.streaming import PATIENCE, REDUCES, TIMEOUT, number_of
 from millstream.errors import ConfigError, MillstreamError, ProgramError
 from millstream.ops.records import describe
 
 PARALLEL = 16  # reducers of a step whose result does not depend on their number
-_REDUCES = ("mapreduce.job.reduces", "mapred.reduce.tasks")
 _OWN = ("args", "help", "quiet", "verbose", "runner", "no_output", "cat_output", "output_dir")
 _HONOURED = ("upload_files", "upload_dirs", "jobconf", "cmdenv", "task_timeout")
 _FOR_HADOOP = ("HADOOP_INPUT_FORMAT", "HADOOP_OUTPUT_FORMAT", "PARTITIONER", "LIBJARS")
@@ -208,8 +208,7 @@ class _Options:
             str(k): _text(v) for k, v in (given["jobconf"] or {}).items() if v is not None
         }
         found.environment = tuple((job.options.cmdenv or {}).items())
-        if (timeout := found.jobconf.get("mapreduce.task.timeout")) is not None:
-            found.patience = int(timeout) / 1000 or None
+        found.patience = number_of(found.jobconf, TIMEOUT, PATIENCE) / 1000 or None
         known = {*_OWN, *_HONOURED, *job._passthru_arg_dests, *job._file_arg_dests}
         raw = mrjob_module("options")._parse_raw_args(job.arg_parser, arguments)
         found.ignored = sorted({option for dest, option, _ in raw if dest not in known and option})
@@ -258,7 +257,7 @@ def _stage(
 
 
 def _reduces(jobconf: dict[str, str]) -> int | None:
-    for name in _REDUCES:
+    for name in REDUCES:
         if jobconf.get(name, "").isdigit() and int(jobconf[name]) > 0:
             return int(jobconf[name])
     return None

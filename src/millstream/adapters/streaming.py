@@ -10,10 +10,11 @@ from millstream.adapters.lines import Filter, Keys, Stage
 from millstream.adapters.places import Brought
 from millstream.errors import ConfigError
 
-_REDUCES = ("mapreduce.job.reduces", "mapred.reduce.tasks")
+REDUCES = ("mapreduce.job.reduces", "mapred.reduce.tasks")
 _FIELDS = "stream.num.map.output.key.fields"
 _SEPARATOR = "stream.map.output.field.separator"
-_TIMEOUT = ("mapreduce.task.timeout", "mapred.task.timeout")
+TIMEOUT = ("mapreduce.task.timeout", "mapred.task.timeout")
+PATIENCE = 600_000  # milliseconds, as Hadoop has it
 # What else would change which lines a reducer gets, or in which order or form.
 _REFUSED = (
     "stream.map.input",
@@ -54,24 +55,24 @@ def streaming_stage(
     """A program as Hadoop's command line describes it; refuses by name what would be different."""
     jobconf = dict(jobconf or {})
     for name in jobconf:
-        known = name in (*_REDUCES, _FIELDS, _SEPARATOR, *_TIMEOUT)
+        known = name in (*REDUCES, _FIELDS, _SEPARATOR, *TIMEOUT)
         if not known and name.startswith(_REFUSED):
             raise ConfigError(
                 f"-D {name}: is not known here, and without it the program would get other lines; "
-                f"of Hadoop's properties {', '.join((*_REDUCES, _FIELDS, _SEPARATOR, *_TIMEOUT))} "
+                f"of Hadoop's properties {', '.join((*REDUCES, _FIELDS, _SEPARATOR, *TIMEOUT))} "
                 "count, and those that Hadoop does not know are for the program"
             )
     brought = Brought.of("--file", [str(Path(one)) for one in files])
-    timeout = _number(jobconf, _TIMEOUT, 600_000)
+    timeout = number_of(jobconf, TIMEOUT, PATIENCE)
     base = Command((), brought, tuple((environment or {}).items()), timeout / 1000 or None)
-    told = _number(jobconf, _REDUCES, 1)
+    told = number_of(jobconf, REDUCES, 1)
     return Stage(
         "job",
         _filters("--mapper", mapper, base),
         _filters("--combiner", combiner, base),
         None if reducer in (None, _NONE) or told == 0 else _filters("--reducer", reducer, base),
         reducers=reducers or max(1, told),
-        keys=Keys(_separator(jobconf), _number(jobconf, (_FIELDS,), 1, least=1)),
+        keys=Keys(_separator(jobconf), number_of(jobconf, (_FIELDS,), 1, least=1)),
         jobconf=tuple(jobconf.items()),
     )
 
@@ -107,9 +108,10 @@ def _separator(jobconf: Mapping[str, str]) -> bytes:
     return separator
 
 
-def _number(
+def number_of(
     jobconf: Mapping[str, str], names: Sequence[str], otherwise: int, least: int = 0
 ) -> int:
+    """What a property says that has several names."""
     for name in names:
         if name in jobconf:
             text = jobconf[name]
