@@ -27,6 +27,7 @@ from millstream.ops.progress import BEGIN, END, Reached
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
 from millstream.run.messages import Block, Head, encode_records, placed_for
+from millstream.run.planning import formats_of
 from millstream.run.program import describe_program, difference, panes_of
 from millstream.run.reading import Piece
 from millstream.run.sources import make_tracker, progress_of, resolve_format
@@ -55,8 +56,7 @@ def collector_of(flow: Flow) -> nodes.Source:
 def plan_here(flow: Flow, program: dict[str, Any]) -> Plan:
     """The plan of the collector with what is read here; a program that differs is refused."""
     source, known = collector_of(flow), panes_of(program)
-    sources = [node for node in flow.nodes if isinstance(node, nodes.Source)]
-    formats = {node.name: resolve_format(node.name, node.spec) for node in sources}
+    formats = formats_of(flow)
     described = describe_program(make_plan(flow.name, flow.nodes, formats, *known))
     found = difference(program, described)
     new = [name for name in described["operators"] if name not in program["operators"]]
@@ -68,23 +68,11 @@ def plan_here(flow: Flow, program: dict[str, Any]) -> Plan:
             "same file"
         )
     formats[source.name] = resolve_format(source.name, source.spec.reads)
-    here = replace(source, spec=source.spec.reads)
-    return make_plan(flow.name, _with_source(flow.nodes, source, here), formats, *known)
-
-
-def _with_source(
-    graph: tuple[nodes.Node, ...], old: nodes.Source, new: nodes.Source
-) -> tuple[nodes.Node, ...]:
-    """The same graph with another source: whoever reads it, directly or not, is made anew."""
-    made: dict[nodes.Node, nodes.Node] = {old: new}
-    for node in graph:
-        if node not in made:
-            inputs = tuple(made.get(one, one) for one in node.inputs)
-            changed: dict[str, Any] = {"inputs": inputs}
-            if isinstance(node, nodes.Late):
-                changed["of"] = made.get(node.of, node.of)
-            made[node] = replace(node, **changed)
-    return tuple(made[node] for node in graph)
+    made: dict[nodes.Node, nodes.Node] = {}
+    for node in flow.nodes:
+        changed = {"spec": source.spec.reads} if node is source else {}
+        made[node] = nodes.over(node, made, **changed)
+    return make_plan(flow.name, tuple(made.values()), formats, *known)
 
 
 class _Task(Task):

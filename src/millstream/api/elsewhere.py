@@ -6,6 +6,8 @@ Asked when something is not there, so that the error says where it is.
 from __future__ import annotations
 
 import re
+from types import UnionType
+from typing import get_args
 
 from millstream.errors import ConfigError
 
@@ -62,6 +64,12 @@ def called_here(of: str, name: str, known: dict[str, str], has: object) -> Elsew
         return None
     prefix = "ms." if of == "ms" else "."
     return Elsewhere(f"{of}.{name}: this is called {prefix}{here} here")
+
+
+def one_of(specs: UnionType) -> str:
+    """All sources, or all sinks, for a message about something that is none."""
+    *others, last = (f"ms.{one.__name__}" for one in get_args(specs))
+    return f"{', '.join(others)} or {last}"
 
 
 def unnamed(step: str, given: tuple[object, ...]) -> ConfigError:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millstream.api.early import Bounds, Snapshot, looks
+from millstream.api.elsewhere import one_of
 from millstream.api.frames import plainly
 from millstream.api.samples import Preview, Sample
 from millstream.api.sources import SourceSpec
@@ -50,8 +51,7 @@ class Flow:
         """Records from a source."""
         if not isinstance(source, SourceSpec):
             raise ConfigError(
-                "source(): expected ms.Files, ms.Socket, ms.Stdin, ms.Http, ms.Generator or "
-                f"ms.Rate, got {type(source).__name__}"
+                f"source(): expected {one_of(SourceSpec)}, got {type(source).__name__}"
                 + (f"; write ms.Files({str(source)!r})" if isinstance(source, str | Path) else "")
             )
         stem = type(source).__name__.lower()
@@ -293,10 +293,6 @@ class Flow:
     def is_named(self, node: graph.Node) -> bool:
         """Whether somebody gave a step its name."""
         return node not in self._stem_of
-
-    def take(self, nodes: Iterable[graph.Node]) -> None:
-        """Have steps of another flow, inputs before those that use them."""
-        self._nodes.extend(nodes)
 
     def remove(self, nodes: Iterable[graph.Node]) -> None:
         """Take away steps that nothing else uses."""

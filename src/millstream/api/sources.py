@@ -90,7 +90,12 @@ class Timing:
 
     @property
     def bounded(self) -> bool:
-        """Whether it has an end."""
+        """Whether all of it is there when it is begun."""
+        return False
+
+    @property
+    def endless(self) -> bool:
+        """Whether it is sure never to end; what others send may."""
         return False
 
     def lateness_micros(self) -> int | None:
@@ -174,6 +179,10 @@ class Files(Timing):
     def bounded(self) -> bool:
         return not self.follow
 
+    @property
+    def endless(self) -> bool:
+        return self.follow
+
 
 @dataclass(frozen=True)
 class Lines(Timing):
@@ -216,8 +225,8 @@ class Socket(Lines):
             raise ConfigError(f"Socket(port={self.port!r}): expected a number from 1 to 65535")
 
     @property
-    def bounded(self) -> bool:
-        return False
+    def endless(self) -> bool:
+        return self.reconnect
 
 
 @dataclass(frozen=True)
@@ -264,6 +273,10 @@ class Http(Lines):
     def route(self) -> str:
         """The path with its slash."""
         return "/" + self.path.lstrip("/")
+
+    @property
+    def endless(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -320,6 +333,10 @@ class Rate(Timing):
                 "leave it out if it has no end"
             )
 
+    @property
+    def endless(self) -> bool:
+        return self.limit is None
+
 
 @dataclass(frozen=True)
 class HostStats(Timing):
@@ -356,6 +373,10 @@ class HostStats(Timing):
         "sent bigint, received bigint"
     )
     replayable: ClassVar[bool] = False  # what was not kept is past
+
+    @property
+    def endless(self) -> bool:
+        return True
 
     def fn(self) -> Iterator[dict[str, Any]]:
         """Its records, without end."""
@@ -438,6 +459,10 @@ class Collector(Timing):
     @property
     def bounded(self) -> bool:
         return bool(self.reads.bounded)
+
+    @property
+    def endless(self) -> bool:
+        return bool(self.reads.endless)
 
     @property
     def place(self) -> tuple[str, int]:

@@ -14,14 +14,14 @@ from millstream.api.closing import ClosingPolicy, closes_early
 from millstream.api.columns import Columns, join_bounds, join_keys
 from millstream.api.computed import with_expressions
 from millstream.api.early import ESTIMATE, MARKS, Looks, snapshot
-from millstream.api.elsewhere import STREAMS, as_aggregate, called_here, unnamed
+from millstream.api.elsewhere import STREAMS, as_aggregate, called_here, one_of, unnamed
 from millstream.api.frames import plainly
 from millstream.api.job import check_close
 from millstream.api.job import job as as_job
 from millstream.api.mapreduce import MapReduce
 from millstream.api.programs import Program, job_name
 from millstream.api.samples import Sample
-from millstream.api.sinks import Call, Console, Csv, Jsonl, Memory, Parquet, Redis, SinkSpec, Text
+from millstream.api.sinks import Redis, SinkSpec
 from millstream.api.windows import WHOLE, WindowSpec
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
@@ -403,12 +403,11 @@ class Stream:
 
     def sink(self, sink: SinkSpec, *, name: str | None = None) -> Stream:
         """Send the records of this stream somewhere; gives the stream back."""
-        if not isinstance(sink, Parquet | Csv | Jsonl | Text | Console | Call | Memory | Redis):
+        if not isinstance(sink, SinkSpec):
             if callable(sink):
                 raise ConfigError("sink(): to hand results to a function use ms.Call(fn)")
             raise ConfigError(
-                "sink(): expected ms.Parquet, ms.Csv, ms.Jsonl, ms.Text, ms.Console, ms.Call, "
-                f"ms.Memory or ms.Redis, got {type(sink).__name__}"
+                f"sink(): expected {one_of(SinkSpec)}, got {type(sink).__name__}"
                 + (f"; write ms.Parquet({sink!r})" if isinstance(sink, str | Path) else "")
             )
         if isinstance(sink, Redis):

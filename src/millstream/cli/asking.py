@@ -84,10 +84,10 @@ def print_answer(answer: pa.Table | str, output: Output | None) -> None:
         case Output.table:
             Console().print(as_table(answer))
         case Output.csv:
-            import pyarrow.csv
+            from millstream.io.writers import csv_lines
 
             sys.stdout.flush()
-            pyarrow.csv.write_csv(_flattened(answer), sys.stdout.buffer)
+            sys.stdout.buffer.write(csv_lines(answer))
         case Output.jsonl:
             for piece in answer.to_batches(1000):
                 for row in piece.to_pylist():
@@ -110,13 +110,3 @@ def _cell(value: Any) -> Text:
     if value is None:
         return Text("NULL", style="dim")
     return Text(visible(value if isinstance(value, str) else to_json(value).decode().strip('"')))
-
-
-def _flattened(rows: pa.Table) -> pa.Table:
-    """Lists and structs as JSON, which a field of CSV can hold."""
-    for at, field in enumerate(rows.schema):
-        if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
-            values = rows.column(at).to_pylist()
-            texts = [None if value is None else to_json(value).decode() for value in values]
-            rows = rows.set_column(at, field.name, pa.array(texts, pa.string()))
-    return rows

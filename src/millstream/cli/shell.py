@@ -125,9 +125,7 @@ class Shell:
         if self.follower is not None:
             self.follower.advance()
             return list(self.follower.current.views)
-        catalog = self.flow.catalog
-        own = [one.name for one in catalog.entries.values() if one.kind != "sink"]
-        return own
+        return [one.name for one in self.flow.catalog.entries.values() if one.kind != "sink"]
 
     def columns(self, before: str) -> list[str]:
         """The columns of the tables that a text names; of all, if it names none yet."""

@@ -62,8 +62,7 @@ class Watching:
 
         with flow.attempt(keep=False):
             asked = read_query(sql, flow.catalog.find, flow.catalog.names)
-            query = Flow("query")
-            query.take(upstream(asked.stream))
+            query = Flow.of_nodes("query", upstream(asked.stream))
         shown = _Shown(query, asked)
         self._number += 1
         place = self._scratch / str(self._number)
@@ -180,13 +179,7 @@ class _Shown:
     def _read(self, now: Any, most: int) -> tuple[pa.Table, int]:
         view = now.view(_ANSWER)
         if now.rows(view) <= _SORTED:
-            table = self.asked.arranged(self._whole(read_all(now, view)))
+            table = self.asked.arranged(read_all(now, view))
             return table.slice(0, most), len(table)
         page = read_page(now, view, limit=most).rows
-        return self._whole(page).select(list(self.asked.columns)), now.rows(view)
-
-    def _whole(self, table: pa.Table) -> pa.Table:
-        wanted = {*self.asked.columns, *(name for name, _ in self.asked.order)}
-        for name in sorted(wanted - set(table.column_names)):
-            table = table.append_column(name, pa.nulls(len(table)))
-        return table
+        return self.asked.completed(page).select(list(self.asked.columns)), now.rows(view)

@@ -6,8 +6,8 @@ sources, sinks, windows and aggregates are held as they are; the planner turns t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -172,3 +172,13 @@ class Sink(Node):
     """Results leave here."""
 
     spec: Any
+
+
+def over(node: Node, made: Mapping[Node, Node], **changed: Any) -> Node:
+    """A step over what was made of the steps it refers to; itself, if nothing is other."""
+    fields: dict[str, Any] = {"inputs": tuple(made[one] for one in node.inputs)}
+    if isinstance(node, Late):
+        fields["of"] = made[node.of]
+    if not changed and all(getattr(node, name) == value for name, value in fields.items()):
+        return node
+    return replace(node, **fields, **changed)

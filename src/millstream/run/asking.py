@@ -16,13 +16,10 @@ import pyarrow.parquet as pq
 from millstream.api.flow import Flow
 from millstream.api.sources import Files
 from millstream.errors import RunError
-from millstream.graph.nodes import Source
 from millstream.ops.mixed import holds_mixed
-from millstream.plan.planner import make_plan
-from millstream.run.engine import Engine
-from millstream.run.executors import InProcess
+from millstream.run.exploring import run_here
 from millstream.run.failing import letters_in
-from millstream.run.sources import resolve_format
+from millstream.run.planning import plan_flow
 from millstream.serve.following import Follower
 from millstream.serve.slates import Snapshot, Unknown
 from millstream.serve.telling import to_json
@@ -31,7 +28,6 @@ from millstream.settings import Settings
 from millstream.sql.asking import Asked, read_query
 from millstream.sql.catalog import relation_of
 from millstream.sql.relations import Relation
-from millstream.state.checkpoint import Checkpoint
 
 _ANSWER = "answer"
 
@@ -67,24 +63,11 @@ def _answer(snapshot: Snapshot, sql: str, place: Path) -> pa.Table:
 
 def _run(flow: Flow, asked: Asked, place: Path) -> pa.Table:
     """Run a flow to its end, and read its answer."""
-    checkpoint = Checkpoint(place)
-    checkpoint.lock()
-    sources = [one for one in flow.nodes if isinstance(one, Source)]
-    formats = {one.name: resolve_format(one.name, one.spec) for one in sources}
-    plan = make_plan(flow.name, flow.nodes, formats)
-    engine = Engine(plan, checkpoint, Settings(parallelism=1, dead_letter_limit=1.0))
-    try:
-        engine.open(1)
-        executor = InProcess(engine.plan)
-        while not engine.done:
-            engine.step(executor)
-        for letter in letters_in(checkpoint.dead):
-            raise RunError(f"{letter['error']}, for the row {str(letter['raw'])[:200]}")
-    finally:
-        engine.close()
+    settings = Settings(parallelism=1, dead_letter_limit=1.0)
+    engine = run_here(plan_flow(flow), place, settings)
+    for letter in letters_in(engine.checkpoint.dead):
+        raise RunError(f"{letter['error']}, for the row {str(letter['raw'])[:200]}")
     answer = Follower(place).read(lambda now: read_all(now, now.view(_ANSWER)))
-    for name in {*asked.columns, *(name for name, _ in asked.order)} - set(answer.column_names):
-        answer = answer.append_column(name, pa.nulls(len(answer)))
     return asked.arranged(answer)
 
 

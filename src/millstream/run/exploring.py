@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -143,12 +142,8 @@ def _part(
     needed = _needed(flow.nodes, looked)
     copies: dict[nodes.Node, nodes.Node] = {}
     for node in needed:
-        fields: dict[str, Any] = {"inputs": tuple(copies[one] for one in node.inputs)}
-        if isinstance(node, nodes.Late):
-            fields["of"] = copies[node.of]
-        if isinstance(node, nodes.Source):
-            fields["spec"] = source(node)
-        copies[node] = replace(node, **fields)
+        spec = {"spec": source(node)} if isinstance(node, nodes.Source) else {}
+        copies[node] = nodes.over(node, copies, **spec)
     sinks = {node.name: Memory() for node in looked}
     ends = [
         nodes.Sink(name=f"rows of {node.name}", inputs=(copies[node],), spec=sinks[node.name])
@@ -274,8 +269,7 @@ class _FirstOfGenerator(SpoolTracker):
 
 def _bounded(step: str, node: nodes.Source) -> SourceSpec:
     spec: SourceSpec = node.spec
-    endless = isinstance(spec, Rate) and spec.limit is None
-    if isinstance(spec, Generator) or spec.bounded or (isinstance(spec, Rate) and not endless):
+    if spec.bounded or (isinstance(spec, Generator | Rate) and not spec.endless):
         return spec
     raise ConfigError(
         f"collect(): source {node.name!r} of {step!r} never ends; look at its first rows with "

@@ -42,11 +42,20 @@ class Asked:
 
     def arranged(self, rows: pa.Table) -> pa.Table:
         """All rows of the answer, in the order that was asked for."""
+        rows = self.completed(rows)
         if self.order:
             keys = [_sortable(rows.column(name), way) for name, way in self.order]
             order = np.lexsort(tuple(part for key in reversed(keys) for part in reversed(key)))
             rows = rows.take(pa.array(order))
         return rows.slice(self.offset, self.limit).select(list(self.columns))
+
+    def completed(self, rows: pa.Table) -> pa.Table:
+        """Rows with all columns there are: one that no row has is not in a table of records."""
+        wanted = dict.fromkeys((*self.columns, *(name for name, _ in self.order)))
+        for name in wanted:
+            if name not in rows.column_names:
+                rows = rows.append_column(name, pa.nulls(len(rows)))
+        return rows
 
 
 def read_query(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from millstream.api.sources import Collector, Files, HostStats, Http, Rate, Socket
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.operators.view import Kept
@@ -97,15 +96,7 @@ def _rewritten(node: nodes.Node) -> bool:
 
 def _check_whole(plan: Plan, node: nodes.Windowed) -> None:
     for source in upstream(plan, node):
-        spec = getattr(source, "spec", None)
-        endless = (
-            (isinstance(spec, Files) and spec.follow)
-            or (isinstance(spec, Rate) and spec.limit is None)
-            or (isinstance(spec, Socket) and spec.reconnect)
-            or isinstance(spec, Http | HostStats)
-            or (isinstance(spec, Collector) and not spec.bounded)
-        )
-        if endless:
+        if isinstance(source, nodes.Source) and source.spec.endless:
             raise ConfigError(
                 f"{node.name!r} works on the whole input, but source {source.name!r} never ends; "
                 "give it a window, like ms.tumbling('1m')"

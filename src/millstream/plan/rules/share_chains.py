@@ -20,24 +20,12 @@ def share_chains(plan: Plan) -> Plan:
         if same is not None and same in first:
             kept[node] = first[same]
             continue
-        mine = _with_inputs(node, inputs, kept)
+        mine = nodes.over(node, kept)
         kept[node] = mine
         made.append(mine)
         if same is not None:
             first[same] = mine
     return replace(plan, nodes=tuple(made))
-
-
-def _with_inputs(
-    node: nodes.Node, inputs: tuple[nodes.Node, ...], kept: dict[nodes.Node, nodes.Node]
-) -> nodes.Node:
-    if isinstance(node, nodes.Late):
-        of = kept[node.of]
-        assert isinstance(of, nodes.Keyed)
-        if inputs != node.inputs or of is not node.of:
-            return replace(node, inputs=inputs, of=of)
-        return node
-    return node if inputs == node.inputs else replace(node, inputs=inputs)
 
 
 def _same(node: nodes.Node, inputs: tuple[nodes.Node, ...]) -> tuple[object, ...] | None:
