@@ -26,7 +26,16 @@ from millstream.operators.windows.family import Windows
 from millstream.ops.chunks import concat, decode_block, encode_block
 from millstream.ops.preparing import merge_panes
 from millstream.plan.stages import Plan
-from millstream.run.collecting import Hello, Later, Member, MessageReceiver, Refused, Welcome
+from millstream.run.collecting import (
+    Hello,
+    Later,
+    Member,
+    MessageReceiver,
+    Refused,
+    Welcome,
+    note,
+    noted,
+)
 from millstream.run.messages import Block, Head, Part, unpack
 from millstream.run.received import SpoolTracker
 from millstream.state.manifests import SourceState
@@ -78,8 +87,7 @@ class Combining:
 
     def __init__(self, plan: Plan, source: str, children: Children, state: SourceState) -> None:
         self.plan, self.source, self.children = plan, source, children
-        self.taken = {k[7:]: at for k, at in state.extra.items() if k.startswith("number ")}
-        self.over = {k[5:] for k in state.extra if k.startswith("over ")}
+        self.taken, self.over = noted(state, "number"), set(noted(state, "over"))
         children.taken = dict(self.taken)
         self.tracker = SpoolTracker(0, children, state)
 
@@ -100,8 +108,8 @@ class Combining:
             self.over |= {head.agent} if head.ended else set()
         after = SourceState(ended=len(self.over) >= self.children.most)
         self.tracker.save(after)
-        after.extra.update({f"number {agent}": at for agent, at in self.taken.items()})
-        after.extra.update({f"over {agent}": 1 for agent in self.over})
+        note(after, "number", self.taken)
+        note(after, "over", dict.fromkeys(self.over, 1))
         return combined(self.plan, self.source, messages, after)
 
     def close(self) -> None:

@@ -117,7 +117,7 @@ class Counting(Waiting):
         return {self.name: {"waiting": waiting, "counts": counts}}
 
 
-class Comparing(Protocol):
+class Compares(Protocol):
     """What the inlet must know of an operator that compares records."""
 
     @property
@@ -132,7 +132,7 @@ class Comparing(Protocol):
 class Rows:
     """Records on their way to be compared, in one task."""
 
-    operator: Comparing
+    operator: Compares
     host: Host
     tables: list[pa.Table] = field(default_factory=list)
 

@@ -238,6 +238,19 @@ class MessageReceiver(Receiver):
             one.done.set_result(None)
 
 
+def noted(state: SourceState, what: str) -> dict[str, int]:
+    """What a manifest or message says of agents, by their names."""
+    before = f"{what} "
+    return {
+        key.removeprefix(before): at for key, at in state.extra.items() if key.startswith(before)
+    }
+
+
+def note(state: SourceState, what: str, of_agents: dict[str, int]) -> None:
+    """Say it."""
+    state.extra.update({f"{what} {agent}": at for agent, at in of_agents.items()})
+
+
 class CollectorTracker(SpoolTracker):
     """Messages in the spool, and how far each agent's are committed."""
 
@@ -252,13 +265,8 @@ class CollectorTracker(SpoolTracker):
     ) -> None:
         receiver = MessageReceiver(name, spec, checkpoint, stem)
         self.messages = receiver
-        self.numbers = {
-            key.removeprefix("number "): at
-            for key, at in state.extra.items()
-            if key.startswith("number ")
-        }
-        self.paused = {key.removeprefix("paused ") for key in state.extra if key[:7] == "paused "}
-        self.over = {key.removeprefix("over ") for key in state.extra if key.startswith("over ")}
+        self.numbers = noted(state, "number")
+        self.paused, self.over = set(noted(state, "paused")), set(noted(state, "over"))
         receiver.committed = dict(self.numbers)
         super().__init__(number, receiver, state)
         self._look_for_the_end()
@@ -295,9 +303,9 @@ class CollectorTracker(SpoolTracker):
 
     def save(self, state: SourceState) -> None:
         super().save(state)
-        state.extra.update({f"number {agent}": at for agent, at in self.numbers.items()})
-        state.extra.update({f"over {agent}": 1 for agent in self.over})
-        state.extra.update({f"paused {agent}": 1 for agent in self.paused})
+        note(state, "number", self.numbers)
+        note(state, "over", dict.fromkeys(self.over, 1))
+        note(state, "paused", dict.fromkeys(self.paused, 1))
 
     def committed(self) -> None:
         """Agents may forget what is in a manifest."""

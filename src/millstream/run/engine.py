@@ -452,7 +452,7 @@ class Engine:
             base=base,
             totals=self._holdings().totals(),
             holds=holds,
-            levels=self._levels(known, progress),
+            levels=self._levels(known),
             gathers=parallelism > GATHERED,
             debug=self.settings.debug,
             max_key=self.settings.max_key,
@@ -462,12 +462,10 @@ class Engine:
             function_timeout=self.settings.function_micros,
         )
 
-    def _levels(self, known: Known, progress: dict[str, SourceProgress]) -> int | None:
+    def _levels(self, known: Known) -> int | None:
         """How many exchanges can have work: as if nothing held watermarks back, to be sure."""
-        of_sources = {name: one.watermark() for name, one in progress.items()}
-        levels = self.plan.levels_with_work(
-            self.plan.watermarks(of_sources, None, self.manifest.watermarks)
-        )
+        assert known.times is not None
+        levels = self.plan.levels_with_work(known.times.inputs)
         beyond = (one for one in self.plan.operators.values() if self.plan.level_of(one) > levels)
         owners = (owner for one in beyond for owner in one.stored())
         return None if any(map(known.has_state, owners)) else levels

@@ -188,12 +188,6 @@ def _texts(value: Any, functions: Functions) -> tuple[str, ...]:
     return tuple(several)
 
 
-def _table_of_texts(value: Any, functions: Functions) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
-        raise _NotThis
-    return value
-
-
 def _columns(value: Any, functions: Functions) -> list[Any]:
     several = [value] if isinstance(value, str) else value
     if not isinstance(several, list):
@@ -330,7 +324,7 @@ def _member(option: Option, one: Any) -> tuple[str, Accept]:
     if origin is not None and inspect.isclass(origin) and issubclass(origin, Callable):  # type: ignore[arg-type]
         return _FUNCTION
     if origin is not None and issubclass(origin, Mapping):
-        return ("a table of texts", _table_of_texts)
+        return _PLAIN[dict[str, str]]
     if origin is not None and issubclass(origin, Iterable) and typing.get_args(one)[:1] == (str,):
         return ("a text or a list of texts", _texts)
     raise TypeError(f"{option.name}: {one} cannot be written in a configuration file yet")

@@ -309,24 +309,25 @@ class Panes:
 
     def _hold(self, table: pa.Table) -> None:
         self.panes.append(table)
-        many = len(self.panes) > 1 and not self.order.single
-        if many and sum(map(len, self.panes)) > _MERGE_ROWS:
+        if self._can_merge and sum(map(len, self.panes)) > _MERGE_ROWS:
             self.panes = [self._merged()]
+
+    @property
+    def _can_merge(self) -> bool:
+        """Whether rows of several chunks may fall together."""
+        return len(self.panes) > 1 and not self.order.single
 
     def _merged(self) -> pa.Table:
         """All panes so far, each once per key."""
-        table = concat(self.panes)
-        alone = len(self.panes) == 1 or self.order.single
-        return table if alone else merge_panes(self.family, table)
+        return merge_panes(self.family, concat(self.panes))
 
     def _sent(self) -> pa.Table:
         """All panes as they go to the shards: merged once more if that has paid off."""
         before, begun = sum(map(len, self.panes)), time.thread_time()
-        merges = self.order.merges and len(self.panes) > 1 and not self.order.single
+        merges = self.order.merges and self._can_merge
         table = self._merged() if merges else concat(self.panes)
         seconds = time.thread_time() - begun if merges else 0.0
-        report = self.host.control.reports.setdefault(self.family.name, Report())
-        report.merged = (before, len(table), seconds)
+        self._report().merged = (before, len(table), seconds)
         return table
 
     def rows(self) -> Iterator[tuple[str, pa.Table]]:
