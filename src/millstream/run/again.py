@@ -11,6 +11,7 @@ from collections.abc import Set
 
 from millstream.errors import RunError
 from millstream.graph.nodes import Source
+from millstream.operators.early.sampling import Sampled
 from millstream.operators.windows.family import Windows
 from millstream.plan.stages import Plan, upstream
 from millstream.state.manifests import Manifest
@@ -54,6 +55,8 @@ def _was_given(one: Windows, manifest: Manifest) -> bool:
     accounts = [manifest.ledger.get(job.name, {}) for job in one.family.jobs]
     if manifest.complete:
         return bool(accounts[0].get("aggregated"))
+    if isinstance(one, Sampled):  # its snapshots are results too, and come before the end
+        return False
     final = all(job.emission.mode == "final" for job in one.family.jobs)
     return final and any(account.get("results") for account in accounts)
 
