@@ -391,7 +391,7 @@ class Stream:
         if not isinstance(node, nodes.Keyed):
             raise ConfigError(
                 f"late(): {node.name!r} is not windowed; call it on the result of agg(), "
-                "reduce(), map_reduce(), update() or distinct()"
+                "reduce(), map_reduce(), update(), distinct(), dedup() or last()"
             )
         if isinstance(node, nodes.Update) and node.job.late != "divert":
             raise ConfigError(

@@ -50,7 +50,7 @@ class Follower:
         if not new and not self.place.store.exists("flow.json"):
             raise CheckpointError(
                 f"{self.place.path} is not a checkpoint (it has no flow.json); give the directory "
-                "a flow was run with"
+                "a flow was run with, or wait if it was only just started"
             )
         self.current = Snapshot(Manifest(-1), self._read_program(), self._shelves, decoders)
         self._recent: OrderedDict[int, Snapshot] = OrderedDict()
