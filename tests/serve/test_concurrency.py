@@ -60,10 +60,8 @@ def test_versions_never_go_back_over_http(tmp_path: Path, serve: Serve) -> None:
         for _ in range(3):  # servers come and go, the flow goes on
             client = serve(tmp_path)
             for _ in range(150):
-                before = writing.committed
                 latest = max(latest, _read(client, latest))
-            assert latest >= 0
-            assert before >= latest - 1
+            assert 0 <= latest <= writing.committed + 1  # it is noted just after the commit
     newest = writing.committed
     for _ in range(200):
         latest = max(latest, _read(client, latest))
