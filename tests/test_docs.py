@@ -225,7 +225,7 @@ def test_public_methods_are_documented(cls: type) -> None:
     building = {"add", "rename", "flow", "node"}  # used by streams and SQL, not by users
     building |= {"answers", "is_named", "remove", "attempt", "of_nodes", "sampled", "collected"}
     building |= {"told", "catalog"}
-    for name in {name for name in vars(cls) if not name.startswith("_")} - building:
+    for name in {name for name in dir(cls) if not name.startswith("_")} - building:
         assert re.search(rf"`{name}\b", page), f"api.md does not mention {cls.__name__}.{name}"
 
 

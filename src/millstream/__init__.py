@@ -36,6 +36,7 @@ from millstream.api.early import Snapshot, rel_error, snapshot, time_limit
 from millstream.api.elsewhere import NAMES, called_here
 from millstream.api.flow import Flow
 from millstream.api.job import job
+from millstream.api.keyed import KeyedStream
 from millstream.api.mapreduce import MapReduce
 from millstream.api.programs import JobContext
 from millstream.api.sinks import Call, Console, Csv, Jsonl, Memory, Parquet, Redis, Text
@@ -49,7 +50,9 @@ from millstream.api.sources import (
     Socket,
     Stdin,
 )
-from millstream.api.stream import KeyedStream, KeyedStreams, Stream, WindowedStream
+from millstream.api.stream import Stream
+from millstream.api.updater import KeyedStreams
+from millstream.api.windowed import WindowedStream
 from millstream.api.windows import (
     bytes_window,
     count_window,

@@ -21,10 +21,13 @@ from millstream.api.closing import ClosingPolicy, evict, watermark
 from millstream.api.columns import Columns
 from millstream.api.config.calls import parse_call
 from millstream.api.config.functions import Functions, suggest
+from millstream.api.keyed import KeyedStream
 from millstream.api.mapreduce import MapReduce
 from millstream.api.sinks import Memory, SinkSpec
 from millstream.api.sources import SourceSpec
-from millstream.api.stream import KeyedStream, KeyedStreams, Stream, WindowedStream
+from millstream.api.stream import Stream
+from millstream.api.updater import KeyedStreams
+from millstream.api.windowed import WindowedStream
 from millstream.api.windows import WindowSpec
 from millstream.errors import ConfigError
 from millstream.settings import Settings
@@ -40,17 +43,18 @@ class Option:
 
 
 Options = dict[str, Option]
+# Streams name one another where only a checker of types looks.
+_STREAMS = {one.__name__: one for one in (Stream, KeyedStream, KeyedStreams, WindowedStream)}
 
 
 def options_of(target: Callable[..., Any]) -> Options:
     """What a class or function takes by name."""
     found: Options = {}
     parameters = inspect.signature(target).parameters
+    types = typing.get_type_hints(target, localns=_STREAMS)
     if is_dataclass(target):
-        types = typing.get_type_hints(target)
         names = [one.name for one in fields(target) if one.init]
     else:
-        types = typing.get_type_hints(target)
         plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         names = [name for name, one in parameters.items() if one.kind in plain and name != "self"]
     for name in names:

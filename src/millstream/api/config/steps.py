@@ -18,7 +18,10 @@ from millstream.api.config.options import (
 )
 from millstream.api.config.positions import Place
 from millstream.api.config.reading import Reader
-from millstream.api.stream import KeyedStream, KeyedStreams, Stream, WindowedStream
+from millstream.api.keyed import KeyedStream
+from millstream.api.stream import Stream
+from millstream.api.updater import KeyedStreams
+from millstream.api.windowed import WindowedStream
 from millstream.api.windows import WHOLE, WindowSpec
 from millstream.errors import ConfigError
 
