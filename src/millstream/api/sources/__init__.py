@@ -1,0 +1,25 @@
+"""Sources: where records come from. A source is a description; nothing is opened here."""
+
+from __future__ import annotations
+
+from millstream.api.sources.collector import Collector
+from millstream.api.sources.files import Files
+from millstream.api.sources.generated import Generator, HostStats, Rate
+from millstream.api.sources.received import Http, Lines, Socket, Stdin
+from millstream.api.sources.timing import Timing
+
+SourceSpec = Files | Socket | Stdin | Http | Generator | Rate | HostStats | Collector
+
+__all__ = [
+    "Collector",
+    "Files",
+    "Generator",
+    "HostStats",
+    "Http",
+    "Lines",
+    "Rate",
+    "Socket",
+    "SourceSpec",
+    "Stdin",
+    "Timing",
+]

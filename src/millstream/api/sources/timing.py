@@ -1,0 +1,116 @@
+"""What all sources share: event time, lateness, and how long to wait for whom."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millstream.durations import Duration, micros
+from millstream.errors import ConfigError
+
+_UNITS = ("s", "ms", "us", "ns", "seconds", "milliseconds", "microseconds", "nanoseconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """What all sources share: where event time comes from, and how long to wait for it.
+
+    time: the column of event time; None takes the time of arrival.
+    time_unit: for numbers in that column, what they count since the epoch.
+    time_format: for texts in that column that are not ISO-8601, how they are written, as for
+        `datetime.strptime`: "%m/%d/%Y %H:%M".
+    time_pattern: for texts in that column that hold more than a time: a regular expression whose
+        group, or all that it matches, is the time, like "at=([^ ]+)".
+    zone: for times without an offset, the zone they are in, like "UTC" or "Europe/Berlin".
+    lateness: how far records may be out of order. None on bounded input means: nothing is late,
+        windows leave at the end of the input; on unbounded input it means "0s".
+    idle_timeout: a participant silent for so long does not hold the watermark back; None: it does
+        for ever.
+    max_future_skew: a time further ahead of the clock than this cannot move the watermark.
+    participant: a column whose values (nodes, devices ...) report progress separately. Without it
+        every file is a participant, and any other source is one as a whole.
+    participants: values of that column that are expected: until each has been seen (or has been
+        silent for the idle timeout), nothing leaves. None and an empty list declare nobody.
+    """
+
+    time: str | None = None
+    time_unit: str = "s"
+    time_format: str | None = None
+    time_pattern: str | None = None
+    zone: str | None = None
+    lateness: Duration | None = None
+    idle_timeout: Duration | None = "10s"
+    max_future_skew: Duration = "1d"
+    participant: str | None = None
+    participants: Sequence[str] | None = ()
+
+    def __post_init__(self) -> None:
+        step = type(self).__name__
+        if self.lateness is not None:
+            micros(self.lateness, f"{step}(lateness=)", zero=True)
+        if self.idle_timeout is not None:
+            micros(self.idle_timeout, f"{step}(idle_timeout=)")
+        micros(self.max_future_skew, f"{step}(max_future_skew=)", zero=True)
+        declared = () if self.participants is None else self.participants
+        if (
+            isinstance(declared, str)
+            or not isinstance(declared, Iterable)
+            or not all(isinstance(who, str) for who in declared)
+        ):
+            raise ConfigError(
+                f"{step}(participants={self.participants!r}): expected a list of names, like "
+                '["web-1", "web-2"]'
+            )
+        if self.participants and self.participant is None:
+            raise ConfigError(
+                f"{step}(participants=): say with participant= which column has these names"
+            )
+        if self.time_format is not None:
+            if not isinstance(self.time_format, str):
+                raise ConfigError(
+                    f'{step}(time_format={self.time_format!r}): expected a text like "%m/%d/%Y"'
+                )
+            if self.time is None:
+                raise ConfigError(f"{step}(time_format=): say with time= which column has these")
+        if self.time_pattern is not None:
+            if not isinstance(self.time_pattern, str):
+                raise ConfigError(
+                    f"{step}(time_pattern={self.time_pattern!r}): expected a regular expression"
+                )
+            if self.time is None:
+                raise ConfigError(f"{step}(time_pattern=): say with time= which column has these")
+        if self.time_unit not in _UNITS:
+            raise ConfigError(
+                f"{step}(time_unit={self.time_unit!r}): use one of {', '.join(_UNITS)}"
+            )
+
+    @property
+    def bounded(self) -> bool:
+        """Whether all of it is there when it is begun."""
+        return False
+
+    @property
+    def endless(self) -> bool:
+        """Whether it is sure never to end; what others send may."""
+        return False
+
+    def lateness_micros(self) -> int | None:
+        """How long windows wait, None for "until the end"."""
+        if self.lateness is None:
+            return None if self.bounded else 0
+        return micros(self.lateness, "lateness", zero=True)
+
+
+def fill(self: Any, cls: type, options: dict[str, Any]) -> None:
+    """Fill a frozen source, refusing options it does not have."""
+    fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
+    fields = {name: one for name, one in fields.items() if one.init or name not in options}
+    unknown = sorted(set(options) - set(fields))
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], fields, 1)
+        hint = f"did you mean {near[0]}?" if near else f"it has: {', '.join(sorted(fields))}"
+        raise ConfigError(f"{cls.__name__}: no option {', '.join(unknown)}; {hint}")
+    for name, described in fields.items():
+        object.__setattr__(self, name, options.get(name, described.default))
