@@ -8,6 +8,10 @@ one batch count together, and one that is older than the row of its object chang
 Records of a change log also say that an object is no more (`operations.py`). Its row is taken back,
 and what is older than that does not bring it back; so that a removal is known it stays in the table
 until the watermark has passed it.
+
+Where all steps behind let only some rows through, the planner says so (`push_predicates`), and a
+record that none of them lets through counts as a removal: its object is not there for them. Of a
+change log all objects are kept, since it is counted what removals found.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from millstream.durations import text
 from millstream.errors import ConfigError
 from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
@@ -28,6 +33,7 @@ from millstream.operators.stores import Table
 from millstream.operators.waiting import Immediate, give, rows_for
 from millstream.ops.cells import Publication
 from millstream.ops.chunks import Chunk, Int64, Mask, concat, flat
+from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
 from millstream.ops.preparing import null_keys
@@ -46,6 +52,8 @@ class Changes(KeyedStep):
     at_once: ClassVar[bool] = True
     keys: tuple[str, ...]
     op: Operations | None = None
+    only: tuple[tuple[Expression, ...], ...] = ()  # the rows wanted: all of one of these hold
+    within: int | None = None  # for how long they are wanted, in microseconds
 
     @property
     def gives_changes(self) -> bool:
@@ -59,7 +67,7 @@ class Changes(KeyedStep):
                 f"{self.name}: changes() is for records of objects, and its input is changes "
                 "already; leave it out"
             )
-        return Tagger(self.name, self.keys, number, self.op)
+        return Tagger(self.name, self.keys, number, self.op, self.only, self.within)
 
     def columns(self, have: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """All but what a log says of the change."""
@@ -81,6 +89,16 @@ class Changes(KeyedStep):
         """For the plan."""
         log = f", as {self.op.column} says" if self.op is not None else ""
         return f"changes of the latest record by {', '.join(self.keys)}{log}"
+
+    def details(self, inputs: tuple[Input, ...]) -> list[str]:
+        """What of it is kept, if not all."""
+        ways = [" and ".join(one.sql for one in conditions) for conditions in self.only]
+        asked = [f"where {ways[0] if len(ways) == 1 else ' or '.join(f'({w})' for w in ways)}"]
+        asked = asked if ways else []
+        if self.within is not None:
+            asked.append(f"of the last {text(self.within)}")
+        why = "since the steps behind take no others"
+        return [f"keeps: only rows {', '.join(asked)}, {why}"] if asked else []
 
     def answers(self, rows: list[Row]) -> list[tuple[int, Row]]:
         """The last record of every object, if it is not a removal."""
@@ -112,6 +130,8 @@ class Tagger(Immediate):
     keys: tuple[str, ...]
     number: int
     op: Operations | None = None
+    only: tuple[tuple[Expression, ...], ...] = ()
+    within: int | None = None
 
     def inlet(self, host: Host) -> Records:
         """Records by the hash of their object."""
@@ -122,12 +142,18 @@ class Tagger(Immediate):
         host, batch, control = share.host, share.host.batch, share.host.control
         table = Table(self.name, "rows", batch, control)
         rows = rows_for(share)
+        watermark = share.clocks.watermarks[self.name]
+        passed = watermark if watermark < END else None  # nothing earlier than this comes any more
         if rows is not None:
             if self.op is not None:
                 self._audit(rows, table, host)
-            give(host, self.name, self._changes(_latest(rows), table, batch.number))
-        watermark = share.clocks.watermarks[self.name]
-        table.store(watermark if self.op is not None and watermark < END else None)
+            give(host, self.name, self._changes(_latest(rows), table, batch.number, passed))
+        table.store(passed - 1 if self._forgets and passed is not None else None)
+
+    @property
+    def _forgets(self) -> bool:
+        """Whether rows become of no use with time."""
+        return self.op is not None or bool(self.only) or self.within is not None
 
     def _audit(self, rows: pa.Table, table: Table, host: Host) -> None:
         """Count records that are older than what is known, and removals of what is not there."""
@@ -150,7 +176,7 @@ class Tagger(Immediate):
         counts["stale"] += int(stale.sum())
         counts["unmatched"] += int((back & ~there & ~stale).sum())
 
-    def _changes(self, new: pa.Table, table: Table, batch: int) -> Chunk:
+    def _changes(self, new: pa.Table, table: Table, batch: int, passed: int | None) -> Chunk:
         """What the latest records change, and the table brought up to date."""
         names = ("shard", "hash", "check")
         shard, hashes, checks = (np.asarray(flat(new.column(name))) for name in names)
@@ -160,17 +186,25 @@ class Tagger(Immediate):
             found = np.flatnonzero(place >= 0)
             newer[found] = _later(new.take(pa.array(found)), known.take(pa.array(place[found])))
         new, place = new.filter(pa.array(newer)), place[newer]
-        living = pa.array(np.zeros(len(new), np.bool_))
         back = _removed(new)
-        expires = np.where(back, np.asarray(flat(new.column("ts"))), NEVER)
-        table.put_hashed(
-            new.append_column("gone", living).append_column("expires", pa.array(expires))
-        )
+        self._put(new, back, place >= 0, table, passed)
         parts = [(new.filter(pa.array(~back)), 1)]
         if known is not None and (place >= 0).any():
             old = known.take(pa.array(place[place >= 0]))
             parts.insert(0, (old.filter(pa.array(~_removed(old))), -1))
         return self._chunk(parts, batch)
+
+    def _put(
+        self, new: pa.Table, back: Mask, known: Mask, table: Table, passed: int | None
+    ) -> None:
+        """Store the latest records; of a removal only that it was, while that can matter."""
+        ts = np.asarray(flat(new.column("ts")))
+        lives = NEVER if self.within is None else ts + self.within
+        settled = back & (ts < passed) if passed is not None else np.zeros(len(new), np.bool_)
+        rows = new.append_column("gone", pa.array(settled)).append_column(
+            "expires", pa.array(np.where(back, ts, lives))
+        )
+        table.put_hashed(rows.filter(pa.array(known | ~settled)))
 
     def _chunk(self, parts: list[tuple[pa.Table, int]], batch: int) -> Chunk:
         names = [n for n in parts[-1][0].column_names if n.startswith(_ROW)]
@@ -230,6 +264,36 @@ def _with_all(rows: pa.Table, names: list[str]) -> pa.Table:
     return rows
 
 
+def wanted(only: tuple[tuple[Expression, ...], ...], table: pa.Table) -> Mask:
+    """The rows for which all conditions of one way hold, or cannot be computed."""
+    found = np.zeros(len(table), np.bool_)
+    for conditions in only:
+        every = np.ones(len(table), np.bool_)
+        for one in conditions:
+            every &= _holds(one, table)
+        found |= every
+    return found
+
+
+def _holds(condition: Expression, table: pa.Table) -> Mask:
+    """Where a condition is true; a row on which it fails is left to the step that has it."""
+    try:
+        return np.asarray(condition.evaluate(table).fill_null(False)).astype(np.bool_)
+    except ExpressionError:
+        half = len(table) // 2
+        if half:
+            parts = (table.slice(0, half), table.slice(half))
+            return np.concatenate([_holds(condition, part) for part in parts])
+    except (ConfigError, pa.ArrowException):  # columns of several types, or not there
+        pass
+    return np.ones(len(table), np.bool_)
+
+
+def _blanked(column: pa.Array, blank: Mask) -> pa.Array:
+    """A column with null in some rows."""
+    return column.take(pa.array(np.arange(len(column)), mask=blank))
+
+
 @dataclass
 class Records:
     """Records on their way to the table, in one task."""
@@ -247,10 +311,12 @@ class Records:
         self.host.push_late(name, chunk.take(late))
         chunk = chunk.take(~late)
         bad: dict[int, str] = {}
-        back, op = None, self.operator.op
+        back, op, only = None, self.operator.op, self.operator.only
         if len(chunk):
             if op is not None:
                 back, bad = op.removals(chunk)
+            elif only:
+                back = ~wanted(only, chunk.table)
             bad |= null_keys(self.operator.keys, chunk)
         self.host.control.dead.extend(dead_row(name, chunk, at, why) for at, why in bad.items())
         counts["dead"] += len(bad)
@@ -269,13 +335,13 @@ class Records:
             "src": pa.array(np.full(len(chunk), chunk.src, np.int64)),
             "pos": pa.array(chunk.pos),
         }
-        names = chunk.table.column_names
-        if op is not None and back is not None:
+        names = [n for n in chunk.table.column_names if op is None or n != op.column]
+        columns = {f"{_ROW}{name}": chunk.column(name) for name in names}
+        if back is not None:
             marks["back"] = pa.array(back[good])
-            names = [name for name in names if name != op.column]
-        self.tables.append(
-            pa.table(marks | {f"{_ROW}{name}": chunk.column(name) for name in names})
-        )
+            if only:  # nobody will look at the others
+                columns = {name: _blanked(column, back[good]) for name, column in columns.items()}
+        self.tables.append(pa.table(marks | columns))
 
     def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
         """Published events come as records."""

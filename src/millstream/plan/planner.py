@@ -12,6 +12,7 @@ from millstream.plan.rules.build_operators import build_operators
 from millstream.plan.rules.check_flow import check_flow
 from millstream.plan.rules.link_streams import link_streams
 from millstream.plan.rules.prune_columns import prune_columns
+from millstream.plan.rules.push_predicates import push_predicates
 from millstream.plan.rules.resolve_columns import resolve_columns
 from millstream.plan.rules.share_chains import share_chains
 from millstream.plan.rules.share_panes import share_panes
@@ -19,6 +20,7 @@ from millstream.plan.stages import Plan
 
 RULES: tuple[Callable[[Plan], Plan], ...] = (
     share_chains,
+    push_predicates,
     link_streams,
     check_flow,
     resolve_columns,
@@ -31,7 +33,15 @@ RULES: tuple[Callable[[Plan], Plan], ...] = (
 
 
 # What can be decided without looking at the sources.
-SKETCH = (share_chains, link_streams, assign_levels, build_jobs, share_panes, build_operators)
+SKETCH = (
+    share_chains,
+    push_predicates,
+    link_streams,
+    assign_levels,
+    build_jobs,
+    share_panes,
+    build_operators,
+)
 
 
 def sketch(flow: str, graph: tuple[nodes.Node, ...]) -> Plan:
