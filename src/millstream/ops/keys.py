@@ -15,7 +15,6 @@ from zlib import crc32
 
 import msgspec
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -111,19 +110,23 @@ def hash_keys(columns: list[pa.Array], salt: int = 0) -> UInt64:
     return total
 
 
+def _hashed(values: Any) -> UInt64:
+    """As pandas hashes it; imported only here, since a driver does without and starts sooner."""
+    import pandas as pd
+
+    found: UInt64 = pd.util.hash_array(values, hash_key=_HASH_KEY, categorize=False)
+    return found
+
+
 def _salted(column: pa.Array) -> UInt64:
     """The hashes of one column, different for different types."""
     tag, values = _tagged(column)
-    hashed = (
-        values
-        if values.dtype == np.uint64
-        else pd.util.hash_array(values, hash_key=_HASH_KEY, categorize=False)
-    )
+    hashed = values if values.dtype == np.uint64 else _hashed(values)
     salted = hashed ^ _salt(tag)
     if tag == "float":  # a whole number is in an integer column if its chunk has only such
         whole = (values == np.rint(values)) & (np.abs(values) < 2.0**53)
         numbers = np.where(whole, values, 0).astype(np.int64)
-        as_int = pd.util.hash_array(numbers, hash_key=_HASH_KEY, categorize=False)
+        as_int = _hashed(numbers)
         salted = np.where(whole, as_int ^ _salt("int"), salted)
     if column.null_count:  # a null is one key, whatever type its chunk has
         salted = np.where(np.asarray(pc.is_null(column)), _salt("null"), salted)
@@ -147,7 +150,7 @@ def hash_one(value: str | int, salts: tuple[int, ...]) -> tuple[int, ...]:
     """What `hash_keys` gives for a column of one value, per salt: a lookup has just one key."""
     tag, kind = ("string", object) if isinstance(value, str) else ("int", np.int64)
     values = np.array([value], kind)
-    hashed = int(pd.util.hash_array(values, hash_key=_HASH_KEY, categorize=False)[0])
+    hashed = int(_hashed(values)[0])
     salted = _mix_one(hashed ^ int(_salt(tag)))
     return tuple(_mix_one((salt * 31 & _ALL_BITS) ^ salted) for salt in salts)
 

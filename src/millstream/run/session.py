@@ -60,11 +60,7 @@ def check_java() -> None:
     if binary is None or not Path(binary).exists():
         where = f"JAVA_HOME={home} has no bin/java" if home else "there is no java on the PATH"
         raise ConfigError(f"Spark needs Java, and {where}; {install} or set JAVA_HOME")
-    try:
-        found = subprocess.run([binary, "-version"], capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise ConfigError(f"{binary} cannot be run ({error.strerror}); {install}") from error
-    match = re.search(r'version "(\d+)(?:\.(\d+))?', found.stderr + found.stdout)
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', _version_said(binary, install))
     if match is None:
         raise ConfigError(f"{binary} does not say its version; {install} or set JAVA_HOME")
     major = int(match[2] or 0) if match[1] == "1" else int(match[1])
@@ -73,6 +69,19 @@ def check_java() -> None:
             f"Spark needs Java {_JAVA} or later, and {binary} is Java {major}; {install} and "
             "set JAVA_HOME to it"
         )
+
+
+def _version_said(binary: str, install: str) -> str:
+    """What a Java says of itself, in the file beside it if there is one: asking starts a JVM."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        beside = (Path(binary).resolve().parents[1] / "release").read_text()
+        if found := re.search(r'^JAVA_VERSION=("\d[^"]*")', beside, re.MULTILINE):
+            return f"version {found[1]}"
+    try:
+        asked = subprocess.run([binary, "-version"], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise ConfigError(f"{binary} cannot be run ({error.strerror}); {install}") from error
+    return asked.stderr + asked.stdout
 
 
 def open_session(
@@ -274,6 +283,7 @@ def _configuration(flow: str, settings: Settings) -> SparkConf:
         "spark.app.name": f"millstream {flow}",
         "spark.master": _with_retries(settings.master),
         **_PROPERTIES,
+        **_daemon(settings.master),
         "spark.ui.enabled": str(settings.ui).lower(),
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         **settings.spark,
@@ -282,6 +292,15 @@ def _configuration(flow: str, settings: Settings) -> SparkConf:
     options = (_JVM_OPTIONS, archive_options(given), given)
     properties["spark.driver.extraJavaOptions"] = " ".join(filter(None, options))
     return SparkConf().setAll(list(properties.items()))
+
+
+def _daemon(master: str) -> dict[str, str]:
+    """On one machine workers come from a parent that has imported this package already.
+
+    Elsewhere the package may reach a worker only with its first task.
+    """
+    local = master.startswith("local")
+    return {"spark.python.daemon.module": "millstream.run.daemon"} if local else {}
 
 
 def _with_retries(master: str) -> str:
