@@ -84,6 +84,49 @@ def test_words_mapped_by_c_and_reduced_by_perl(compiled: str, book: Path, tmp_pa
     assert run(tmp_path, book, compiled, PERL_SUM, reducers=3) == TOTALS
 
 
+COUNTING = "sh -c 'echo reporter:counter:commands,begun,1 >&2; exec {}'"
+
+
+@pytest.mark.parametrize("reducer", [AWK_SUM, None])
+@pytest.mark.parametrize("together", [False, True])
+def test_small_files_go_through_a_command_together_if_asked(
+    together: bool, reducer: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(12):
+        (tmp_path / "in" / f"{number}.txt").write_bytes(b"\n".join(LINES[number:]))  # no last end
+    lines = [line for number in range(12) for line in LINES[number:]]
+    words = Counter(word for line in lines for word in line.split())
+    if reducer is None:
+        expected = Counter(word + b"\t1" for line in lines for word in line.split())
+    else:
+        expected = Counter(b"%b\t%d" % (word, number) for word, number in words.items())
+    mapper = COUNTING.format(AWK_MAP.replace("'", "'\\''"))
+    found = run(tmp_path, tmp_path / "in", mapper, reducer, combine_files=together)
+    assert found == expected
+    begun = counted(tmp_path)["job", "commands", "begun"]
+    assert begun <= 4 if together else begun == 12  # four tasks read
+
+
+def test_windows_of_small_files_that_go_together(tmp_path: Path) -> None:
+    events = [(START + timedelta(seconds=47 * n), b"abca"[n % 4 : n % 4 + 1]) for n in range(48)]
+    (tmp_path / "in").mkdir()
+    for number in range(6):
+        of = events[number::6]
+        text = b"".join(b"[%b] %b\n" % (_stamp(ts), word) for ts, word in of)
+        (tmp_path / "in" / f"{number}.txt").write_bytes(text)
+    found = run(
+        tmp_path,
+        tmp_path / "in",
+        """awk '{ print $2 "\\t1" }'""",
+        AWK_SUM,
+        combine_files=True,
+        window="10m,5m",
+        time=r"\[([^]]+)\]",
+    )
+    assert found == _windows(events, timedelta(minutes=10), timedelta(minutes=5))
+
+
 def test_a_reducer_gets_lines_as_sort_orders_them(book: Path, tmp_path: Path) -> None:
     # What people do to try a program: map, sort by bytes, reduce.
     shell = f"{AWK_MAP} < {book} | LC_ALL=C sort -s -k1,1 -t '\t' | cat -n"

@@ -138,7 +138,7 @@ class MapOnly:
     """A stage that only maps, over the lines of a piece: lines, and amounts that were counted."""
 
     def __init__(self, stage: Stage, encoding: str) -> None:
-        self.stage, self.encoding = stage, encoding
+        self.stage, self.encoding, self.gathers = stage, encoding, stage.gathers
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Rows as a job gives them: no key and a line, or a counter and its amount."""

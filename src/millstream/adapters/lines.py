@@ -66,6 +66,7 @@ class Stage:
     sort_values: bool = False
     jobconf: tuple[tuple[str, str], ...] = ()
     whole_files: bool = False  # its mapper gets the path of a file, not lines
+    gathers: bool = False  # its mapper may get the lines of several files
 
     def job(self, encoding: str, marked: timedelta | None) -> Program:
         """As a job for `map_reduce`.
@@ -78,7 +79,7 @@ class Stage:
         mapping, reducing = MapSide(self, encoding), ReduceSide(self, marked)
         made = job(map=mapping, setup=mapping, close=mapping, reduce=reducing)
         assert isinstance(made, Program)
-        made.name = self.name
+        made.name, made.gathers = self.name, self.gathers
         return made
 
     def mapped(self, lines: list[bytes], counters: Counter[tuple[str, str]]) -> list[bytes]:

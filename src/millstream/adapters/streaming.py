@@ -51,6 +51,7 @@ def streaming_stage(
     jobconf: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     reducers: int | None = None,
+    combine_files: bool = False,
 ) -> Stage:
     """A program as Hadoop's command line describes it; refuses by name what would be different."""
     jobconf = dict(jobconf or {})
@@ -74,6 +75,7 @@ def streaming_stage(
         reducers=reducers or max(1, told),
         keys=Keys(_separator(jobconf), number_of(jobconf, (_FIELDS,), 1, least=1)),
         jobconf=tuple(jobconf.items()),
+        gathers=combine_files,
     )
 
 

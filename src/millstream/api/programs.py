@@ -107,6 +107,7 @@ class Program(MapReduce):
         self.methods = methods
         self.based = based  # it has the base class: lists of values, single combined values
         self.same = same  # programs with equal marks are one program
+        self.gathers = False  # a piece of its input may be of several files
         self._shared: dict[int, Any] = {}  # per owner the instance for combine and reduce
 
     def __getstate__(self) -> dict[str, Any]:

@@ -608,6 +608,13 @@ def streaming(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A variable in the environment of commands."),
     ] = None,
+    combine_files: Annotated[
+        bool,
+        typer.Option(
+            "--combine-files",
+            help="Give small files to a mapper together, if it does not care where files begin.",
+        ),
+    ] = False,
     window: Window = None,
     time: TimePattern = None,
     time_format: TimeFormat = None,
@@ -640,6 +647,7 @@ def streaming(
         jobconf=properties("-D", define or ()),
         environment=properties("--cmdenv", cmdenv or ()),
         reducers=reducers,
+        combine_files=combine_files,
     )
     request = Request(
         "streaming",

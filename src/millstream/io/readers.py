@@ -315,6 +315,8 @@ def _blocks(kind: str, split: Split) -> Iterator[tuple[int, bytes]]:
                     yield at, rest
                 return
             cut = data.rfind(b"\n") + 1
+            if cut and at + len(data) == split.end:  # a last line without end is of this piece
+                cut = len(data)
             if cut:
                 yield at, data[:cut]
                 at, rest = at + cut, data[cut:]

@@ -55,6 +55,7 @@ from millstream.run.reading import Piece, read
 from millstream.run.splits import AnySplit, Item, RateSplit, SpoolSplit
 from millstream.run.steps import stateless, with_columns
 from millstream.run.timing import assign_times
+from millstream.run.together import Together, may_gather
 from millstream.state.manifests import Output
 from millstream.state.pages import unpack
 from millstream.state.storage import open_storage
@@ -83,6 +84,7 @@ class Task:
         self.sunk: dict[str, list[Chunk]] = {}
         self.arrived: list[tuple[str, str, pa.Table]] = []  # rows of operators made elsewhere
         self.events: list[tuple[nodes.Node, nodes.Node, list[Chunk]]] = []  # of changes
+        self.together = Together()  # records of small files that wait for others
         self.forwarded: list[Item] = []
         self.reached: dict[str, Reached] = {}  # how far sources were read, by all tasks
         self.above: Counter[str] = Counter()  # records that levels before gave to operators
@@ -319,11 +321,17 @@ class Task:
                 self._hold(node, before, chunk)
             case _ if (inlet := self.inlet(node.name)) is not None:
                 inlet.take(node, before, chunk)
+            case _ if may_gather(node, chunk):
+                if (enough := self.together.add(node, chunk)) is not None:
+                    self._stateless(node, enough)
             case _:
-                for side in chunk.sides():
-                    result, dead = stateless(node, side)
-                    self._account(node.name, side, dead)
-                    self.push(node.name, result)
+                self._stateless(node, chunk)
+
+    def _stateless(self, node: nodes.Node, chunk: Chunk) -> None:
+        for side in chunk.sides():
+            result, dead = stateless(node, side)
+            self._account(node.name, side, dead)
+            self.push(node.name, result)
 
     def _complete(self, node: nodes.Node) -> bool:
         """Whether nothing leaves before all input has been read, so that nothing can be late."""
@@ -431,6 +439,8 @@ class Task:
     # -- leaving --------------------------------------------------------------------------------
 
     def _finish(self) -> Iterator[Item]:
+        for step, chunk in self.together.rest():
+            self._stateless(self.plan.node(step), chunk)
         for node, before, chunks in self.events:
             inlet = self.inlet(node.name)
             for chunk in self._edge(node, before, chunks):
