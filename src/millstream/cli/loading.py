@@ -43,6 +43,12 @@ def load_application(path: Path, name: str | None = None) -> Application:
     return application
 
 
+def load_trusted(path: Path, name: str | None, trusted: bool) -> Application:
+    """The same; refused if the file asks for what only a trusted one may, and it is not."""
+    found = load_application(path, name)
+    return found if trusted else found.check_trust()
+
+
 def load_sql(path: Path) -> Flow:
     """The flow that a file of SQL describes; the rows of a query by itself go to the terminal."""
     try:

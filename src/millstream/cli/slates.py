@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from millstream.cli.options import checkpoint_option
 from millstream.errors import ConfigError
 from millstream.serve.following import Follower
 from millstream.serve.slates import Page, Slate, Snapshot
@@ -26,11 +27,8 @@ UpdaterName = Annotated[
 ]
 Place = Annotated[
     Path | None,
-    typer.Option(
-        "--checkpoint",
-        metavar="DIR",
-        help="The checkpoint of the flow.  [dim]\\[default: the only one in .millstream/][/dim]",
-        show_default=False,
+    checkpoint_option(
+        "The checkpoint of the flow.  [dim]\\[default: the only one in .millstream/][/dim]"
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show stack traces with errors.")]

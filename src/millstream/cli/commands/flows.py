@@ -1,0 +1,252 @@
+"""`millstream run`, `reload` and `plan`: the flow in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import millstream
+from millstream.cli.loading import load_application, load_trusted
+from millstream.cli.options import (
+    AppFile,
+    Debug,
+    FlowName,
+    Master,
+    Quiet,
+    TrustConfig,
+    checkpoint_option,
+    token_option,
+)
+from millstream.cli.serving import DEFAULT_PORT, OptionalPort
+from millstream.errors import ConfigError
+
+commands = typer.Typer()
+
+
+@commands.command(
+    cls=OptionalPort,
+    epilog="Example: [bold]millstream run app.py --checkpoint ck/prices --parallelism 4[/bold]",
+)
+def run(
+    context: typer.Context,
+    file: AppFile,
+    flow: FlowName = None,
+    checkpoint: Annotated[
+        Path | None,
+        checkpoint_option(
+            "Where state and progress are kept. The same directory goes on where the last "
+            "run stopped.  [dim]\\[default: .millstream/<flow name>][/dim]"
+        ),
+    ] = None,
+    master: Master = "local[*]",
+    parallelism: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Tasks per stage.  [dim]\\[default: Spark's cores][/dim]"
+        ),
+    ] = None,
+    shards: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Parts of the state, fixed at the first start.  [dim]\\[default: 4 x cores][/dim]",
+        ),
+    ] = None,
+    batch_rows: Annotated[
+        int, typer.Option(metavar="N", min=1, help="The most records one batch takes in per core.")
+    ] = millstream.Settings.batch_rows,
+    dead_letter_limit: Annotated[
+        float,
+        typer.Option(
+            metavar="F", min=0, max=1, help="Stop when more than this share are dead letters."
+        ),
+    ] = millstream.Settings.dead_letter_limit,
+    remove: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="An operator (or operator.aggregate) that the program no longer has: drop what "
+            "is stored for it. May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    incremental: Annotated[
+        bool,
+        typer.Option(
+            "--incremental",
+            help="If there is more input than the last run had: results over the whole input of "
+            "what is new alone, not totals of everything.",
+        ),
+    ] = False,
+    serve: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[PORT]",
+            help="Serve slates, status and a page while the flow runs: a port or host:port; "
+            f"{DEFAULT_PORT} if none is given.",
+            show_default=False,
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        token_option("With --serve: a file with the token that requests must carry."),
+    ] = None,
+    snapshots: Annotated[
+        str | None,
+        typer.Option(
+            metavar="10%,25%,...",
+            help="Read stored files in random order, and show estimates with bounds when so much "
+            "was read.",
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="1%",
+            help="End once every estimate is within so much of itself.",
+            show_default=False,
+        ),
+    ] = None,
+    within: Annotated[
+        str | None,
+        typer.Option(
+            metavar="30s", help="End after so long, with the estimates so far.", show_default=False
+        ),
+    ] = None,
+    step: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The aggregate that is looked at, if the flow has several.",
+            show_default=False,
+        ),
+    ] = None,
+    publish: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Where each snapshot appears as a file.", show_default=False
+        ),
+    ] = None,
+    trust_config: TrustConfig = False,
+    ui: Annotated[bool, typer.Option("--ui", help="Serve Spark's web interface.")] = False,
+    debug: Debug = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run the flow in a file, to the end of its input or until it is stopped.
+
+    APP.TOML may say how to run it in its table \\[run]; options given here come first.
+
+    Ctrl-C (or SIGTERM) stops after the current batch, which is committed; the exit code is then 0.
+    A second Ctrl-C aborts at once with 130. Either way nothing is lost: the same command goes on.
+
+    Exit codes: 0 complete or stopped, 1 failed while running, 2 could not start.
+    """
+    from millstream.cli.early import looks_of
+    from millstream.cli.running import run_flow
+
+    looks = looks_of(snapshots, until, within, publish, step)
+    found = load_trusted(file, flow, trust_config)
+    given = {
+        "master": master,
+        "parallelism": parallelism,
+        "shards": shards,
+        "batch_rows": batch_rows,
+        "dead_letter_limit": dead_letter_limit,
+        "remove": tuple(remove or ()),
+        "incremental": incremental,
+        "serve": serve,
+        "token_file": token_file,
+        "ui": ui,
+        "debug": debug,
+        "quiet": quiet,
+    }
+    where = checkpoint or found.checkpoint or Path(".millstream") / found.flow.name
+    chosen, place = _chosen(context, given, found.settings), file.absolute()
+    with found.locating():
+        run_flow(
+            found.flow,
+            where,
+            chosen,
+            quiet=chosen["quiet"],
+            file=place,
+            load=lambda: load_trusted(place, flow, trust_config),
+            looks=looks,
+        )
+
+
+def _chosen(
+    context: typer.Context, given: dict[str, Any], settings: dict[str, Any]
+) -> dict[str, Any]:
+    """What the command line says, then the file, then the defaults."""
+    origins = {name: context.get_parameter_source(name) for name in given}
+    typed = {n: v for n, v in given.items() if (o := origins[n]) is None or o.name != "DEFAULT"}
+    return {**given, **settings, **typed}
+
+
+@commands.command(epilog="Example: [bold]millstream reload app.py --dry-run[/bold]")
+def reload(
+    file: AppFile,
+    flow: FlowName = None,
+    checkpoint: Annotated[
+        Path | None,
+        checkpoint_option(
+            "The checkpoint of the running flow.  [dim]\\[default: .millstream/<flow name>][/dim]"
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would change, or why it cannot.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Let a flow that runs with `millstream run` load its file again, without stopping it.
+
+    Windows, aggregates, updaters and sinks are added and taken away after the current batch; what
+    changes is printed. If something is not possible, nothing changes, and the flow goes on.
+
+    Exit codes: 0 done, 1 the run ended or failed before it answered, 2 refused.
+    """
+    from millstream.cli.reloading import ask_to_reload, unchanged
+
+    try:
+        found = load_application(file, flow)
+    except ConfigError as error:
+        raise ConfigError(unchanged(error)) from error
+    where = checkpoint or found.checkpoint or Path(".millstream") / found.flow.name
+    typer.echo(ask_to_reload(where, file, dry_run=dry_run))
+
+
+@commands.command(epilog="Example: [bold]millstream plan app.py --picture plan.svg[/bold]")
+def plan(
+    file: AppFile,
+    flow: FlowName = None,
+    checkpoint: Annotated[
+        Path | None,
+        checkpoint_option(
+            "Add what happened up to the last batch committed there; the flow may be running."
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.SVG", help="Draw the plan into this file too.", show_default=False
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Check a flow and print its plan: stages, steps, and how each window is computed.
+
+    The sources are looked at, so that a wrong path or column is found; neither Spark nor Java is
+    started.
+    """
+    from millstream.run.planning import plan_flow
+
+    found = load_application(file, flow)
+    with found.locating():
+        plan_flow(found.flow)
+        typer.echo(found.flow.explain(checkpoint))
+        if picture is not None:
+            found.flow.picture(picture, checkpoint)

@@ -1,0 +1,66 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+AppFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="APP.PY",
+        help="The file with the flow: Python, a configuration (APP.TOML) or SQL (APP.SQL).",
+        show_default=False,
+    ),
+]
+FlowName = Annotated[
+    str | None,
+    typer.Option(
+        "--flow",
+        metavar="NAME",
+        help="Which flow, by its variable or its name, if the file has several. Without this "
+        "option it is the only one, or the one in the variable `flow`.",
+        show_default=False,
+    ),
+]
+Debug = Annotated[
+    bool,
+    typer.Option("--debug", help="Show Spark's log and stack traces, and check running values."),
+]
+TrustConfig = Annotated[
+    bool,
+    typer.Option(
+        "--trust-config",
+        help="Let APP.TOML set any Spark property, those that run code too, and APP.TOML and "
+        "APP.SQL name any environment variable for a password or token.",
+    ),
+]
+Checkpoint = Annotated[
+    Path, typer.Argument(metavar="CHECKPOINT", help="A directory given as --checkpoint.")
+]
+Master = Annotated[
+    str,
+    typer.Option(
+        "--master", metavar="URL", help="Spark's master, like local[4] or spark://host:7077."
+    ),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="Print nothing but errors and what the flow prints.")
+]
+
+
+def checkpoint_option(help: str) -> Any:
+    """A directory for state and progress."""
+    return typer.Option("--checkpoint", metavar="DIR", help=help, show_default=False)
+
+
+def token_option(help: str, variable: str = "MILLSTREAM_TOKEN") -> Any:
+    """A file with a token; without it an environment variable has it."""
+    return typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help=f"{help}  [dim]\\[default: the variable {variable}][/dim]",
+        show_default=False,
+    )
