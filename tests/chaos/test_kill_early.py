@@ -52,11 +52,11 @@ def published(work: Path) -> list[dict[str, Any]]:
 def test_snapshots_go_on_after_a_kill(tmp_path: Path, point: str) -> None:
     exact = write(tmp_path / "in")
     code, whole = run(tmp_path / "in", tmp_path / "whole")
-    assert code == 0
+    assert code == 0, (tmp_path / "whole" / "stderr.txt").read_text()
     code, begun = run(tmp_path / "in", tmp_path / "work", crash_at=point)
     assert code == -9
     code, rest = run(tmp_path / "in", tmp_path / "work")
-    assert code == 0
+    assert code == 0, (tmp_path / "work" / "stderr.txt").read_text()
     found = {one[0]: one for one in [*begun, *rest]}
     assert list(found.values()) == whole
     progress, is_exact, rows = rest[-1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from millstream.api.early import Unseen
 from millstream.errors import ConfigError, RunError
 from millstream.serve.answers import publish_snapshot
 from millstream.state.storage import open_storage
+from tests.prepared import start
 
 
 def snapshot(progress: float, exact: bool = False) -> ms.Snapshot:
@@ -66,3 +69,26 @@ def test_other_files_are_not_snapshots(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "snapshot-0.100000.parquet")
     with pytest.raises(RunError, match="is not a snapshot"):
         ms.newest_snapshot(tmp_path)
+
+
+LOOKING = """
+import os, sys
+from pathlib import Path
+import millstream as ms
+before = set(os.listdir("/proc/self/task"))
+assert ms.newest_snapshot(Path(sys.argv[1])).progress == 0.1
+print(len(set(os.listdir("/proc/self/task")) - before))
+"""
+
+
+def test_no_thread_of_arrow_holds_what_belongs_to_python(tmp_path: Path) -> None:
+    """Such a thread aborts its process now and then, if the process ends right after."""
+    publish_snapshot(open_storage(tmp_path / "answers"), snapshot(0.1), "run")
+    app = tmp_path / "looking.py"
+    app.write_text(LOOKING)
+    command = (str(app), str(tmp_path / "answers"))
+    process = start(*command, cwd=tmp_path, env=dict(os.environ), stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.communicate(60)[0] == "0\n"
+    assert process.returncode == 0

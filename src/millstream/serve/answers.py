@@ -72,7 +72,7 @@ def _writable(table: pa.Table) -> pa.Table:
 def _check_run(place: Storage, run: str) -> None:
     """Snapshots of one run only, or the newest would be one of another."""
     names = _names(place)
-    if names and (other := _read(place, names[-1])[1].run) != run:
+    if names and (other := _read(place, names[-1], rows=False)[1].run) != run:
         raise ConfigError(
             f"snapshots(publish=): {place.where()} has snapshots of another run ({other}); give a "
             "directory of its own, or remove them"
@@ -109,10 +109,17 @@ def _names(place: Storage) -> list[str]:
     return sorted(name for name in place.names() if _NAME.fullmatch(name))
 
 
-def _read(place: Storage, name: str) -> tuple[pa.Table, _Said]:
-    data = place.read(name)
+def _read(place: Storage, name: str, *, rows: bool = True) -> tuple[pa.Table, _Said]:
+    """A snapshot and what it says of itself; without its rows, its columns are empty.
+
+    No thread of Arrow's reads: one that lets go of memory of Python's while the interpreter ends
+    aborts the process, which has done all its work by then.
+    """
+    source = pa.BufferReader(place.read(name))
     try:
-        table = pq.read_table(io.BytesIO(data))
-        return table, msgspec.json.decode((table.schema.metadata or {})[_KEY], type=_Said)
+        with pq.ParquetFile(source, pre_buffer=False) as file:
+            schema = file.schema_arrow
+            table = file.read(use_threads=False) if rows else schema.empty_table()
+        return table, msgspec.json.decode((schema.metadata or {})[_KEY], type=_Said)
     except (pa.ArrowInvalid, KeyError, msgspec.DecodeError) as error:
         raise RunError(f"{place.where(name)} is not a snapshot of Millstream: {error}") from error
