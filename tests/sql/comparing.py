@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from millstream.ops.chunks import Chunk
-from millstream.run import tasks
+from millstream.run import sinking
 
 
 def sign_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +26,7 @@ def sign_rows(monkeypatch: pytest.MonkeyPatch) -> None:
             for one in chunks
         ]
 
-    monkeypatch.setattr(tasks, "leaving", raw)
+    monkeypatch.setattr(sinking, "leaving", raw)
 
 
 def plain(value: Any) -> Any:

@@ -95,7 +95,7 @@ class _Task(Task):
             ]
             yield Piece(chunk, dead, piece.offered)
 
-    def _sink_outputs(self) -> Iterator[Item]:
+    def outputs(self) -> Iterator[Item]:
         """Records for sinks travel: the collector hands them over."""
         return iter(())
 

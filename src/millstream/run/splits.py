@@ -15,6 +15,9 @@ from typing import Any
 from millstream.io.readers import Split
 
 Item = tuple[int, str, str, Any]
+DRIVER = 0  # what goes to the driver travels through the first partition
+SORTING = ("results", "ordered")  # what becomes of results that are sorted, on their way
+SENT = ("rows", *SORTING)  # what a task works on, which says of which attempt it is
 
 
 @dataclass(frozen=True)

@@ -17,52 +17,39 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from millstream.api.sinks import FileSink, Parquet
 from millstream.durations import micros
 from millstream.errors import RunError
 from millstream.graph import nodes
-from millstream.io.folders import by_folder
 from millstream.io.readers import Split
 from millstream.io.records import reading
-from millstream.io.writers import stage_file
 from millstream.operators.batch import (
     Batch,
-    Clocks,
     Control,
     Heard,
     Seen,
     digest_of,
     hear,
-    held_back,
     on_base,
 )
-from millstream.operators.naming import names_of
-from millstream.operators.protocol import Inlet, Operator, Partial, Senders, Share
+from millstream.operators.protocol import Inlet, Senders, Share
 from millstream.operators.published import publish
-from millstream.ops.chunks import Chunk, concat, decode_block, encode_block, flat, placed
-from millstream.ops.edges import leaving
+from millstream.ops.chunks import Chunk, encode_block, flat
 from millstream.ops.lateness import Place, Watch, participants_of
 from millstream.ops.ordering import Sample, as_block, bounds_of, in_order, ranges
 from millstream.ops.processing import Processor, process
-from millstream.ops.progress import BEGIN, Reached, raise_all
-from millstream.ops.records import DeadLetter, as_json
-from millstream.plan.stages import Plan, gives_changes, marks_changes, upstream
-from millstream.run import fitting
-from millstream.run.messages import MESSAGES, Block, Head, Part, decode_records
-from millstream.run.messages import unpack as unpack_messages
+from millstream.ops.progress import Reached
+from millstream.ops.records import DeadLetter
+from millstream.plan.stages import Plan, upstream
+from millstream.run.clocks import clocks_of
 from millstream.run.mirroring import mirrors_slates
 from millstream.run.reading import Piece, read
-from millstream.run.splits import AnySplit, Item, RateSplit, SpoolSplit
+from millstream.run.sinking import edge, sink_outputs
+from millstream.run.splits import DRIVER, SENT, SORTING, AnySplit, Item, RateSplit, SpoolSplit
 from millstream.run.steps import stateless, with_columns
+from millstream.run.takeover import has_messages, take_over
 from millstream.run.timing import assign_times
 from millstream.run.together import Together, may_gather
-from millstream.state.manifests import Output
 from millstream.state.pages import unpack
-from millstream.state.storage import open_storage
-
-DRIVER = 0  # what goes to the driver travels through the first partition
-SORTING = ("results", "ordered")  # what becomes of results that are sorted, on their way
-SENT = ("rows", *SORTING)  # what a task works on, which says of which attempt it is
 
 
 def levels_of(plan: Plan, batch: Batch) -> int:
@@ -100,8 +87,8 @@ class Task:
             source = sources[split.source]
             reading.set(split if isinstance(split, Split) else None)
             begun, before = time.perf_counter(), self.control.rows_in
-            if isinstance(split, SpoolSplit) and split.name.endswith(f".{MESSAGES}"):
-                self._take_over(source, split)
+            if has_messages(split):
+                take_over(self, source, split)
                 continue
             for piece in self.pieces(source, split):
                 counts = self.ledger(source.name)
@@ -132,67 +119,9 @@ class Task:
         """What a split holds."""
         return read(self.plan.formats[source.name], split, self.batch.now, self.batch.times)
 
-    def _take_over(self, source: nodes.Source, split: SpoolSplit) -> None:
-        """Messages of agents: what a task of this level has given where the records are."""
-        begun, rows = time.perf_counter(), 0
-        spool = open_storage(split.spool)
-        reached = self.control.reached.setdefault(source.name, Reached())
-        for piece in (split, *split.more):
-            for head, blocks in unpack_messages(spool.read(piece.name)):
-                self._take_message(source, head, blocks)
-                rows += head.weight
-                for part in head.parts:
-                    if part.reached is not None and part.reached > BEGIN:
-                        raise_all(reached.latest, {part.agent: part.reached})
-                reached.top = max(reached.top, BEGIN if head.top is None else head.top)
-        self.control.rows_in += rows
-        before, seconds = self.control.read.get(source.name, (0, 0.0))
-        self.control.read[source.name] = (before + rows, seconds + time.perf_counter() - begun)
-
-    def _dealt_anew(self, operator: Operator, block: Block, rows: pa.Table, head: Head) -> pa.Table:
-        """Rows that were made for another number of shards."""
-        how = operator.stored().get(operator.name, {}).get(block.table)
-        shards = None if how is None else how.shards(rows, self.batch.shards)
-        if shards is None:
-            raise RunError(
-                f"message {head.number} of {head.agent!r} was made for {block.shards} shards, "
-                f"and its rows for {operator.name!r} cannot be dealt to {self.batch.shards}; "
-                "change the shards back, and again when agents have nothing left to send"
-            )
-        at = rows.schema.get_field_index("shard")
-        return rows.set_column(at, "shard", pa.array(shards))
-
-    def _note_sent(self, part: Part, sender: tuple[str, str]) -> None:
-        """Tell windows whose records are in their rows, and how many of each pane."""
-        panes = {step: dict(counts) for step, counts in part.panes.items()}
-        concerned = panes.keys() | part.late.keys()
-        for one in self.plan.operators.values():
-            inlet = self.inlet(one.steps[0]) if concerned & {*one.steps} else None
-            if isinstance(inlet, Partial):
-                inlet.note_sent(panes, part.late, sender)
-
-    def _take_message(self, source: nodes.Source, head: Head, blocks: list[bytes]) -> None:
-        for step, counts in head.ledger.items():
-            self.ledger(step).update(counts)
-        self.control.dead.extend(head.letters())
-        for part in head.parts:
-            self._note_sent(part, (source.name, part.agent))
-        sinks = {one.name for one in self.plan.sinks()}
-        for block, data in zip(head.blocks, blocks, strict=True):
-            operator = self.plan.operators.get(block.to)
-            if not block.table and block.to in sinks:
-                chunk = decode_records(data, block.src)
-                self.sunk.setdefault(block.to, []).append(chunk)
-            if not block.table or operator is None:  # it may be gone since the message was made
-                continue
-            table = decode_block(data)
-            if block.shards != self.batch.shards:
-                table = self._dealt_anew(operator, block, table, head)
-            inlet = self.inlet(operator.steps[0])
-            if isinstance(inlet, Partial):
-                table = inlet.take_partial(table)
-            if len(table):
-                self.arrived.append((block.to, block.table, table))
+    def outputs(self) -> Iterator[Item]:
+        """What becomes of the records that came to sinks here."""
+        return sink_outputs(self)
 
     def keyed(self, items: Iterable[Item], heard: Heard | None = None) -> Iterator[Item]:
         """Level >= 1: take the rows of this level's operators, close windows, push results.
@@ -225,29 +154,11 @@ class Task:
         self.batch = on_base(self.batch, self.plan.owners(level), self.control.part)
         heard = hear(seen) if heard is None else heard
         self._listen(heard, senders)
-        progress = {
-            name: p.seen(heard.reached.get(name, Reached()))
-            for name, p in self.batch.progress.items()
-        }
-        held = held_back(self.batch.holds, self.control.holds)
-        inputs, outputs = self.plan.times(
-            {name: p.watermark() for name, p in progress.items()},
-            held,
-            self.batch.watermarks,
-            self.batch.left,
-        )
-        time_now = Clocks(
-            inputs,
-            self.plan.watermarks({name: p.on_time() for name, p in progress.items()}, held),
-            max((p.top for p in progress.values()), default=BEGIN),
-            self.plan.furthest({name: p.furthest() for name, p in progress.items()}),
-            progress,
-            outputs,
-        )
+        clocks = clocks_of(self.plan, self.batch, heard, self.control.holds)
         self._sorted(sorting, heard)
         for operator in self.plan.operators.values():
             if self.plan.level_of(operator) == level:
-                operator.run(Share(self, time_now, self.above, rows.get(operator.name, {})))
+                operator.run(Share(self, clocks, self.above, rows.get(operator.name, {})))
         yield from self._finish()
 
     def give(self, step: str, chunk: Chunk) -> Iterator[Item]:
@@ -443,7 +354,7 @@ class Task:
             self._stateless(self.plan.node(step), chunk)
         for node, before, chunks in self.events:
             inlet = self.inlet(node.name)
-            for chunk in self._edge(node, before, chunks):
+            for chunk in edge(self.plan, node, before, chunks):
                 if inlet is not None and len(chunk):
                     inlet.take(node, before, chunk)
         sent = (item for item in self.forwarded if item[1] in SENT)
@@ -457,7 +368,7 @@ class Task:
                 )
             self.targets.add(part)
             yield (part, tag, name, (self.attempt, payload))
-        yield from self._sink_outputs()
+        yield from self.outputs()
         control = self.control
         counts = {
             name: control.ledger[name]["aggregated"]
@@ -503,64 +414,6 @@ class Task:
             for number in np.unique(part).tolist():
                 block = encode_block(table.take(pa.array(np.flatnonzero(part == number))))
                 yield (number, "rows", name, (kind, block))
-
-    def _edge(self, node: nodes.Node, before: nodes.Node, chunks: list[Chunk]) -> list[Chunk]:
-        """What of the records that came here in this batch leaves, as readers see it."""
-        plan = self.plan
-        early = (one for one in plan.windowed() if one.emission.mode == "early")
-        numbers = frozenset(plan.number(one) for one in early)
-        again = any(one.weight is not None for one in chunks) and not gives_changes(before)
-        marked = marks_changes(before) or again
-        if marked and names_of(before, plan.inputs_of) is None:
-            chunks = [replace(one, moves=True) for one in chunks]
-        return leaving(chunks, node.name, numbers, marked)
-
-    def _sink_outputs(self) -> Iterator[Item]:
-        for name, chunks in self.sunk.items():
-            node = self.plan.node(name)
-            spec = node.spec  # type: ignore[attr-defined]
-            chunks = [one for one in self._edge(node, node.inputs[0], chunks) if len(one)]
-            self.count(name, sum(map(len, chunks)), 0)
-            if not chunks:
-                continue
-            if isinstance(spec, FileSink):
-                self._stage(name, spec, chunks)
-                continue
-            yield (DRIVER, "deliver", name, encode_block(concat([placed(c) for c in chunks])))
-
-    def _stage(self, name: str, spec: FileSink, chunks: list[Chunk]) -> None:
-        """Write the rows of a sink to a file of their own."""
-        level, part = self.control.level, self.control.part
-        suffix: str = spec.suffix  # type: ignore[attr-defined]
-        table = concat([chunk.table for chunk in chunks])
-        if suffix == "parquet":
-            table = self._fit(name, table, chunks)
-        if not len(table):
-            return
-        stem = f"{self.batch.number:08d}-{level}-{part:04d}"
-        directory, final = open_storage(spec.directory), f"part-{stem}.{suffix}"
-        columns = spec.folders if isinstance(spec, Parquet) else ()
-        for number, (folder, rows) in enumerate(by_folder(table, columns)):
-            attempt = f"{self.attempt}{number:04x}" if columns else self.attempt
-            staged, check = stage_file(directory, f"{stem}-{attempt}", suffix, rows)
-            self.control.outputs.append(Output(name, staged, final, len(rows), *check, folder))
-
-    def _fit(self, name: str, table: pa.Table, chunks: list[Chunk]) -> pa.Table:
-        """Columns as they were written before; rows that do not fit are dead letters."""
-        known = fitting.unpacked(self.batch.written.get(name))
-        fitted = fitting.fit(table, known, self.plan.node(name).inputs[0].name)
-        self.control.written[name] = fitting.packed(fitted.schema)
-        if fitted.refused:
-            pos = np.concatenate([chunk.pos for chunk in chunks])
-            src = np.repeat([chunk.src for chunk in chunks], [len(chunk) for chunk in chunks])
-            for row, why in fitted.refused.items():
-                raw = as_json(table.slice(row, 1).to_pylist()[0])
-                letter = DeadLetter(name, int(src[row]), int(pos[row]), raw, why)
-                self.control.dead.append(letter)
-            counts = self.ledger(name)
-            counts["dead"] += len(fitted.refused)
-            counts["aggregated"] -= len(fitted.refused)
-        return fitted.table
 
 
 def _place(split: AnySplit) -> tuple[Place, int | None, int | None]:

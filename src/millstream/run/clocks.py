@@ -1,0 +1,25 @@
+"""Where time stands in a batch: every task of a level works it out alike, of what all have seen."""
+
+from __future__ import annotations
+
+from millstream.operators.batch import Batch, Clocks, Heard, held_back
+from millstream.ops.progress import BEGIN, Reached
+from millstream.plan.stages import Plan
+
+
+def clocks_of(plan: Plan, batch: Batch, heard: Heard, holds: dict[str, int]) -> Clocks:
+    """Watermarks of all keyed steps; `holds`: how far some of them did not get."""
+    progress = {
+        name: p.seen(heard.reached.get(name, Reached())) for name, p in batch.progress.items()
+    }
+    held = held_back(batch.holds, holds)
+    marks = {name: p.watermark() for name, p in progress.items()}
+    inputs, outputs = plan.times(marks, held, batch.watermarks, batch.left)
+    return Clocks(
+        inputs,
+        plan.watermarks({name: p.on_time() for name, p in progress.items()}, held),
+        max((p.top for p in progress.values()), default=BEGIN),
+        plan.furthest({name: p.furthest() for name, p in progress.items()}),
+        progress,
+        outputs,
+    )

@@ -1,0 +1,89 @@
+"""Where records leave a task, as readers see them: into a file, or on their way to the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.api.sinks import FileSink, Parquet
+from millstream.graph import nodes
+from millstream.io.folders import by_folder
+from millstream.io.writers import stage_file
+from millstream.operators.naming import names_of
+from millstream.ops.chunks import Chunk, concat, encode_block, placed
+from millstream.ops.edges import leaving
+from millstream.ops.records import DeadLetter, as_json
+from millstream.plan.stages import Plan, gives_changes, marks_changes
+from millstream.run import fitting
+from millstream.run.splits import DRIVER, Item
+from millstream.state.manifests import Output
+from millstream.state.storage import open_storage
+
+if TYPE_CHECKING:
+    from millstream.run.tasks import Task
+
+
+def edge(plan: Plan, node: nodes.Node, before: nodes.Node, chunks: list[Chunk]) -> list[Chunk]:
+    """What of the records that came here in this batch leaves, as readers see it."""
+    early = (one for one in plan.windowed() if one.emission.mode == "early")
+    numbers = frozenset(plan.number(one) for one in early)
+    again = any(one.weight is not None for one in chunks) and not gives_changes(before)
+    marked = marks_changes(before) or again
+    if marked and names_of(before, plan.inputs_of) is None:
+        chunks = [replace(one, moves=True) for one in chunks]
+    return leaving(chunks, node.name, numbers, marked)
+
+
+def sink_outputs(task: Task) -> Iterator[Item]:
+    """Write the files of sinks; rows for sinks that live in the driver are sent there."""
+    for name, chunks in task.sunk.items():
+        node = task.plan.node(name)
+        spec = node.spec  # type: ignore[attr-defined]
+        chunks = [one for one in edge(task.plan, node, node.inputs[0], chunks) if len(one)]
+        task.count(name, sum(map(len, chunks)), 0)
+        if not chunks:
+            continue
+        if isinstance(spec, FileSink):
+            _stage(task, name, spec, chunks)
+            continue
+        yield (DRIVER, "deliver", name, encode_block(concat([placed(c) for c in chunks])))
+
+
+def _stage(task: Task, name: str, spec: FileSink, chunks: list[Chunk]) -> None:
+    """Write the rows of a sink to a file of their own."""
+    level, part = task.control.level, task.control.part
+    suffix: str = spec.suffix  # type: ignore[attr-defined]
+    table = concat([chunk.table for chunk in chunks])
+    if suffix == "parquet":
+        table = _fit(task, name, table, chunks)
+    if not len(table):
+        return
+    stem = f"{task.batch.number:08d}-{level}-{part:04d}"
+    directory, final = open_storage(spec.directory), f"part-{stem}.{suffix}"
+    columns = spec.folders if isinstance(spec, Parquet) else ()
+    for number, (folder, rows) in enumerate(by_folder(table, columns)):
+        attempt = f"{task.attempt}{number:04x}" if columns else task.attempt
+        staged, check = stage_file(directory, f"{stem}-{attempt}", suffix, rows)
+        task.control.outputs.append(Output(name, staged, final, len(rows), *check, folder))
+
+
+def _fit(task: Task, name: str, table: pa.Table, chunks: list[Chunk]) -> pa.Table:
+    """Columns as they were written before; rows that do not fit are dead letters."""
+    known = fitting.unpacked(task.batch.written.get(name))
+    fitted = fitting.fit(table, known, task.plan.node(name).inputs[0].name)
+    task.control.written[name] = fitting.packed(fitted.schema)
+    if fitted.refused:
+        pos = np.concatenate([chunk.pos for chunk in chunks])
+        src = np.repeat([chunk.src for chunk in chunks], [len(chunk) for chunk in chunks])
+        for row, why in fitted.refused.items():
+            raw = as_json(table.slice(row, 1).to_pylist()[0])
+            letter = DeadLetter(name, int(src[row]), int(pos[row]), raw, why)
+            task.control.dead.append(letter)
+        counts = task.ledger(name)
+        counts["dead"] += len(fitted.refused)
+        counts["aggregated"] -= len(fitted.refused)
+    return fitted.table

@@ -1,0 +1,93 @@
+"""Messages of agents in a task: what one of level 0 has given where the records are, as its own."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeGuard
+
+import pyarrow as pa
+
+from millstream.errors import RunError
+from millstream.graph import nodes
+from millstream.operators.protocol import Operator, Partial
+from millstream.ops.chunks import decode_block
+from millstream.ops.progress import BEGIN, Reached, raise_all
+from millstream.run.messages import MESSAGES, Block, Head, Part, decode_records, unpack
+from millstream.run.splits import AnySplit, SpoolSplit
+from millstream.state.storage import open_storage
+
+if TYPE_CHECKING:
+    from millstream.run.tasks import Task
+
+
+def has_messages(split: AnySplit) -> TypeGuard[SpoolSplit]:
+    """Whether a piece of input is what agents sent."""
+    return isinstance(split, SpoolSplit) and split.name.endswith(f".{MESSAGES}")
+
+
+def take_over(task: Task, source: nodes.Source, split: SpoolSplit) -> None:
+    """Messages of agents: what a task of this level has given where the records are."""
+    begun, rows = time.perf_counter(), 0
+    spool = open_storage(split.spool)
+    reached = task.control.reached.setdefault(source.name, Reached())
+    for piece in (split, *split.more):
+        for head, blocks in unpack(spool.read(piece.name)):
+            _take_message(task, source, head, blocks)
+            rows += head.weight
+            for part in head.parts:
+                if part.reached is not None and part.reached > BEGIN:
+                    raise_all(reached.latest, {part.agent: part.reached})
+            reached.top = max(reached.top, BEGIN if head.top is None else head.top)
+    task.control.rows_in += rows
+    before, seconds = task.control.read.get(source.name, (0, 0.0))
+    task.control.read[source.name] = (before + rows, seconds + time.perf_counter() - begun)
+
+
+def _take_message(task: Task, source: nodes.Source, head: Head, blocks: list[bytes]) -> None:
+    for step, counts in head.ledger.items():
+        task.ledger(step).update(counts)
+    task.control.dead.extend(head.letters())
+    for part in head.parts:
+        _note_sent(task, part, (source.name, part.agent))
+    sinks = {one.name for one in task.plan.sinks()}
+    for block, data in zip(head.blocks, blocks, strict=True):
+        operator = task.plan.operators.get(block.to)
+        if not block.table and block.to in sinks:
+            chunk = decode_records(data, block.src)
+            task.sunk.setdefault(block.to, []).append(chunk)
+        if not block.table or operator is None:  # it may be gone since the message was made
+            continue
+        table = decode_block(data)
+        if block.shards != task.batch.shards:
+            table = _dealt_anew(task, operator, block, table, head)
+        inlet = task.inlet(operator.steps[0])
+        if isinstance(inlet, Partial):
+            table = inlet.take_partial(table)
+        if len(table):
+            task.arrived.append((block.to, block.table, table))
+
+
+def _note_sent(task: Task, part: Part, sender: tuple[str, str]) -> None:
+    """Tell windows whose records are in their rows, and how many of each pane."""
+    panes = {step: dict(counts) for step, counts in part.panes.items()}
+    concerned = panes.keys() | part.late.keys()
+    for one in task.plan.operators.values():
+        inlet = task.inlet(one.steps[0]) if concerned & {*one.steps} else None
+        if isinstance(inlet, Partial):
+            inlet.note_sent(panes, part.late, sender)
+
+
+def _dealt_anew(
+    task: Task, operator: Operator, block: Block, rows: pa.Table, head: Head
+) -> pa.Table:
+    """Rows that were made for another number of shards."""
+    how = operator.stored().get(operator.name, {}).get(block.table)
+    shards = None if how is None else how.shards(rows, task.batch.shards)
+    if shards is None:
+        raise RunError(
+            f"message {head.number} of {head.agent!r} was made for {block.shards} shards, "
+            f"and its rows for {operator.name!r} cannot be dealt to {task.batch.shards}; "
+            "change the shards back, and again when agents have nothing left to send"
+        )
+    at = rows.schema.get_field_index("shard")
+    return rows.set_column(at, "shard", pa.array(shards))
