@@ -9,7 +9,7 @@ import pytest
 
 import millstream as ms
 from millstream.api import frames
-from millstream.run.runner import Progress
+from millstream.run.reporting import Progress
 
 
 def built() -> tuple[ms.Flow, ms.Stream]:

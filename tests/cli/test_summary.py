@@ -10,7 +10,7 @@ from rich.console import Console
 
 from millstream.cli.display import show_summary
 from millstream.run.ledger import summary
-from millstream.run.runner import Progress
+from millstream.run.reporting import Progress
 
 
 def said(late: int, diverted: int = 0) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.run.runner import Handle
+from millstream.run.handle import Handle
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.run.runner import Progress
+from millstream.run.reporting import Progress
 from millstream.run.telling import told_work
 from millstream.testing import Driver, reference, run_in_process
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.run.runner import Progress
+from millstream.run.reporting import Progress
 from millstream.run.telling import follow, warnings_of
 from millstream.state.storage import open_storage
 from millstream.testing import Driver, run_in_process

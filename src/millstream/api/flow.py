@@ -23,7 +23,8 @@ from millstream.graph import nodes as graph
 from millstream.settings import Settings
 
 if TYPE_CHECKING:
-    from millstream.run.runner import Handle, Progress
+    from millstream.run.handle import Handle
+    from millstream.run.reporting import Progress
     from millstream.sql.catalog import Catalog
     from millstream.sql.session import Answer, Session
 

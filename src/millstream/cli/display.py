@@ -20,7 +20,7 @@ from millstream.state.storage import open_storage
 
 if TYPE_CHECKING:
     from millstream.api.early import Snapshot
-    from millstream.run.runner import Progress
+    from millstream.run.reporting import Progress
 
 _EVERY = 1.0  # seconds between plain lines
 _RECENT = 7 * 86_400  # seconds; a watermark further back is history, and its lag says nothing

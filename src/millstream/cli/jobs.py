@@ -24,7 +24,7 @@ from millstream.api.early import Looks
 from millstream.api.flow import Flow
 from millstream.cli.running import run_flow
 from millstream.errors import ConfigError
-from millstream.run.runner import Progress
+from millstream.run.reporting import Progress
 from millstream.showing import visible
 
 SNAPSHOTS = "_snapshots"  # beside the results; readers of these skip it

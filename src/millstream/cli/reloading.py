@@ -21,7 +21,7 @@ import msgspec
 from millstream.api.config import Application
 from millstream.api.flow import Flow
 from millstream.errors import CheckpointError, ConfigError, MillstreamError, RunError
-from millstream.run.runner import Handle
+from millstream.run.handle import Handle
 from millstream.run.spark import is_installed, send_by_value
 from millstream.state.storage import Storage, open_storage
 

@@ -25,7 +25,9 @@ from millstream.cli.reloading import Listening
 from millstream.errors import MillstreamError, RunError
 from millstream.graph.nodes import Source, Update
 from millstream.operators.view import Kept
-from millstream.run.runner import Handle, Progress, start
+from millstream.run.handle import Handle
+from millstream.run.reporting import Progress
+from millstream.run.runner import start
 from millstream.run.session import end_java
 from millstream.settings import Settings
 

@@ -36,7 +36,7 @@ from millstream.sql.asking import Asked, read_query
 from millstream.sql.catalog import upstream
 
 if TYPE_CHECKING:
-    from millstream.run.runner import Handle
+    from millstream.run.handle import Handle
 
 _ANSWER = "answer"
 _EVERY = 0.2  # seconds between looks

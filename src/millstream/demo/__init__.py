@@ -17,7 +17,7 @@ from millstream.demo.flow import SIZE, SLIDE, make_flow
 from millstream.demo.screen import Screen, make_screen
 from millstream.demo.trades import SYMBOLS, invent
 from millstream.errors import ConfigError
-from millstream.run.runner import Progress
+from millstream.run.reporting import Progress
 
 _MARKER = "made-by-millstream-demo"
 _BATCHES = 20  # of about the same size, so that there is something to watch

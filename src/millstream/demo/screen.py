@@ -21,7 +21,7 @@ from rich.text import Text
 from millstream.api.sinks import Memory
 from millstream.demo.flow import SIZE, SLIDE
 from millstream.demo.trades import CLOSE, DAY
-from millstream.run.runner import Progress
+from millstream.run.reporting import Progress
 
 _SHOWN = 12
 _BLOCKS = "▁▂▃▄▅▆▇█"

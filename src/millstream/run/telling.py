@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from millstream.run.runner import Handle, Progress
+    from millstream.run.handle import Handle
+    from millstream.run.reporting import Progress
 
 _MANY_LATE = 0.01  # share of late records that is worth a word
 _LETTERS = 10_000  # dead letters that are looked at for the most frequent reason

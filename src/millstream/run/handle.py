@@ -1,0 +1,385 @@
+"""A running flow: an engine on Spark, on a thread of its own, behind a handle."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millstream.api.early import Snapshot
+from millstream.api.frames import plainly
+from millstream.api.sinks import Redis
+from millstream.errors import MillstreamError, RunError
+from millstream.io.mirrors import require_redis
+from millstream.plan.stages import Plan
+from millstream.run.cores import wait_for_cores
+from millstream.run.early import Looker
+from millstream.run.engine import Engine
+from millstream.run.fleeting import remove_fleeting
+from millstream.run.replacing import Replacement, replace_program
+from millstream.run.reporting import Progress, Reporter
+from millstream.run.session import (
+    close_session,
+    end_java,
+    has_session,
+    open_session,
+    remove_scratch,
+)
+from millstream.run.spark import OnSpark
+from millstream.run.telling import told_work, warnings_of
+from millstream.serve.following import Follower
+from millstream.serve.slates import Decoder
+from millstream.serve.status import Live, View
+from millstream.settings import Settings
+from millstream.state.checkpoint import SCRATCH
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from millstream.api.flow import Flow
+    from millstream.serve.server import Server
+
+_RESERVE = 2.0  # seconds of the time for a stop that ending processes may take
+
+
+@plainly
+class Handle:
+    """A running flow."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        flow: str,
+        looker: Looker | None = None,
+        *,
+        fleeting: bool = False,
+    ) -> None:
+        self.progress = Progress()
+        self._engine = engine
+        self._reporter = Reporter(engine)
+        self._looker = looker
+        self._settings = settings
+        self._flow = flow
+        self._fleeting = fleeting  # its checkpoint goes with it
+        self._stopping = threading.Event()
+        self._patience = settings.stop_timeout
+        self._ours = False  # whether the Spark context is
+        self._gave_up = False
+        self.overdue = False  # not even that helped: something in this process does not return
+        self._wake = threading.Event()  # a stop or another flow is asked for
+        self._asking = threading.Lock()
+        self._requests: deque[_Request] = deque()
+        self._ended = False
+        self.warnings: tuple[str, ...] = ()  # what to look at, once it has ended
+        self._error: BaseException | None = None
+        self._executor: OnSpark | None = None
+        self._decoders = _decoders(engine.plan)
+        self._server: Server | None = None
+        self._live: Live | None = None
+        if settings.serve is not None:
+            self._server = _open_server(engine, settings.serve, self)
+            self._server.start()
+        engine.on_pause = self._report
+        # Nobody joins the thread: a Ctrl-C in join() makes Python 3.11 and 3.12 take it for ended.
+        self._over = threading.Event()
+        threading.Thread(target=self._work, name=f"millstream-{flow}", daemon=True).start()
+        threading.Thread(target=self._end_in_time, name="millstream-stop", daemon=True).start()
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "failed" if self._error else "ended"
+        at = f" at {self.url}" if self.url else ""
+        return f"Handle of flow {self._flow!r}, {state}{at}: {told_work(self.progress)}"
+
+    @property
+    def running(self) -> bool:
+        """Whether it still works."""
+        return not self._over.is_set()
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """The snapshots of a flow that is looked at, as they come."""
+        if self._looker is not None:
+            yield from iter(self._looker.found.get, None)
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The newest snapshot of a flow that is looked at."""
+        return None if self._looker is None else self._looker.newest
+
+    @property
+    def url(self) -> str | None:
+        """Where it serves slates and status; None if it does not."""
+        return self._server.url if self._server is not None else None
+
+    @property
+    def patience(self) -> float:
+        """Seconds within which it ends after a stop."""
+        return self._patience
+
+    def stop(self, timeout: float | None = None) -> Progress:
+        """Commit the current batch and stop; raises what went wrong, if something did.
+
+        A batch that is not done in time (`stop_timeout`) is given up, whatever its functions do.
+        """
+        if timeout is not None:
+            self._patience = timeout
+        self.request_stop()
+        return self.wait(self._patience)
+
+    def request_stop(self) -> None:
+        """Ask for a stop without waiting for it."""
+        self._stopping.set()
+        self._wake.set()
+
+    def replace(self, flow: Flow, *, dry_run: bool = False) -> Replacement:
+        """Go on with another flow after the current batch, without stopping; says what changes.
+
+        Windows, aggregates, updaters, sinks and stateless steps may be added, taken away and
+        changed in what they call; sources, and the keys and windows of operators that stay, may
+        not. What is not possible is raised before anything changes, and the flow goes on as it is.
+        With `dry_run` nothing changes either way.
+        """
+        if self._looker is not None:
+            raise RunError(
+                f"flow {self._flow!r} is looked at while it runs, and cannot be replaced meanwhile"
+            )
+        request = _Request(flow, dry_run)
+        with self._asking:
+            if self._ended:
+                raise RunError(
+                    f"flow {self._flow!r} has ended; start it again with the changed program"
+                )
+            self._requests.append(request)
+        self._wake.set()
+        return request.answer.result()
+
+    def ended_within(self, seconds: float) -> bool:
+        """Wait so long for the end; Ctrl-C asks for a clean stop, and a second one is raised."""
+        try:
+            self._over.wait(seconds)
+        except KeyboardInterrupt:
+            if self._stopping.is_set():
+                raise
+            self.request_stop()
+        return not self.running or self.overdue
+
+    def wait(self, timeout: float | None = None) -> Progress:
+        """Wait for the end; Ctrl-C asks for a clean stop, and a second one is raised."""
+        try:
+            self._over.wait(timeout)
+        except KeyboardInterrupt:
+            if self._stopping.is_set():
+                raise
+            self.request_stop()
+            self._over.wait(self._patience)
+        if self.running:
+            if self._stopping.is_set():
+                raise RunError(self._too_late())
+            raise RunError(f"flow {self._flow!r} still runs after {timeout} s")
+        if self._error is not None:
+            raise self._error
+        return self.progress
+
+    # -- ending in time -------------------------------------------------------------------------
+
+    def _end_in_time(self) -> None:
+        """Once a stop is asked for: give the batch up early enough to be gone in time."""
+        self._stopping.wait()
+        end = time.monotonic() + self._patience
+        reserve = min(_RESERVE, self._patience / 4)
+        self._over.wait(max(0.0, self._patience - reserve))
+        if self.running:
+            self._gave_up = True
+            if self._ours or not has_session():
+                end_java(kill=True)
+            elif self._executor is not None:
+                self._executor.cancel()
+            self._over.wait(max(0.0, end - time.monotonic()))
+            self.overdue = self.running
+
+    def _too_late(self) -> str:
+        return (
+            f"flow {self._flow!r} was asked to stop and its batch was not done in time "
+            f"(stop_timeout={self._patience:g} s): a function takes long or hangs. It was given "
+            "up, and nothing is lost: run the same command again to go on after the last commit"
+        )
+
+    # -- the thread -----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            self._main()
+        finally:
+            self._over.set()
+
+    def _main(self) -> None:
+        session = None
+        ours = False
+        scratch = self._engine.checkpoint.path / SCRATCH
+        try:
+            session, ours = open_session(self._flow, self._settings, scratch)
+            self._ours = ours
+            self._executor = self._on_spark(session, self._engine.plan)
+            decided = wait_for_cores(session, self._settings)
+            self._engine.open(decided.cores, decided.least_shards)
+            self._reporter.begin()
+            if decided.note:
+                self._engine.notes.append(decided.note)
+            self._loop()
+        except MillstreamError as error:
+            self._error = error
+        except OSError as error:  # no permission, a disk that went away: not a defect
+            self._error = RunError(
+                f"{error}; what was committed stays valid: correct that and start again"
+            )
+            self._error.__cause__ = error
+        except BaseException as error:
+            self._error = error
+        finally:
+            if self._gave_up and self._error is not None:
+                cause, self._error = self._error, RunError(self._too_late())
+                self._error.__cause__ = cause
+            self._refuse_requests()
+            if self._server is not None:
+                self._server.stop()
+            try:
+                if self._executor is not None and not ours:
+                    self._executor.close()
+                if session is not None and ours:
+                    close_session(session)
+                    remove_scratch(scratch)
+            finally:
+                self._close()  # last: the next run may begin as soon as it can lock
+                self._stopping.set()  # nobody need wait for a stop any more
+                if self._looker is not None:
+                    self._looker.found.put(None)
+
+    def _close(self) -> None:
+        """Let go of the checkpoint; what is lost by that is said first."""
+        steps, dead = [node.name for node in self._engine.plan.nodes], self._engine.checkpoint.dead
+        with suppress(OSError, MillstreamError):  # only told about, and perhaps not there
+            self.warnings = tuple(warnings_of(self.progress, steps, dead, kept=not self._fleeting))
+        try:
+            self._engine.close()
+        except RunError as error:
+            before = self._error
+            self._error = error if before is None else RunError(f"{error}. Before that: {before}")
+            self._error.__cause__ = before
+        if self._fleeting:
+            remove_fleeting(self._engine.checkpoint.path)
+
+    def _on_spark(self, context: SparkContext, plan: Plan) -> OnSpark:
+        checkpoint, timeout = self._engine.checkpoint.path, self._settings.function_micros
+        return OnSpark(context, plan, checkpoint, timeout)
+
+    def _loop(self) -> None:
+        engine = self._engine
+        enough = self._looker is not None and self._looker.at_start()
+        while not self._stopping.is_set() and not enough:
+            begun = time.monotonic()
+            self._answer_requests()
+            assert self._executor is not None
+            worked = engine.step(self._executor)
+            if worked or self.progress.batch < 0:
+                self._report()
+            if self._looker is not None:
+                before, enough = self._looker.newest, self._looker.after_step()
+                if self._looker.newest is not before:
+                    self._report()
+            if engine.done or enough:
+                break
+            self._rest(begun + self._settings.interval if worked else begun + self._settings.poll)
+        self._report()
+
+    def _rest(self, until: float) -> None:
+        """Wait; what is asked for meanwhile is answered at once."""
+        while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
+            self._wake.wait(left)
+            self._wake.clear()
+            self._answer_requests()
+
+    def _answer_requests(self) -> None:
+        """Between two batches: put other flows in the place of this one."""
+        while self._requests:
+            request, before = self._requests.popleft(), self._engine.plan
+            try:
+                request.answer.set_result(self._replace(request))
+            except Exception as error:
+                request.answer.set_exception(error)
+                if self._engine.plan is not before:
+                    raise  # the change is made, and something after it failed
+
+    def _replace(self, request: _Request) -> Replacement:
+        flow, ready = request.flow, list[OnSpark]()
+        before = self._executor
+        assert before is not None
+
+        def prepare(plan: Plan) -> None:
+            if any(isinstance(sink.spec, Redis) for sink in plan.sinks()):
+                require_redis()
+            ready.append(self._on_spark(before.context, plan))
+
+        try:
+            found = replace_program(
+                self._engine, flow.name, flow.nodes, prepare, dry_run=request.dry_run
+            )
+        except BaseException:
+            for executor in ready:
+                executor.close()
+            raise
+        if request.dry_run:
+            ready[0].close()
+            return found
+        self._executor = ready[0]
+        before.close()
+        self._decoders.update(_decoders(self._engine.plan))
+        self._report()
+        return found
+
+    def _refuse_requests(self) -> None:
+        with self._asking:
+            self._ended = True
+            while self._requests:
+                self._requests.popleft().answer.set_exception(
+                    RunError(f"flow {self._flow!r} ended before it could be replaced")
+                )
+
+    def _report(self) -> None:
+        self.progress = self._reporter.progress()
+        if self._server is not None:
+            drawn = None if self._looker is None else self._looker.drawn
+            self._live = self._reporter.live(self.progress, drawn)
+        if self._settings.on_progress is not None:
+            self._engine.hands.tell("on_progress", self._settings.on_progress, self.progress)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Another flow, and who waits for what becomes of it."""
+
+    flow: Flow
+    dry_run: bool
+    answer: Future[Replacement] = field(default_factory=Future)
+
+
+def _decoders(plan: Plan) -> dict[str, Decoder]:
+    """How the slates of every updater are read."""
+    return {node.name: node.job.codec.decode for node in plan.updaters()}
+
+
+def _open_server(engine: Engine, address: int | str, handle: Handle) -> Server:
+    from millstream.serve.server import open_server, parse_address
+    from millstream.serve.tokens import find_token
+
+    host, port = parse_address(address)
+    follower = Follower(engine.checkpoint.path, handle._decoders, eager=True, new=True)
+    view = View(follower, lambda: handle._live or Live())
+    token_file = handle._settings.token_file
+    token = find_token(None if token_file is None else Path(token_file))
+    return open_server(view, host, port, token)

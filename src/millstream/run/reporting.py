@@ -1,0 +1,147 @@
+"""How far a run is: for people and programs that ask, and for the server beside it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from millstream.ops.jobs import timestamp
+from millstream.run.engine import Engine
+from millstream.run.sources import progress_of
+from millstream.run.telling import told_work
+from millstream.serve.status import Live
+from millstream.state.manifests import SourceState
+
+_HISTORY = 300  # batches
+
+
+@dataclass(frozen=True, repr=False)
+class Progress:
+    """How far a flow is: counts over the life of the checkpoint, and `new_...` of this run."""
+
+    batch: int = -1
+    rows: int = 0  # records read
+    rows_per_second: float = 0.0  # of the last batch
+    batch_seconds: float = 0.0
+    pending_bytes: int = 0
+    fraction: float | None = None  # of bounded input
+    watermark: int | None = None  # the lowest of all operators, microseconds UTC
+    windows: int = 0  # rows of results
+    new_batches: int = 0
+    new_rows: int = 0
+    new_windows: int = 0
+    dead: int = 0
+    late: int = 0
+    future: int = 0  # too far ahead of the clock to move the watermark
+    ledger: dict[str, dict[str, int]] = field(default_factory=dict)
+    done: bool = False
+    paused: str | None = None
+    elapsed: float = 0.0
+    notes: tuple[str, ...] = ()  # what was said: windows added, what is not filled, who hangs
+
+    def __repr__(self) -> str:
+        state = self.paused or ("complete" if self.done else "under way")
+        lines = [f"{state} after {self.elapsed:.1f} s: {told_work(self)}"]
+        if self.fraction is not None and not self.done:
+            lines.append(f"  {self.fraction:.0%} read, {self.pending_bytes:,} bytes left")
+        if self.watermark is not None:
+            lines.append(f"  watermark {timestamp(self.watermark).isoformat()}")
+        lost = {"dead": self.dead, "late": self.late, "future": self.future}
+        told = ", ".join(f"{count:,} {name}" for name, count in lost.items() if count)
+        return "\n".join([*lines, *([f"  {told}"] if told else [])])
+
+
+class Reporter:
+    """Makes of an engine what is told of it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._begun = (-1, 0, 0)  # batch, rows and results before this run
+        self._started = time.monotonic()
+        self._history: deque[dict[str, float]] = deque(maxlen=_HISTORY)
+
+    def begin(self) -> None:
+        """Count from here what is new."""
+        self._begun = self._counts()
+
+    def _counts(self) -> tuple[int, int, int]:
+        """The last batch, and the records and results up to there."""
+        manifest = self.engine.manifest
+        sources = (manifest.ledger.get(node.name, {}) for node in self.engine.plan.sources())
+        return manifest.batch, sum(one.get("offered", 0) for one in sources), manifest.windows
+
+    def progress(self) -> Progress:
+        """How far it is now."""
+        engine, manifest = self.engine, self.engine.manifest
+        pending = sum(tracker.pending() for tracker in engine.trackers.values())
+        sources = [node.name for node in engine.plan.sources()]
+        batch, rows, windows = self._counts()
+        bounded = all(node.spec.bounded for node in engine.plan.sources())
+        marks = [at for at in engine.watermarks.values() if abs(at) < 2**61]
+        fraction = None
+        if bounded and rows:
+            width = engine.trackers[sources[0]].__dict__.get("row_bytes", 64.0)
+            fraction = 1.0 if engine.done else rows / (rows + pending / max(width, 1.0))
+        return Progress(
+            batch=batch,
+            rows=rows,
+            rows_per_second=engine.last_rows / engine.last_seconds if engine.last_seconds else 0.0,
+            batch_seconds=engine.last_seconds,
+            pending_bytes=pending,
+            fraction=fraction,
+            watermark=min(marks) if marks else None,
+            windows=windows,
+            new_batches=batch - self._begun[0],
+            new_rows=rows - self._begun[1],
+            new_windows=windows - self._begun[2],
+            dead=manifest.dead,
+            late=sum(account.get("late", 0) for account in manifest.ledger.values()),
+            future=sum(account.get("future", 0) for account in manifest.ledger.values()),
+            ledger=manifest.ledger,
+            done=engine.done,
+            paused=engine.paused,
+            elapsed=time.monotonic() - self._started,
+            notes=tuple(engine.notes),
+        )
+
+    def live(self, progress: Progress, answers: Any) -> Live:
+        """What the server tells beyond what is committed, and answers of a flow looked at."""
+        engine = self.engine
+        last = self._history[-1]["batch"] if self._history else -1
+        if progress.batch > last and engine.last_seconds:
+            self._history.append(
+                {
+                    "batch": progress.batch,
+                    "at": engine.manifest.at,
+                    "rows_per_second": progress.rows_per_second,
+                    "batch_seconds": progress.batch_seconds,
+                    "rows": engine.last_rows,
+                }
+            )
+        watermarks, held_by = dict(engine.watermarks), {}
+        participants: dict[str, dict[str, tuple[int, float]]] = {}
+        for node in engine.plan.sources():
+            state = engine.manifest.sources.get(node.name) or SourceState()
+            tracker = engine.trackers[node.name]
+            known = progress_of(node.spec, state, tracker, engine.wall(), engine.started)
+            participants[node.name] = engine.participants(node.name, known)
+            at, holder = known.watermark(), known.holder()
+            if at is not None:
+                watermarks[node.name] = at
+            if holder is not None:
+                held_by[node.name] = holder if isinstance(holder, str) else tracker.name_of(holder)
+        return Live(
+            rows_per_second=progress.rows_per_second,
+            batch_seconds=progress.batch_seconds,
+            watermark=progress.watermark,
+            watermarks=watermarks,
+            pending={name: tracker.pending() for name, tracker in engine.trackers.items()},
+            held_by=held_by,
+            paused=progress.paused,
+            history=list(self._history),
+            silent=dict(engine.silent),
+            participants=participants,
+            answers=answers,
+        )
