@@ -242,9 +242,8 @@ def test_a_window_inherits_only_what_is_still_there() -> None:
 @pytest.mark.parametrize(
     ("window", "options", "said"),
     [
-        (ms.session("5s"), {"close": ms.evict(timeout="1s")}, "how much of such a window"),
-        (ms.count_window(5), {"fidelity": True}, "how much of such a window"),
-        (ms.tumbling("5s"), {"fidelity": True, "emit": "delta"}, "leaves once"),
+        (ms.session("5s"), {"close": ms.evict(timeout="1s")}, "ends with its last record"),
+        (ms.count_window(5), {"fidelity": True}, "ends with a number of records"),
         (ms.tumbling("5s"), {"close": "60s"}, "expected a policy like"),
     ],
     ids=str,
@@ -350,6 +349,72 @@ def compare(policy: str, kind: str, parallelism: int, count: int, seed: str) -> 
         found = driver.engine.manifest.late.get("first", {})
         assert found == late["first"]
         assert sum(found.values()) == driver.ledger["first"]["late"]
+
+
+# -- looked at before they leave ------------------------------------------------------------------
+
+
+def stepped(flow: ms.Flow, steps: Any, parallelism: int) -> tuple[list[Any], dict[str, Any]]:
+    """What leaves at every step and at the end, and who was late."""
+    with Driver(flow, now=START, parallelism=parallelism) as driver:
+        each, seen = [], 0
+        for now, rows in steps:
+            driver.now = now
+            driver.push("in", rows).step()
+            each.append(driver.output()[seen:])
+            seen += len(each[-1])
+        driver.end()
+        return [*each, driver.output()[seen:]], driver.engine.manifest.late
+
+
+@pytest.mark.parametrize("emit", ["early", "delta"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_windows_that_are_looked_at_leave_as_if_they_were_not(policy: str, emit: str) -> None:
+    compare_looks(policy, random.Random(policy).choice(list(WINDOWS)), emit, 2, 15, policy)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(60))
+def test_many_windows_that_are_looked_at(number: int) -> None:
+    rng = random.Random(number)
+    chosen = [rng.choice(list(of)) for of in (POLICIES, WINDOWS, ("early", "delta"))]
+    compare_looks(*chosen, rng.randint(1, 4), 40, f"looked at {number}")
+
+
+def compare_looks(
+    policy: str, kind: str, emit: str, parallelism: int, count: int, seed: str
+) -> None:
+    def flow(**options: Any) -> ms.Flow:
+        made = ms.Flow("looked")
+        keyed = source(made, lateness="1s").key_by("k")
+        windows = keyed.window(WINDOWS[kind][0], close=POLICIES[policy], **options)
+        windows.agg(n=ms.count()).named("first").sink(ms.Memory())
+        return made
+
+    steps = random_steps(random.Random(seed), count)
+    expected, late = stepped(flow(), steps, parallelism)
+    options = {"every_rows": 3} if emit == "early" else {}
+    found, also_late = stepped(flow(emit=emit, **options), steps, parallelism)
+    assert also_late == late, seed
+    table: dict[Any, Any] = {}
+    for number, (rows, wanted) in enumerate(zip(found, expected, strict=True)):
+        assert all(0 <= row["fidelity"] <= 1 for row in rows)
+        if emit == "early":
+            final = [row for row in rows if row.pop("final")]
+            assert all(row["closed_by"] for row in final)
+            for row in final:
+                row.pop("revision")
+            assert as_set(final) == as_set(wanted), (seed, number)
+            continue
+        for row in sorted(rows, key=lambda one: one["op"] != "-"):
+            key = (row["k"], row["window_end"])
+            if row.pop("op") == "-":
+                assert table.pop(key) == row
+            else:
+                table[key] = row
+        left = [row for row in table.values() if row["closed_by"] is not None]
+        so_far = [row for step in expected[: number + 1] for row in step]
+        assert as_set(left) == as_set(so_far), (seed, number)
 
 
 # -- who takes part -------------------------------------------------------------------------------

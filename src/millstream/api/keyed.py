@@ -99,7 +99,7 @@ class KeyedStream:
             )
         policy = close if closes_early(close) else None
         if policy is not None or fidelity:
-            check_closing(window, emission)
+            check_closing(window)
         return WindowedStream(self, window, emission, policy, fidelity or policy is not None)
 
     def union(self, *others: KeyedStream) -> KeyedStreams:

@@ -118,19 +118,18 @@ class WindowedStream:
         return keyed.stream._to(node)
 
 
-def check_closing(window: WindowSpec, emission: Emission) -> None:
+def check_closing(window: WindowSpec) -> None:
     """Refuse to evict windows of which nobody can say how much has come."""
-    if window.kind not in EVICTED:
-        raise ConfigError(
-            f"window({window}, close=): how much of such a window has come is not known before it "
-            "is over; closing policies and fidelity= are for tumbling, sliding and hopping windows "
-            "and landmarks over time"
-        )
-    if emission.mode != "final":
-        raise ConfigError(
-            f'window(emit="{emission.mode}", close=): a window that is evicted leaves once; leave '
-            "out emit=, or close= and fidelity="
-        )
+    if window.kind in EVICTED:
+        return
+    why = "a session ends with its last record, so its end is not known before it is over"
+    if window.kind != "session":
+        why = "it ends with a number of records, so how much of it has come says nothing of who"
+    raise ConfigError(
+        f"window({window}, close=): {why}; closing policies and fidelity= are for tumbling, "
+        "sliding and hopping windows and landmarks over time. idle_timeout= of the source lets "
+        "these go on without somebody who is silent"
+    )
 
 
 def emission_of(

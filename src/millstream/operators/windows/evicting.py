@@ -117,9 +117,13 @@ def note_opened(
             manifest.late[step] = dict(account)
 
 
-def with_fidelity(work: Work, job: WindowJob, chunk: Chunk) -> Chunk:
-    """Results with the share of their input they stand on, who took part, and why they left."""
-    assert job.closing is not None
+def with_fidelity(work: Work, job: WindowJob, chunk: Chunk, *, left: bool = True) -> Chunk:
+    """Results with the share of their input they stand on, who took part, and why they left.
+
+    left: else their windows are still open, and were only looked at.
+    """
+    if job.closing is None:
+        return chunk
     span, watermark = job.span, work.clocks.watermarks[job.name]
     complete = max(work.closed(job), span.closes_at(watermark))
     evicted = work.order.evicted.get(job.name, {})
@@ -130,9 +134,10 @@ def with_fidelity(work: Work, job: WindowJob, chunk: Chunk) -> Chunk:
         end = span.pane_at(at)
         # A window over which an older one was evicted has left with it: none stays behind.
         why = "watermark" if end <= complete else evicted.get(end) or _next(evicted, end)
-        figures.append((*fidelity_of(span, end, all_of), why))
-    if figures:
-        work.report.left[job.name] = Left(int(ends[-1]), *figures[-1])
+        figures.append((*fidelity_of(span, end, all_of), why if left else None))
+    if figures and left:
+        share, who, why = figures[-1]
+        work.report.left[job.name] = Left(int(ends[-1]), share, who, why or "")
     table, at = chunk.table, pa.array(windows)
     kinds = (pa.float64(), pa.string(), pa.string())
     for number, (name, kind) in enumerate(zip(COLUMNS, kinds, strict=True)):
@@ -145,8 +150,8 @@ def with_fidelity(work: Work, job: WindowJob, chunk: Chunk) -> Chunk:
     return chunk.with_table(table)
 
 
-def _next(evicted: dict[int, str], end: int) -> str:
-    return evicted[min((one for one in evicted if one > end), default=END)]
+def _next(evicted: dict[int, str], end: int) -> str | None:
+    return evicted.get(min((one for one in evicted if one > end), default=END))
 
 
 def _times(own: pa.Array, inherited: pa.ChunkedArray) -> pa.Array:

@@ -18,7 +18,7 @@ from millstream.operators.protocol import Done, Host, Known, Senders, Share
 from millstream.operators.windows.bags import BAGS, SETTLED
 from millstream.operators.windows.choosing import measure, single_values
 from millstream.operators.windows.combining import measure_combining, merges_chunks
-from millstream.operators.windows.evicting import evicted_now, note_opened, with_fidelity
+from millstream.operators.windows.evicting import evicted_now, note_opened
 from millstream.operators.windows.leaving import leaving
 from millstream.operators.windows.work import Order, Report, Work
 from millstream.ops.cells import Publication
@@ -87,8 +87,6 @@ class Windows:
         host.control.reports[self.name] = report
         for job in self.family.jobs:
             step, chunk = job.name, results[job.name]
-            if job.closing is not None:
-                chunk = with_fidelity(work, job, chunk)
             count = len(given(chunk))
             host.control.results += count
             if count:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.operators.windows.evicting import with_fidelity
 from millstream.operators.windows.remembering import Remembered
 from millstream.operators.windows.work import Work
 from millstream.ops.changes import lifted, still_open
@@ -84,6 +85,7 @@ def as_wanted(
     `opened` are results of windows that are still open, if they were looked at; `rounds` the same
     at moments of event time, ascending. What leaves before such a moment leaves before it here.
     """
+    final = with_fidelity(work, job, final)
     if job.emission.mode == "final":
         return final
     store = Remembered(work, job.name)
@@ -92,7 +94,7 @@ def as_wanted(
     stamp = since = work.batch.number * EMISSIONS
     for at, outcome in rounds:
         gone = final.ts < at
-        looked = ResultsSoFar(final.take(gone), at, work.count(job, outcome), END, job.kind)
+        looked = ResultsSoFar(final.take(gone), at, _so_far(work, job, outcome), END, job.kind)
         chunk, known = refine(job.emission, looked, known, shards, stamp)
         given.append(chunk)
         stamp += 2
@@ -101,10 +103,15 @@ def as_wanted(
     looked = ResultsSoFar(final, left, kind=job.kind, too=look.too)
     if opened is not None and look.until is not None:
         reach = END if job.logical is not None else job.span.moment(look.until)
-        looked = ResultsSoFar(final, left, work.count(job, opened), reach, job.kind, look.too)
+        looked = ResultsSoFar(final, left, _so_far(work, job, opened), reach, job.kind, look.too)
     chunk, known = refine(job.emission, looked, known, shards, stamp)
     store.keep(known, since)
     return joined([*given, chunk]) if given else chunk
+
+
+def _so_far(work: Work, job: WindowJob, outcome: Outcome) -> Chunk:
+    """Results of windows that are still open, which say how much of their input has come."""
+    return with_fidelity(work, job, work.count(job, outcome), left=False)
 
 
 # -- moments of event time, per kind of window ----------------------------------------------------
