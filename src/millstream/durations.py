@@ -46,6 +46,14 @@ def micros(duration: Duration, what: str, *, zero: bool = False) -> int:
     return value
 
 
+def rounded(value: int) -> str:
+    """Microseconds in about two digits of the unit that suits them, for what was measured."""
+    for unit in ("d", "h", "m", "s", "ms"):
+        if value >= _UNITS[unit]:
+            return f"{value / _UNITS[unit]:.2g}{unit}"
+    return f"{value}us"
+
+
 def text(value: int) -> str:
     """Microseconds in the shortest exact form, for plans and messages."""
     for unit in ("d", "h", "m", "s", "ms"):

@@ -174,6 +174,49 @@ def test_a_message_out_of_turn_or_too_large_is_not_taken(
     one.close(), other.close()
 
 
+def test_rows_that_are_none_and_other_releases_are_not_taken(
+    centre: Centre, place: Path, port: int
+) -> None:
+    one = agent_of(flow_of(place, port), port, "a", place / "agents")
+    one.step(), one.make()
+    head, blocks = one.outbox.read(0)
+    cut, flipped = blocks[0][:-100], bytearray(blocks[0])
+    flipped[8:40] = bytes(range(100, 132))
+    for wrong in (b"no rows", cut, bytes(flipped), b""):
+        one.collector.hello("a", one.outbox.life)
+        with pytest.raises(Away, match="of 'a' are damaged"):
+            one.collector.put(head, [wrong, *blocks[1:]])
+    one.collector.hello("a", one.outbox.life)
+    more = [msgspec.structs.replace(head.blocks[0], rows=7), *head.blocks[1:]]
+    with pytest.raises(Away, match="7 rows for 'in by k' were announced"):
+        one.collector.put(msgspec.structs.replace(head, blocks=more), blocks)
+    with pytest.raises(RunError, match=r"form 2, and form 1 is read here.*same release"):
+        centre.engine.trackers["in"].messages.greet(  # type: ignore[attr-defined]
+            collecting.Hello("a", one.outbox.life, form=2), True
+        )
+    other = agent_of(flow_of(place, port, "b"), port, "b", place / "agents")
+    until_done(centre, one, other)
+    assert [row["n"] for row in rows(place)] == [4, 4]
+    one.close(), other.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pieces", [1, 16])
+def test_a_message_of_a_gibibyte_is_refused_and_the_flow_goes_on(
+    centre: Centre, place: Path, port: int, pieces: int
+) -> None:
+    one = agent_of(flow_of(place, port), port, "a", place / "agents")
+    one.step(), one.make()
+    head, _ = one.outbox.read(0)
+    one.collector.hello("a", one.outbox.life)
+    with pytest.raises(Away, match=r"a message has more than 64 MiB|cannot be reached"):
+        one.collector.put(head, [bytes((1 << 30) // pieces)] * pieces)
+    other = agent_of(flow_of(place, port, "b"), port, "b", place / "agents")
+    until_done(centre, one, other)
+    assert [row["n"] for row in rows(place)] == [4, 4]
+    one.close(), other.close()
+
+
 def test_garbage_instead_of_messages_changes_nothing(
     centre: Centre, place: Path, port: int
 ) -> None:

@@ -14,13 +14,15 @@ from pathlib import Path
 
 import msgspec
 
+from millstream.agent.clocks import clock_of
 from millstream.agent.outbox import Outbox
 from millstream.agent.sending import Away, Collector
 from millstream.agent.working import Working, collector_of, plan_here
 from millstream.api.flow import Flow
 from millstream.errors import ConfigError, RunError
 from millstream.io.prints import MOVED
-from millstream.run.collecting import Welcome
+from millstream.run.collecting import Welcome, welcomes
+from millstream.run.watching import Attempt, watched
 from millstream.settings import Settings
 from millstream.state.manifests import SourceState
 
@@ -50,7 +52,8 @@ class Agent:
             raise ConfigError(f"overload={self.overload!r}: use {' or '.join(OVERLOAD)}")
         if not self.name or len(self.name) > 200 or not self.name.isprintable():
             raise ConfigError(f"the name of an agent is a short text, got {self.name!r}")
-        self.source = collector_of(self.flow).name
+        node = collector_of(self.flow)
+        self.source, self.clock = node.name, clock_of(node.spec.clock_skew)
         self.outbox = Outbox(self.directory)
         self.durable = self.committed = -1
         self.working: Working | None = None
@@ -95,7 +98,10 @@ class Agent:
         if self.over:
             return False
         try:
-            found = self.working.step(self.rows, _BYTES)
+            # A function that hangs cannot be ended but with its process.
+            here = Attempt("", "agent", 0, self.settings.function_micros, self.say)
+            with watched(here):
+                found = self.working.step(self.rows, _BYTES)
         except (RunError, OSError) as error:
             if MOVED not in str(error):
                 raise
@@ -155,7 +161,7 @@ class Agent:
     def _meet(self, welcome: Welcome) -> None:
         """Compare what the collector says with what it said first."""
         if self.outbox.root.exists(_KNOWN):
-            known = msgspec.json.decode(self.outbox.root.read(_KNOWN), type=Welcome)
+            known = welcomes.decode(self.outbox.root.read(_KNOWN))
             if known.number != welcome.number:
                 raise RunError(
                     f"the collector knows {self.name!r} by another number than it gave it; it is "
@@ -177,6 +183,8 @@ class Agent:
         self.durable, self.committed = welcome.durable, welcome.committed
         self._next_boundary = time.monotonic() + welcome.boundary / 1e6
         self._period = welcome.boundary / 1e6
+        if (said := self.clock.compare(welcome.clock)) is not None:
+            self.say(said)
         self.forget(self.committed)
         if self.durable > self.outbox.last:
             raise RunError(
@@ -191,7 +199,7 @@ class Agent:
 
     def _begin(self) -> bool:
         """Plan and go on where the last message ended."""
-        welcome = msgspec.json.decode(self.outbox.root.read(_KNOWN), type=Welcome)
+        welcome = welcomes.decode(self.outbox.root.read(_KNOWN))
         state = self.outbox.state(self.source)
         self.working = self.make_working(welcome, state)
         self.over = state.ended
@@ -207,6 +215,7 @@ class Agent:
             self.settings,
             welcome.program["shards"],
             welcome.number,
+            self.clock,
         )
 
     def close(self) -> None:

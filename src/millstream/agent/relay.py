@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from millstream.agent.agent import Agent
+from millstream.agent.clocks import Clock
 from millstream.agent.sending import Away, Collector
 from millstream.agent.working import plan_here
 from millstream.api.flow import Flow
@@ -85,14 +86,17 @@ class Children(MessageReceiver):
 class Combining:
     """What stands in the place of a source: messages of children, several as one."""
 
-    def __init__(self, plan: Plan, source: str, children: Children, state: SourceState) -> None:
-        self.plan, self.source, self.children = plan, source, children
+    def __init__(
+        self, plan: Plan, source: str, children: Children, state: SourceState, clock: Clock
+    ) -> None:
+        self.plan, self.source, self.children, self.clock = plan, source, children, clock
         self.taken, self.over = noted(state, "number"), set(noted(state, "over"))
         children.taken = dict(self.taken)
         self.tracker = SpoolTracker(0, children, state)
 
     def step(self, rows: int, size: int) -> tuple[Head, list[bytes]] | None:
         """All that has come, as one message; None if nothing has."""
+        self.children.ahead = self.clock.ahead  # children compare theirs with the root's
         self.tracker.poll()
         if not self.tracker.pending():
             return None
@@ -239,4 +243,4 @@ class Relay(Agent):
             self.source, self.spec, self.outbox.root, self.asking, welcome.program, self.most
         )
         children.committed = self.known
-        return Combining(plan, self.source, children, state)
+        return Combining(plan, self.source, children, state, self.clock)

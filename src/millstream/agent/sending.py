@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from millstream.errors import ConfigError
-from millstream.run.collecting import Hello, Welcome
+from millstream.run.collecting import Hello, Welcome, welcomes
 from millstream.run.messages import Head
 
 _SCHEMA = pa.schema([("block", pa.large_binary())])
@@ -92,7 +92,7 @@ class Collector:
             raise self._gone(error) from None
         if answer is None:
             raise self._gone("it gave no answer")
-        return msgspec.json.decode(answer.to_pybytes(), type=Welcome)
+        return welcomes.decode(answer.to_pybytes())
 
     def _act(self, client: Any, name: str, hello: Hello) -> Welcome:
         action = flight.Action(name, msgspec.json.encode(hello))
@@ -104,7 +104,7 @@ class Collector:
             raise
         except (pa.ArrowException, OSError) as error:
             raise self._gone(error) from None
-        return msgspec.json.decode(result.body.to_pybytes(), type=Welcome)
+        return welcomes.decode(result.body.to_pybytes())
 
     def _wrong_token(self) -> str:
         return (
@@ -114,7 +114,9 @@ class Collector:
 
     def _gone(self, error: object) -> Away:
         self.close()
-        return Away(f"the collector at {self.address} cannot be reached ({_told(error)})")
+        answered = isinstance(error, flight.FlightServerError)
+        what = "does not take this" if answered else "cannot be reached"
+        return Away(f"the collector at {self.address} {what} ({_told(error)})")
 
     def close(self) -> None:
         """Hang up."""
@@ -125,4 +127,5 @@ class Collector:
 
 def _told(error: object) -> str:
     """What an error says, without what Flight adds to it."""
-    return str(error).partition(". gRPC client debug context")[0].partition(". Detail:")[0].strip()
+    told = str(error).partition(". gRPC client debug context")[0].partition(". Detail:")[0].strip()
+    return told.rpartition(": ")[2] if "failed to connect to all addresses" in told else told

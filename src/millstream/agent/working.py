@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from millstream.agent.clocks import Clock
 from millstream.api.flow import Flow
 from millstream.api.sources import Collector
+from millstream.durations import micros
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.io.readers import Split
@@ -26,6 +28,7 @@ from millstream.ops.chunks import concat, decode_block
 from millstream.ops.progress import BEGIN, END, Reached
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
+from millstream.run.files import FilesTracker
 from millstream.run.messages import Block, Head, encode_records, placed_for
 from millstream.run.planning import formats_of
 from millstream.run.program import describe_program, difference, panes_of
@@ -112,13 +115,17 @@ class Working:
         settings: Settings,
         shards: int,
         agent: int,
+        clock: Clock,
     ) -> None:
         self.plan, self.source, self.settings = plan, source, settings
+        self.clock, self._astray = clock, False  # its newest times are too far ahead
         self.shards, self.agent = shards, agent
         self.place, self.state = place, state
         self.node = next(node for node in plan.sources() if node.name == source)
         number = plan.sources().index(self.node)
         self.tracker = make_tracker(number, self.node, plan.formats[source], place, state)
+        if isinstance(self.tracker, FilesTracker):  # it looks at first times by itself
+            self.tracker.trusted = self._trusted
         self.started = time.time()
         self.told: tuple[int | None, bool] = (BEGIN, False)
 
@@ -136,6 +143,8 @@ class Working:
         reached, lateness = seen.watermark(), seen.lateness
         if reached is not None and BEGIN < reached < END and lateness is not None:
             reached += lateness  # how far the slowest is: the collector takes the lateness off
+        if self._is_astray(task, report):
+            reached = None  # nobody waits for times that are wrong
         told = (reached, self.tracker.ended)
         if not splits and told == self.told:
             return None
@@ -151,13 +160,27 @@ class Working:
         self.state = after
         return self._message(task, items, told, after)
 
+    def _is_astray(self, task: Task, report: Reached) -> bool:
+        """Whether what was read last here has times that only a wrong clock can have given."""
+        future = task.control.ledger.get(self.source, Counter())["future"]
+        if not self.clock.wrong or report.top > BEGIN:
+            self._astray = False
+        if self.clock.wrong and future:
+            self._astray = True
+        return self._astray
+
+    def _trusted(self) -> int:
+        """By the collector's clock, what times of records are measured by."""
+        future = micros(self.node.spec.max_future_skew, "max_future_skew", zero=True)
+        return self.clock.trusted(future)
+
     def _batch(self, progress: Any, now: float) -> Batch:
         wall = int(now * 1e6)
         known = Known(Manifest(-1), self.settings, wall, {}, {})
         return Batch(
             number=0,
             now=wall,
-            trusted=wall,
+            trusted=self._trusted(),
             parallelism=1,
             shards=self.shards,
             checkpoint=self.place.where(),
@@ -217,6 +240,7 @@ class Working:
             reached=told[0],
             top=None if top == BEGIN else top,
             ended=told[1],
+            ahead=self.clock.ahead,
             ledger={step: dict(one) for step, one in control.ledger.items()},
             dead=[(d.operator, d.source, d.position, d.raw, d.error) for d in control.dead],
             late=dict(late),

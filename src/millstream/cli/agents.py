@@ -30,6 +30,8 @@ def run_agent(
     spool: str,
     overload: str,
     below: Below | None = None,
+    *,
+    function_timeout: str | None = None,
 ) -> None:
     """Read, send and forget until all is committed, or Ctrl-C or SIGTERM."""
     from millstream.agent.agent import Agent, bytes_of
@@ -37,14 +39,19 @@ def run_agent(
     from millstream.agent.sending import Collector
     from millstream.agent.working import collector_of
     from millstream.serve.tokens import find_token
+    from millstream.settings import Settings
     from millstream.state.segments import safe_name
 
     spec = collector_of(flow).spec
     token = find_token(token_file, spec.token_env)
+    settings = Settings()
+    if function_timeout is not None:
+        settings = Settings.from_options({"function_timeout": function_timeout})
     place = directory or Path(".millstream") / "agents" / safe_name(name)
     options: dict[str, Any] = {
         "spool": bytes_of(spool),
         "overload": overload,
+        "settings": settings,
         "say": lambda text: print(visible_lines(text), file=sys.stderr, flush=True),
     }
     if below is None:

@@ -38,11 +38,17 @@ class Request(msgspec.Struct, frozen=True):
     dry_run: bool = False
 
 
+_request = msgspec.json.Decoder(Request)
+
+
 class Answer(msgspec.Struct, frozen=True):
     """What the run says; `code` is the exit code of the command."""
 
     text: str
     code: int = 0
+
+
+_answer = msgspec.json.Decoder(Answer)
 
 
 class Listening:
@@ -70,7 +76,7 @@ class Listening:
             taken = path.with_suffix(".taken")
             try:
                 path.rename(taken)
-                request = msgspec.json.decode(folder.read(taken.name), type=Request)
+                request = _request.decode(folder.read(taken.name))
             except (FileNotFoundError, CheckpointError, msgspec.DecodeError):
                 continue  # withdrawn, or not written by this command
             answer = msgspec.json.encode(self._answer(request))
@@ -188,4 +194,4 @@ def _wait(place: Storage, folder: Storage, stem: str) -> Answer:
                 f"{_TAKEN_WITHIN:.0f} s, and it was withdrawn; nothing was changed"
             )
         time.sleep(_LOOK)
-    return msgspec.json.decode(folder.read(f"{stem}.answer"), type=Answer)
+    return _answer.decode(folder.read(f"{stem}.answer"))

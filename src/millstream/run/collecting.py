@@ -8,6 +8,7 @@ forget. A message that came before is answered and not taken again.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 import threading
@@ -23,10 +24,21 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from millstream.api.sources import Collector
-from millstream.durations import micros
+from millstream.durations import micros, rounded
 from millstream.errors import ConfigError, RunError
 from millstream.ops.progress import Horizon
-from millstream.run.messages import MESSAGES, MOST_AGENTS, Head, pack, place_of, read_head, unpack
+from millstream.run.messages import (
+    FORM,
+    MESSAGES,
+    MOST_AGENTS,
+    Head,
+    Part,
+    check_blocks,
+    pack,
+    place_of,
+    read_head,
+    unpack,
+)
 from millstream.run.received import SpoolTracker
 from millstream.run.splits import AnySplit
 from millstream.run.spool import AHEAD, Receiver, Sealed
@@ -35,6 +47,7 @@ from millstream.serve.tokens import find_token
 from millstream.state.manifests import SourceState
 from millstream.state.storage import Storage
 
+_log = logging.getLogger("millstream.collector")
 ROSTER = "agents.json"
 MOST_BYTES = 64 * 1024 * 1024  # of one message
 WAIT = 30.0  # seconds an agent waits for its message to be durable
@@ -59,6 +72,9 @@ class Member(msgspec.Struct):
     through: bool = False  # what it makes comes through a relay
 
 
+_roster = msgspec.json.Decoder(dict[str, Member])
+
+
 class Hello(msgspec.Struct, frozen=True):
     """What an agent says first, and in every boundary period."""
 
@@ -67,6 +83,10 @@ class Hello(msgspec.Struct, frozen=True):
     relay: bool = False
     heard: list[str] = []  # of a relay: who of those it knows was heard of in the last period
     through: bool = False  # a relay asks for somebody else
+    form: int = FORM  # of messages, which agent and collector must have in common
+
+
+_hello = msgspec.json.Decoder(Hello)
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -77,6 +97,10 @@ class Welcome(msgspec.Struct, frozen=True):
     committed: int
     boundary: int  # microseconds
     program: dict[str, Any] = {}
+    clock: int = 0  # of the collector, in microseconds
+
+
+welcomes = msgspec.json.Decoder(Welcome)
 
 
 @dataclass
@@ -106,12 +130,13 @@ class MessageReceiver(Receiver):
         self.direct: set[str] = set()  # who talks with us, and not through a relay
         self.lingers = False  # all has come: agents may still ask whether it is committed
         self.heard: dict[str, float] = {}  # agent -> the clock when it last said anything
+        self.ahead = 0  # of a relay: how far its clock is before that of the root, in microseconds
         self.contents: dict[int, list[Head]] = {}  # piece -> its messages, without their rows
         self._accepted: dict[str, int] = {}  # also those that are not durable yet
         self._waiting: list[Waiting] = []
         self._size = 0
         if self.spool.exists(ROSTER):
-            self.roster = msgspec.json.decode(self.spool.read(ROSTER), type=dict[str, Member])
+            self.roster = _roster.decode(self.spool.read(ROSTER))
         self.server = CollectorServer(self, spec)
 
     def resume(self, taken: int, rows: int, arrival: int) -> list[Sealed]:
@@ -129,6 +154,11 @@ class MessageReceiver(Receiver):
 
     def greet(self, hello: Hello, whole: bool) -> Welcome:
         """Take an agent in, or tell it why not."""
+        if hello.form != FORM:
+            raise Refused(
+                f"agent {hello.agent!r} sends messages of form {hello.form}, and form {FORM} is "
+                "read here: give both the same release of millstream"
+            )
         with self._lock:
             now = self.clock.now() / 1e6
             self.heard.update(dict.fromkeys([*hello.heard, hello.agent], now))
@@ -151,6 +181,7 @@ class MessageReceiver(Receiver):
             self.committed.get(hello.agent, -1),
             micros(self.spec.boundary, "boundary"),
             program,
+            self.clock.now() - self.ahead,
         )
 
     def _join(self, hello: Hello) -> Member:
@@ -267,6 +298,7 @@ class CollectorTracker(SpoolTracker):
         self.messages = receiver
         self.numbers = noted(state, "number")
         self.paused, self.over = set(noted(state, "paused")), set(noted(state, "over"))
+        self._wrong: set[str] = set()  # whose clocks are too far ahead
         receiver.committed = dict(self.numbers)
         super().__init__(number, receiver, state)
         self._look_for_the_end()
@@ -285,17 +317,35 @@ class CollectorTracker(SpoolTracker):
                 self.numbers[head.agent] = head.number
                 for part in head.parts:
                     self.numbers[part.agent] = part.number
+                    self.over -= {part.agent}  # one that is given more lines goes on after all
                     self.over |= {part.agent} if part.ended else set()
                     self.paused -= {part.agent}
                     self.paused |= {part.agent} if part.reached is None else set()
+                    self._look_at_clock(part)
         self._look_for_the_end()
         return splits
+
+    def _look_at_clock(self, part: Part) -> None:
+        """Say once of an agent that its clock is too far ahead."""
+        spec: Collector = self.receiver.spec
+        wrong = part.ahead > micros(spec.clock_skew, "clock_skew", zero=True)
+        if wrong and part.agent not in self._wrong:
+            _log.warning(
+                "source %r: the clock of agent %r is %s ahead of the one here, more than "
+                "clock_skew=%s: its times move no watermark, and nobody waits for them; set it "
+                "right",
+                self.receiver.source,
+                part.agent,
+                rounded(part.ahead),
+                spec.clock_skew,
+            )
+        self._wrong = self._wrong | {part.agent} if wrong else self._wrong - {part.agent}
 
     def _look_for_the_end(self) -> None:
         spec: Collector = self.receiver.spec
         relays = {name for name, one in self.messages.roster.items() if one.relay}
         expected = spec.expected(self.numbers.keys() - relays)
-        self.ended = spec.bounded and expected <= self.over and not self.waiting
+        self.ended = not spec.endless and expected <= self.over and not self.waiting
 
     def horizon(self, now: int) -> Horizon:
         """Agents are heard of with every message, also one that says only that they are there."""
@@ -363,7 +413,7 @@ class CollectorServer(flight.FlightServerBase):  # type: ignore[misc]
         if action.type not in ("hello", "boundary"):
             raise flight.FlightServerError(f"there is no action {action.type!r}")
         try:
-            hello = msgspec.json.decode(action.body.to_pybytes(), type=Hello)
+            hello = _hello.decode(action.body.to_pybytes())
             welcome = self.receiver.greet(hello, action.type == "hello")
         except Later as error:
             raise flight.FlightUnavailableError(str(error)) from None
@@ -378,8 +428,7 @@ class CollectorServer(flight.FlightServerBase):  # type: ignore[misc]
             self.receiver.greet(Hello(head.agent, head.life), False)
             self.receiver.check_source(head)
             blocks = list(_bounded(reader, len(descriptor.command)))
-            if len(blocks) != len(head.blocks):
-                raise Refused(f"{len(head.blocks)} blocks were announced, {len(blocks)} came")
+            check_blocks(head, blocks)
             self.receiver.offer(head, pack(head, blocks)).result(WAIT)
         except (RunError, TimeoutError) as error:
             raise flight.FlightServerError(

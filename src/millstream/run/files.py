@@ -45,6 +45,10 @@ _TOGETHER = 8  # compressed files whose lengths are found together
 _AHEAD = 64  # waiting files looked at first; twice as many if all of them are to be begun
 
 
+def _wall() -> int:
+    return int(time.time() * 1e6)
+
+
 class FilesTracker:
     """Files by what they are and how far they were read."""
 
@@ -61,6 +65,7 @@ class FilesTracker:
     ) -> None:
         self.number, self.spec, self.fmt = number, spec, fmt
         self.ended = False
+        self.trusted = _wall  # the clock that times are measured by
         self.row_bytes = _ROW_BYTES
         self.unread: list[Known] = []  # in the order in which they will be begun
         self._registry = Registry(sources, f"{stem}.jsonl", state, fmt.cut)
@@ -245,7 +250,7 @@ class FilesTracker:
         if not unknown:
             return
         if self._timed:
-            limit = int(time.time() * 1e6) + micros(self.spec.max_future_skew, "skew", zero=True)
+            limit = self.trusted() + micros(self.spec.max_future_skew, "skew", zero=True)
             find = partial(first_times, Peek(self.fmt, limit, self.spec.follow))
             times = probe(find, [file.path for file in unknown])
             for file, first in zip(unknown, times, strict=True):

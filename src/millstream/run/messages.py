@@ -26,6 +26,7 @@ from millstream.state.values import Int64 as Whole
 # A position says which agent, which of its files, and where in that: 2,047 agents of 65,536 files.
 AGENT_BITS, FILE_BITS, PLACE_BITS = 11, 16, 36
 MOST_AGENTS = 2**AGENT_BITS - 1
+FORM = 1  # of what travels; another number for what an older release would not understand
 MESSAGES = "messages"  # what files of a spool with them end in
 _LENGTH = 8  # bytes that say how long what follows is
 
@@ -47,6 +48,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     number: Count
     reached: Whole | None = None  # how far all it reads has come; None: that holds nothing back
     ended: bool = False  # nothing more comes from this agent
+    ahead: Whole = 0  # how far its clock is before the collector's, in microseconds
     late: dict[str, Count] = {}  # window -> records that were late for it where they were read
     panes: dict[str, list[tuple[Whole, Count]]] = {}  # window -> records per pane
 
@@ -63,6 +65,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     reached: Whole | None = None  # how far all it reads has come; None: that holds nothing back
     top: Whole | None = None  # the latest time of all
     ended: bool = False  # nothing more comes from this agent
+    ahead: Whole = 0  # how far its clock is before the collector's, in microseconds
     ledger: dict[str, dict[str, Whole]] = {}
     dead: list[tuple[str, Whole, Whole, str, str]] = []
     late: dict[str, Count] = {}  # window -> records that were late for it where they were read
@@ -87,6 +90,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
             number=self.number,
             reached=self.reached,
             ended=self.ended,
+            ahead=self.ahead,
             late=self.late,
             panes=self.panes,
         )
@@ -95,6 +99,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     def letters(self) -> Iterator[DeadLetter]:
         """Its dead letters."""
         return (DeadLetter(*letter) for letter in self.dead)
+
+
+_heads = msgspec.json.Decoder(Head)
 
 
 def pack(head: Head, blocks: Iterable[bytes]) -> bytes:
@@ -124,9 +131,26 @@ def unpack(data: bytes) -> Iterator[tuple[Head, list[bytes]]]:
 def read_head(data: bytes) -> Head:
     """The control part, refused if it is anything else."""
     try:
-        return msgspec.json.decode(data, type=Head)
+        return _heads.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise RunError(f"a message of an agent cannot be read: {error}") from error
+
+
+def check_blocks(head: Head, blocks: list[bytes]) -> None:
+    """Refuse rows that are none: taken in, they would end every batch that reads them."""
+    if len(blocks) != len(head.blocks):
+        raise RunError(f"{len(head.blocks)} blocks were announced, {len(blocks)} came")
+    for told, data in zip(head.blocks, blocks, strict=True):
+        try:
+            table = decode_block(data)
+            table.validate(full=True)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise RunError(
+                f"rows for {told.to!r} in message {head.number} of {head.agent!r} are damaged: "
+                f"{error}"
+            ) from None
+        if len(table) != told.rows:
+            raise RunError(f"{told.rows} rows for {told.to!r} were announced, {len(table)} came")
 
 
 def only_counted(head: Head) -> Head:

@@ -137,6 +137,9 @@ class _Slate(msgspec.Struct):
     ts: str
 
 
+_slate = msgspec.json.Decoder(_Slate)
+
+
 class SlateMirror:
     """All slates of one updater."""
 
@@ -206,7 +209,7 @@ class SlateMirror:
         Others may have keys that begin alike, and mirrors of theirs.
         """
         try:
-            said = msgspec.json.decode(value or b"", type=_Slate)
+            said = _slate.decode(value or b"")
             raw = bytes(said.key).decode()
             plain = raw.startswith('"')
             text = msgspec.json.decode(raw) if plain else raw

@@ -57,6 +57,9 @@ class _Kept(msgspec.Struct):
     blocks: list[Block]  # in the order in which they are read
 
 
+_kept = msgspec.msgpack.Decoder(_Kept)
+
+
 @dataclass(frozen=True)
 class Population:
     """All blocks, in the order in which they are read."""
@@ -112,7 +115,7 @@ class Population:
         try:
             if zlib.crc32(data[4:]).to_bytes(4, "big") != data[:4]:
                 raise msgspec.DecodeError("its checksum does not match")
-            kept = msgspec.msgpack.decode(data[4:], type=_Kept)
+            kept = _kept.decode(data[4:])
         except msgspec.DecodeError as error:
             raise CheckpointError(
                 f"{place.where(name)} is damaged ({error}): which blocks were read cannot be "

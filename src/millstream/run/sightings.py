@@ -29,6 +29,9 @@ class _Line(msgspec.Struct):
     print: tuple[Count, Count, Count]
 
 
+_line = msgspec.json.Decoder(_Line)
+
+
 class Sightings:
     """All files of one source that were ever seen, in the order in which they were."""
 
@@ -46,7 +49,7 @@ class Sightings:
         size = 0
         for text in data.splitlines(keepends=True):
             try:
-                line = msgspec.json.decode(text, type=_Line)
+                line = _line.decode(text)
             except (msgspec.DecodeError, RecursionError) as error:
                 if size < sure:
                     raise CheckpointError(

@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from millstream.durations import text
 from millstream.errors import RunError
 from millstream.run.calls import Call, calling, calls_functions, described, turn_of
 
+_call = msgspec.json.Decoder(Call)
 NOTES = "tasks"  # in the checkpoint; there only while tasks fail
 _TRIES = 2
 _LOOKS = 8  # at a call, within the timeout
@@ -48,6 +49,7 @@ class Attempt:
     task: str  # level and partition
     number: int = 0
     timeout: int | None = None  # microseconds
+    say: Callable[[str], None] | None = None  # in a process of its own: nobody reads its notes
 
 
 class Notes:
@@ -81,7 +83,7 @@ class Notes:
 
     def calls(self, kind: str, task: str = "*") -> list[Call]:
         """The calls noted."""
-        return [msgspec.json.decode(line, type=Call) for line in self.read(kind, task)]
+        return [_call.decode(line) for line in self.read(kind, task)]
 
     def remove(self) -> None:
         """Forget all; a link is removed and not followed."""
@@ -99,11 +101,15 @@ def hung(notes: Notes, task: str, timeout: int | None) -> RunError | None:
     if not calls:
         return None
     times = "" if len(calls) == 1 else " each time"
-    return RunError(
-        f"{calls[-1].operator!r} hangs: its function had not returned after {text(timeout or 0)} "
-        f"on {calls[-1].given}, and its worker was ended{times}. The batch was not committed and "
-        "nothing is lost: look for a call without a timeout, a lock or an endless loop there, or "
-        "give it longer with function_timeout="
+    ended = f"its worker was ended{times}. The batch was not committed and nothing is lost"
+    return RunError(_hangs(calls[-1], timeout, ended, "function_timeout="))
+
+
+def _hangs(call: Call, timeout: int | None, ended: str, longer: str) -> str:
+    return (
+        f"{call.operator!r} hangs: its function had not returned after {text(timeout or 0)} on "
+        f"{call.given}, and {ended}: look for a call without a timeout, a lock or an endless loop "
+        f"there, or give it longer with {longer}"
     )
 
 
@@ -204,8 +210,12 @@ class Watchdog:
         with self._news:
             if self._attempt is not attempt:
                 return  # it has returned just now
-            with suppress(OSError):
-                leave_note(attempt, described(caller))
+            if attempt.say is not None:
+                ended = "this process ends. What it had begun is read again by the next one"
+                attempt.say(_hangs(described(caller), attempt.timeout, ended, "--function-timeout"))
+            else:
+                with suppress(OSError):
+                    leave_note(attempt, described(caller))
             _hang_up()
             os._exit(_ENDED)
 

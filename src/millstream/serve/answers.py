@@ -36,6 +36,9 @@ class _Said(msgspec.Struct):
     notes: tuple[str, ...] = ()
 
 
+_said = msgspec.json.Decoder(_Said)
+
+
 def publish_snapshot(place: Storage, snapshot: Snapshot, run: str) -> str:
     """Let a snapshot appear under its name; one of the same progress is replaced by itself."""
     _check_run(place, run)
@@ -120,6 +123,6 @@ def _read(place: Storage, name: str, *, rows: bool = True) -> tuple[pa.Table, _S
         with pq.ParquetFile(source, pre_buffer=False) as file:
             schema = file.schema_arrow
             table = file.read(use_threads=False) if rows else schema.empty_table()
-        return table, msgspec.json.decode((schema.metadata or {})[_KEY], type=_Said)
+        return table, _said.decode((schema.metadata or {})[_KEY])
     except (pa.ArrowInvalid, KeyError, msgspec.DecodeError) as error:
         raise RunError(f"{place.where(name)} is not a snapshot of Millstream: {error}") from error

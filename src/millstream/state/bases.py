@@ -39,6 +39,9 @@ class Base(msgspec.Struct, frozen=True):
     files: dict[str, SegmentFile]
 
 
+_base = msgspec.json.Decoder(Base)
+
+
 def applied(
     segments: Segments, files: dict[str, SegmentFile], change: Change
 ) -> tuple[Segments, dict[str, SegmentFile]]:
@@ -90,7 +93,7 @@ def _load(directory: Storage, name: str, stamp: Hashable) -> tuple[Base, str]:
     if not body or tail != f"{zlib.crc32(body):08x}".encode():
         raise CheckpointError(f"base {where} is damaged (its checksum does not match)")
     try:
-        return msgspec.json.decode(body, type=Base), _digest(body)
+        return _base.decode(body), _digest(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise CheckpointError(f"base {where} cannot be read: {error}") from error
 

@@ -132,6 +132,9 @@ class Manifest(msgspec.Struct):
     complete: bool = False  # all input read and all windows closed
 
 
+_manifest = msgspec.json.Decoder(Manifest)
+
+
 def shards_of(manifest: Manifest | None, program: dict[str, Any]) -> int:
     """Into how many shards the state of a manifest is parted.
 
@@ -178,7 +181,7 @@ def load_manifest(directory: Storage, batch: int) -> tuple[Manifest, str]:
     if not body or tail != f"{zlib.crc32(body):08x}".encode():
         raise CheckpointError(f"manifest {path} is damaged (its checksum does not match)")
     try:
-        manifest = msgspec.json.decode(body, type=Manifest)
+        manifest = _manifest.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise CheckpointError(f"manifest {path} cannot be read: {error}") from error
     if manifest.format not in _READ:

@@ -29,6 +29,7 @@ _PLACES = PAGES * _PLACE.size
 _HEAD = 32 + _PLACES + 4  # the digest of the base, the places, and the checksum of both
 
 Packed = dict[str, dict[str, dict[str, list[Any]]]]  # operator, table, shard
+_packed = msgspec.msgpack.Decoder(tuple[Packed, list[SegmentFile]])
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -89,7 +90,7 @@ def pack(segments: Segments, files: dict[str, SegmentFile]) -> bytes:
 
 def unpack(data: bytes) -> tuple[Segments, dict[str, SegmentFile]]:
     """What `pack` packed."""
-    packed, files = msgspec.msgpack.decode(data, type=tuple[Packed, list[SegmentFile]])
+    packed, files = _packed.decode(data)
     segments: Segments = {
         owner: {
             table: {

@@ -53,6 +53,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "reads": ('{{ kind = "files", path = "log", time = "at" }}', ms.Files("log", time="at")),
     "agents": ('["a", "b"]', ("a", "b")),
     "boundary": ('"2s"', "2s"),
+    "clock_skew": ('"2m"', "2m"),
     "certificate": ('"cert.pem"', "cert.pem"),
     "private_key": ('"key.pem"', "key.pem"),
     # sinks

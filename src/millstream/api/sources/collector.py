@@ -9,6 +9,7 @@ from typing import Any
 
 from millstream.api.sources.files import Files
 from millstream.api.sources.generated import HostStats
+from millstream.api.sources.received import Socket, Stdin
 from millstream.api.sources.timing import Timing, fill
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
@@ -22,10 +23,13 @@ class Collector(Timing):
     a participant: nothing leaves before all that are expected have come so far.
 
     address: where it listens for agents, as "host:port".
-    reads: the source that every agent has, ms.Files("/var/log/app/*.log", ...) or ms.HostStats().
+    reads: the source that every agent has: ms.Files("/var/log/app/*.log", ...), ms.Socket,
+        ms.Stdin or ms.HostStats.
     agents: the names of those that are expected, or how many.
     boundary: how often an agent says that it is there, also when it has nothing to send.
     idle_timeout: an agent silent for so long does not hold the watermark back; None: it does.
+    clock_skew: how far ahead of the collector's clock that of an agent may be. If it is further
+        ahead, times beyond that move no watermark, and the agent says so.
     token_file, token_env: where the token is that agents must bring, as a file or as the name of
         an environment variable.
     certificate, private_key: files (PEM) for TLS; beyond this machine it is needed.
@@ -35,6 +39,7 @@ class Collector(Timing):
     reads: Any = None
     agents: Sequence[str] | int = 1
     boundary: Duration = "1s"
+    clock_skew: Duration = "1m"
     token_file: str | Path | None = None
     token_env: str = "MILLSTREAM_AGENT_TOKEN"
     certificate: str | Path | None = None
@@ -56,10 +61,11 @@ class Collector(Timing):
 
     def __post_init__(self) -> None:
         reads, names = self.reads, self.agents
-        if not isinstance(reads, Files | HostStats):
+        if not isinstance(reads, Files | Socket | Stdin | HostStats):
             raise ConfigError(
                 "Collector(reads=): expected what agents read on their machines, like "
-                f'ms.Files("/var/log/app/*.log", time="ts"), got {reads!r}'
+                'ms.Files("/var/log/app/*.log", time="ts"), ms.Socket, ms.Stdin or ms.HostStats, '
+                f"got {reads!r}"
             )
         if reads.time is None:
             raise ConfigError(
@@ -74,6 +80,7 @@ class Collector(Timing):
         if not host or not port.isdigit() or not int(port) < 65536:
             raise ConfigError(f'Collector({self.address!r}): expected "host:port"')
         micros(self.boundary, "Collector(boundary=)")
+        micros(self.clock_skew, "Collector(clock_skew=)", zero=True)
         named = not isinstance(names, int | str) and all(isinstance(one, str) for one in names)
         counted = isinstance(names, int) and not isinstance(names, bool) and names > 0
         if not (counted or (named and len(set(names)) == len(names) > 0)):  # type: ignore[arg-type]

@@ -84,6 +84,15 @@ def agent(
             "it.",
         ),
     ] = "wait",
+    function_timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="How long one call of a function may take; then the agent ends, and says which.  "
+            "[dim]\\[default: 5m][/dim]",
+            show_default=False,
+        ),
+    ] = None,
     trust_config: TrustConfig = False,
     debug: Debug = False,
 ) -> None:
@@ -99,4 +108,16 @@ def agent(
         raise ConfigError("agent: --relay and --listen HOST:PORT go together")
     found = load_trusted(file, flow, trust_config)
     below = Below(listen, children) if relay else None
-    run_agent(found.flow, to, name, directory, token_file, ca, spool, overload, below)
+    timeout = function_timeout or found.settings.get("function_timeout")
+    run_agent(
+        found.flow,
+        to,
+        name,
+        directory,
+        token_file,
+        ca,
+        spool,
+        overload,
+        below,
+        function_timeout=timeout,
+    )
