@@ -13,9 +13,10 @@ import pytest
 import millstream as ms
 from millstream.operators.windows import sliding
 from millstream.ops.chunks import Chunk
-from millstream.ops.closing import close, results
+from millstream.ops.closing import close
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.preparing import merge_panes, prepare
+from millstream.ops.results import results
 from millstream.ops.running import PRESENCE, advance, recompute
 from millstream.ops.spans import NOTHING_CLOSED, Span
 

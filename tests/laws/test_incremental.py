@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.ops.chunks import Chunk, concat, decode_block, encode_block
-from millstream.ops.closing import close, results
+from millstream.ops.closing import close
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.preparing import merge_panes, prepare
+from millstream.ops.results import results
 from millstream.ops.running import PRESENCE, advance, can_run, disagreement, recompute
 from millstream.ops.spans import NOTHING_CLOSED, Span
 from millstream.testing import Driver

@@ -11,22 +11,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millstream.ops.answering import Answers, add_answers, completed
 from millstream.ops.chunks import Int64, concat, flat
-from millstream.ops.closing import (
-    Answers,
-    LeavingWindows,
-    Outcome,
-    add_answers,
-    completed,
-    held_outputs,
-    in_order,
-    results,
-)
+from millstream.ops.closing import Outcome, held_outputs, in_order
 from millstream.ops.codec import encode
 from millstream.ops.grid import Grid
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.keys import group_by
 from millstream.ops.preparing import codes_of, naming_key, state_of
+from millstream.ops.results import LeavingWindows, results
 from millstream.ops.sessions import find_sessions
 
 

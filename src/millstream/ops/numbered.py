@@ -13,22 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.ops.answering import Answers, completed
 from millstream.ops.changes import lift_rows
 from millstream.ops.chunks import Int64, concat, flat
-from millstream.ops.closing import (
-    Answers,
-    LeavingWindows,
-    Outcome,
-    completed,
-    held_outputs,
-    results,
-    slide,
-)
+from millstream.ops.closing import Outcome, held_outputs, slide
 from millstream.ops.grid import find_runs
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.keys import group_by
 from millstream.ops.kinds import grow, nothing_found
 from millstream.ops.preparing import codes_of
+from millstream.ops.results import LeavingWindows, results
 
 _BEGIN = -(2**61)
 _ALL_BEGUN = 2**61  # a window end no number reaches

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millstream.ops.answering import Answers, add_answers, joined
 from millstream.ops.chunks import Chunk, Int64, concat, flat
-from millstream.ops.closing import Answers, LeavingWindows, add_answers, joined
 from millstream.ops.codec import decode, encode, fresh
 from millstream.ops.comparing import alike, magnitude
 from millstream.ops.jobs import Measure, WindowJob
 from millstream.ops.kernels import Columns, Count, Floats, Running
 from millstream.ops.preparing import codes_of, naming_key, state_of
+from millstream.ops.results import LeavingWindows
 
 TRUST = 1e-4  # a value below this share of its peak since the last recomputation is not trusted
 DISAGREE = 1e-6  # rounding is far below this share of the largest result

@@ -20,14 +20,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millstream.ops.answering import Answers
 from millstream.ops.chunks import Int64, concat, flat
-from millstream.ops.closing import Answers, LeavingWindows, outputs_of
+from millstream.ops.closing import outputs_of
 from millstream.ops.codec import decode, encode, fresh
 from millstream.ops.grid import Grid
 from millstream.ops.holding import ObjectKernel
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.kernels import Kernel, State
 from millstream.ops.preparing import codes_of, merge_panes, naming_key, state_of
+from millstream.ops.results import LeavingWindows
 from millstream.ops.running import LEAST_PANES, can_run
 from millstream.ops.spans import Span
 

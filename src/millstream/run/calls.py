@@ -15,13 +15,14 @@ from typing import Any
 from millstream.api import programs
 from millstream.io import programmed
 from millstream.ops import (
-    closing,
+    answering,
     holding,
     machine,
     partitioning,
     preparing,
     processing,
     records,
+    reducing,
     running,
 )
 from millstream.ops.codec import decode_key, decode_row
@@ -68,8 +69,8 @@ _LOOPS: dict[CodeType, Callable[[Locals], str]] = {
     machine.Machine.call.__code__: _event,
     machine.Machine.call_plain.__code__: _event,
     machine.Machine.merge.__code__: _event,
-    closing._call_reducer.__code__: lambda here: f"key {shown(here['key'])}",
-    closing.call_each.__code__: lambda here: f"{here['name']!r} of {shown(here['one'])}",
+    reducing.call_reducer.__code__: lambda here: f"key {shown(here['key'])}",
+    answering.call_each.__code__: lambda here: f"{here['name']!r} of {shown(here['one'])}",
     holding.ObjectKernel.lift.__code__: lambda here: f"value {shown(here['value'])}",
     holding.ObjectKernel.lift_pairs.__code__: lambda here: (
         f"{here['stop'] - here['start']:,} values of key {shown(decode_key(here['key']))}"

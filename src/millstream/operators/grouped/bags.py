@@ -10,8 +10,8 @@ import pyarrow as pa
 from millstream.operators.grouped.keeping import BagOf, States, finish, lift_rows
 from millstream.operators.grouped.moves import VALUE, Kept, Moves
 from millstream.operators.stores import Bag
+from millstream.ops.answering import Answers, call_each
 from millstream.ops.chunks import flat
-from millstream.ops.closing import Answers, call_each
 from millstream.ops.codec import encode, python_rows
 from millstream.ops.holding import gather_lists
 from millstream.ops.jobs import Measure

@@ -10,8 +10,8 @@ import pyarrow as pa
 from millstream.operators.grouped.keeping import States
 from millstream.operators.grouped.moves import Kept, Moves
 from millstream.operators.stores import Bag
+from millstream.ops.answering import Answers
 from millstream.ops.chunks import Int64, flat
-from millstream.ops.closing import Answers
 from millstream.ops.jobs import Measure
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import canonical

@@ -21,8 +21,8 @@ from millstream.operators.grouped.moves import Kept, Moves
 from millstream.operators.protocol import Host, Share
 from millstream.operators.stores import Bag, Table
 from millstream.operators.waiting import Immediate, give, rows_for
+from millstream.ops.answering import Answers
 from millstream.ops.chunks import Chunk, Int64, Mask, concat, flat
-from millstream.ops.closing import Answers
 from millstream.ops.codec import as_key
 from millstream.ops.holding import naming
 from millstream.ops.jobs import Measure

@@ -17,8 +17,8 @@ import pyarrow as pa
 from millstream.errors import RunError
 from millstream.operators.grouped.moves import VALUE, Kept, Moves
 from millstream.operators.stores import Bag
+from millstream.ops.answering import Answers, call_each, typed_answers
 from millstream.ops.chunks import Chunk, Mask
-from millstream.ops.closing import Answers, call_each, typed_answers
 from millstream.ops.jobs import Measure
 from millstream.ops.kernels import Rows
 from millstream.ops.preparing import lift

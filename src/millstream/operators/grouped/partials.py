@@ -12,8 +12,8 @@ from millstream.operators.grouped.keeping import PLACE, States, Stock, finish, l
 from millstream.operators.grouped.moves import Kept, Moves
 from millstream.operators.stores import Bag
 from millstream.ops import exact
+from millstream.ops.answering import Answers
 from millstream.ops.chunks import concat, flat
-from millstream.ops.closing import Answers
 from millstream.ops.codec import decode, encode, pack
 from millstream.ops.jobs import Measure
 from millstream.ops.kernels import Kernel, Sum, Variance, as_numbers

@@ -22,10 +22,12 @@ from millstream.operators.stores import Kept
 from millstream.operators.windows.bags import Bag
 from millstream.operators.windows.work import Work
 from millstream.ops import running, stacks
+from millstream.ops.answering import Answers
 from millstream.ops.chunks import Chunk, flat
-from millstream.ops.closing import Answers, LeavingWindows, Outcome, close, results
+from millstream.ops.closing import Outcome, close
 from millstream.ops.jobs import Measure, WindowJob
 from millstream.ops.preparing import count_panes, merge_panes
+from millstream.ops.results import LeavingWindows, results
 
 _MOST_STEPS = 64  # windows per batch: a backlog with more is faster in blocks
 _REFRESH = 256  # slides after which running values are recomputed, so that rounding stays bounded
