@@ -7,47 +7,25 @@ follows the sizes of the groups that it touches, not what is stored.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from millstream.errors import RunError
 from millstream.operators.grouped.moves import VALUE
 from millstream.operators.protocol import Input, KeyedStep
 from millstream.operators.top import PLACE, Topping, told
 from millstream.ops.chunks import flat
+from millstream.ops.expressions import ExpressionError
 from millstream.ops.keys import factorize
-from millstream.ops.sql.decimals import fit
+from millstream.ops.overlooking import UP_TO_HERE, Frame, Rows, Total, counted, extreme, outermost
 from millstream.state.bags import Entries, Order
 
 RANKS = ("row_number", "rank", "dense_rank")
 NEIGHBOURS = ("lag", "lead")
 AGGREGATES = ("count", "sum", "avg", "min", "max", "first_value", "last_value")
-
-
-@dataclass(frozen=True)
-class Frame:
-    """The rows around one that count: so many before it and after it, None for all.
-
-    Less than none: only those that lie further away on the other side. by_value: whether rows that
-    are equal in the order count together.
-    """
-
-    before: int | None = None
-    after: int | None = 0
-    by_value: bool = True
-
-    def __str__(self) -> str:
-        if self.before is None and self.after is None:
-            return "all rows"
-        start = "the first row" if self.before is None else f"{self.before} rows before"
-        end = "the last row" if self.after is None else f"{self.after} rows after"
-        return f"from {start} to {'those equal to it' if self.by_value else end}"
 
 
 @dataclass(frozen=True)
@@ -58,7 +36,7 @@ class Call:
     function: str
     column: str | None
     type: pa.DataType
-    frame: Frame = Frame()
+    frame: Frame = UP_TO_HERE
     offset: int = 1
     default: Any = None
 
@@ -131,132 +109,42 @@ class Overlooking(Topping):
             return rows
         group = np.asarray(flat(rows.column("group")))
         begins = np.r_[True, group[1:] != group[:-1]]
-        peers = begins.copy()
+        differs = begins.copy()
         for one in self.by[: len(self.by) - len(PLACE)]:
             codes, _ = factorize([flat(rows.column(one.column))])
-            peers[1:] |= codes[1:] != codes[:-1]
-        spans = _spans(np.flatnonzero(begins), len(group))
-        made = rows
+            differs[1:] |= codes[1:] != codes[:-1]
+        places, made = Rows(begins, differs), rows
         for call in self.calls:
-            name = f"{VALUE}{call.column}"
-            values = (
-                rows.column(name).to_pylist() if call.column is not None else [True] * len(rows)
-            )
-            column = pa.array(
-                [
-                    value
-                    for start, stop in spans
-                    for value in evaluate(call, values[start:stop], peers[start:stop].tolist())
-                ],
-                call.type,
-            )
+            values = None
+            if call.column is not None:
+                values = flat(rows.column(f"{VALUE}{call.column}"))
+            try:
+                column = evaluate(call, values, places)
+            except (ValueError, ExpressionError) as error:
+                raise RunError(
+                    f"{self.name}: {call}: {error}; cast the column to DOUBLE or DECIMAL(38, 0)"
+                ) from None
             made = made.append_column(f"{VALUE}{call.name}", column)
         return made
 
 
-def _spans(starts: Any, length: int) -> list[tuple[int, int]]:
-    ends = [*starts[1:].tolist(), length]
-    return list(zip(starts.tolist(), ends, strict=True))
-
-
-def evaluate(call: Call, values: Sequence[Any], begins: Sequence[bool]) -> Iterator[Any]:
-    """What a function says of every row of a group; `begins`: it is not equal to the row before."""
-    count = len(values)
+def evaluate(call: Call, values: pa.Array | None, rows: Rows) -> pa.Array:
+    """What a function says of every row; `values`: of the column it is of, if it is of one."""
     if call.function in RANKS:
-        rank = dense = 0
-        for at in range(count):
-            if begins[at]:
-                rank, dense = at + 1, dense + 1
-            yield {"row_number": at + 1, "rank": rank, "dense_rank": dense}[call.function]
-    elif call.function in NEIGHBOURS:
-        step = call.offset if call.function == "lead" else -call.offset
-        for at in range(count):
-            yield values[at + step] if 0 <= at + step < count else call.default
-    else:
-        ends = _ends(begins)
-        running = _Running(call, values)
-        for at in range(count):
-            frame = call.frame
-            low = 0 if frame.before is None else min(max(at - frame.before, 0), count)
-            high = count if frame.after is None else min(max(at + frame.after + 1, 0), count)
-            if frame.by_value and frame.after is not None:
-                high = ends[at]
-            yield running.of(low, max(high, low))
-
-
-def _ends(begins: Sequence[bool]) -> list[int]:
-    """Where the rows end that are equal to each."""
-    ends, end = [0] * len(begins), len(begins)
-    for at in range(len(begins) - 1, -1, -1):
-        ends[at] = end
-        if begins[at]:
-            end = at
-    return ends
-
-
-class _Running:
-    """An aggregate of values [low, high), where frames mostly grow at their end."""
-
-    def __init__(self, call: Call, values: Sequence[Any]) -> None:
-        self.call, self.values = call, values
-        self.low = self.high = 0
-        self.count, self.total = 0, Fraction(0)
-        self.odd: list[float] = []  # infinities and NaN, which have no fraction
-        self.best: Any = None
-
-    def of(self, low: int, high: int) -> Any:
-        if low != self.low:
-            self.__init__(self.call, self.values)  # type: ignore[misc]
-            self.low = self.high = low
-        for value in self.values[self.high : high]:
-            self._add(value)
-        self.high = high
-        return self._answer(low, high)
-
-    def _add(self, value: Any) -> None:
-        if value is None:
-            return
-        self.count += 1
-        function = self.call.function
-        if function in ("sum", "avg"):
-            if isinstance(value, float) and not math.isfinite(value):
-                self.odd.append(value)
-            else:
-                self.total += Fraction(value)
-        elif function in ("min", "max"):
-            mine, best = _place(value), _place(self.best)
-            if self.best is None or (mine < best if function == "min" else mine > best):
-                self.best = value
-
-    def _answer(self, low: int, high: int) -> Any:
-        match self.call.function:
-            case "count":
-                return self.count
-            case "first_value":
-                return self.values[low] if high > low else None
-            case "last_value":
-                return self.values[high - 1] if high > low else None
-            case "min" | "max":
-                return self.best
-        return self._total() if self.count else None
-
-    def _total(self) -> Any:
-        of = self.call.type
-        mean = self.call.function == "avg"
-        if self.odd:
-            return math.fsum(self.odd) if not _opposed(self.odd) else math.nan
-        exact = self.total / self.count if mean else self.total
-        if pa.types.is_decimal(of):
-            scaled = exact * 10**of.scale
-            whole = int(abs(scaled) + Fraction(1, 2)) * (-1 if scaled < 0 else 1)
-            return fit(Decimal(f"{whole}E-{of.scale}"), of)
-        return int(exact) if of == pa.int64() else float(exact)
-
-
-def _opposed(values: list[float]) -> bool:
-    return math.inf in values and -math.inf in values
-
-
-def _place(value: Any) -> tuple[bool, Any]:
-    nan = isinstance(value, float) and math.isnan(value)
-    return nan, 0 if nan else value
+        return pa.array(rows.rank(call.function))
+    if call.function in NEIGHBOURS:
+        assert values is not None
+        steps = call.offset if call.function == "lead" else -call.offset
+        return rows.neighbours(values.cast(call.type), steps, call.default)
+    low, high = rows.frame(call.frame)
+    if call.function == "count":
+        return pa.array(counted(values, low, high))
+    assert values is not None
+    match call.function:
+        case "first_value" | "last_value":
+            made = outermost(values, low, high, last=call.function == "last_value")
+        case "min" | "max":
+            made = extreme(values, low, high, most=call.function == "max")
+        case _:
+            made = Total(call.type, mean=call.function == "avg").of(values, low, high)
+    return made.cast(call.type)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from millstream.ops.chunks import Int64
 from millstream.ops.codec import encode
 from millstream.ops.holding import ObjectKernel, never
-from millstream.ops.sql.decimals import compute, fit, unscaled
+from millstream.ops.sql.decimals import compute, fit, from_limbs, limbs
 from millstream.ops.sql.types import MOST_DIGITS, ExpressionError
 
 State = list[Any]  # [values, total]
@@ -46,12 +46,13 @@ class DecimalTotal:
     def _lift(self, inputs: list[pa.Array], groups: Int64, count: int) -> pa.Array:
         values = inputs[0].cast(self.of)
         there = np.asarray(values.is_valid())
-        states: list[State] = [[0, 0] for _ in range(count)]
-        for group, number in zip(groups[there].tolist(), unscaled(values), strict=True):
-            state = states[group]
-            state[0] += 1
-            state[1] += number
-        return pa.array([encode(one) for one in states], pa.binary())
+        mine = groups[there]
+        sums = [np.zeros(count, np.int64) for _ in range(4)]
+        for total, column in zip(sums, limbs(values), strict=True):
+            np.add.at(total, mine, column)
+        counts = np.bincount(mine, minlength=count).tolist()
+        states = zip(counts, from_limbs(sums), strict=True)
+        return pa.array([encode([*one]) for one in states], pa.binary())
 
     def _answer(self, state: State) -> Decimal | None:
         count, total = state

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millstream.api.stream import Stream
-from millstream.operators.over import AGGREGATES, NEIGHBOURS, RANKS, Call, Frame, Over
+from millstream.operators.over import AGGREGATES, NEIGHBOURS, RANKS, Call, Over
 from millstream.operators.top import parse_order
+from millstream.ops.overlooking import Frame
 from millstream.ops.sql.conversions import cast_value
 from millstream.ops.sql.lowering import lower
 from millstream.ops.sql.nodes import Literal

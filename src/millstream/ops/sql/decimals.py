@@ -127,13 +127,31 @@ def round_half_up(number: Decimal, places: int, result: DataType) -> Decimal:
 
 def unscaled(of: Any) -> list[int]:
     """The values that are there in whole numbers of their last digit."""
+    low, high = _words(of)
+    if np.array_equal(high, low.view(np.int64) >> 63):  # all of them fit in 64 bits
+        return list(low.view(np.int64).tolist())
+    return [(upper << 64) + lower for lower, upper in zip(low.tolist(), high.tolist(), strict=True)]
+
+
+def limbs(of: Any) -> list[Any]:
+    """The same as columns of 32 bits, the lowest first: so many can be added up without a carry."""
+    low, high = _words(of)
+    mask = np.uint64(0xFFFFFFFF)
+    lower = [(low & mask).astype(np.int64), (low >> np.uint64(32)).astype(np.int64)]
+    return [*lower, high & 0xFFFFFFFF, high >> 32]
+
+
+def from_limbs(columns: Sequence[Any]) -> list[int]:
+    """Whole numbers of sums of such columns."""
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [a + (b << 32) + (c << 64) + (d << 96) for a, b, c, d in rows]
+
+
+def _words(of: Any) -> tuple[Any, Any]:
+    """The lower and upper 64 bits of the values that are there."""
     whole = of.drop_null().cast(pa.decimal128(MOST_DIGITS, of.type.scale))
     words = np.frombuffer(whole.buffers()[1] or b"", np.int64)[2 * whole.offset :]
-    low, high = words[0 : 2 * len(whole) : 2], words[1 : 2 * len(whole) : 2]
-    if np.array_equal(high, low >> 63):  # all of them fit in 64 bits
-        return list(low.tolist())
-    pairs = zip(low.view(np.uint64).tolist(), high.tolist(), strict=True)
-    return [(upper << 64) + lower for lower, upper in pairs]
+    return words[0 : 2 * len(whole) : 2].view(np.uint64), words[1 : 2 * len(whole) : 2]
 
 
 def literal_type(number: Any) -> DataType:
