@@ -33,6 +33,7 @@ NAMES = (
     "scale",
     "large",
     "changes",
+    "nexmark",
     "early",
     "pipelining",
     "failure",

@@ -18,12 +18,13 @@ from millstream.run.faults import POINTS
 from millstream.state.doctor import examine
 from tests.chaos.support import APP, check_readable, finish, spawn
 from tests.sql.comparing import integrated
+from tests.sql.queries import KINDS, Grammar
 from tests.sql.test_against_duckdb import COLUMNS, Oracle, batch
 from tests.sql.test_shapes import SHAPES, VIEWS
 
 QUERIES = APP.with_name("queries.py")
 START = datetime(2024, 1, 1, tzinfo=UTC)
-TYPES = {"x": pa.float64(), "s": pa.string(), "alive": pa.bool_()}
+TYPES = {"x": pa.float64(), "d": pa.decimal128(8, 2), "s": pa.string(), "alive": pa.bool_()}
 
 
 def make(path: Path, seed: int, queries: list[str]) -> Oracle:
@@ -82,5 +83,7 @@ def test_killed_once(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_killed_at_every_point(tmp_path: Path, seed: int) -> None:
-    points = random.Random(seed).sample(POINTS, len(POINTS))
-    check_killed(tmp_path, seed, points[:5], SHAPES[seed % 4 :: 4])
+    rng = random.Random(seed)
+    points = rng.sample(POINTS, len(POINTS))
+    asked = [Grammar(rng, KINDS).query()[0] for _ in range(8)]
+    check_killed(tmp_path, seed, points[:5], [*SHAPES[seed % 4 :: 4], *asked])

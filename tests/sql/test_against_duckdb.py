@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from decimal import Decimal
 from typing import Any
 
 import duckdb
@@ -12,19 +13,20 @@ import pytest
 import millstream as ms
 from millstream.testing import Driver
 from tests.sql.comparing import integrated, plain, sign_rows
-from tests.sql.queries import Grammar
+from tests.sql.queries import KINDS, Grammar, for_duckdb
 
-KINDS = frozenset({"sets", "group", "join", "in", "top"})
 STREAMS = """
-CREATE STREAM t_log (id INT, k INT, v INT, x DOUBLE, s STRING, alive BOOLEAN, PRIMARY KEY (id))
+CREATE STREAM t_log (id INT, k INT, v INT, x DOUBLE, d DECIMAL(8,2), s STRING,
+                     alive BOOLEAN, PRIMARY KEY (id))
 WITH (source = 'http', port = 8401);
 CREATE STREAM u_log (id INT, k INT, w INT, s STRING, alive BOOLEAN, PRIMARY KEY (id))
 WITH (source = 'http', port = 8402);
-CREATE STREAMED VIEW t AS SELECT id, k, v, x, s FROM t_log WHERE alive;
+CREATE STREAMED VIEW t AS SELECT id, k, v, x, d, s FROM t_log WHERE alive;
 CREATE STREAMED VIEW u AS SELECT id, k, w, s FROM u_log WHERE alive;
 """
-COLUMNS = {"t": ("id", "k", "v", "x", "s"), "u": ("id", "k", "w", "s")}
+COLUMNS = {"t": ("id", "k", "v", "x", "d", "s"), "u": ("id", "k", "w", "s")}
 TYPES = {"id": "INT", "k": "INT", "v": "INT", "w": "INT", "x": "DOUBLE", "s": "VARCHAR"}
+TYPES |= {"d": "DECIMAL(8,2)"}
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +41,7 @@ def batch(rng: random.Random, table: str, size: int) -> list[dict[str, Any]]:
         "v": lambda: rng.choice([None, *range(-3, 7)]),
         "w": lambda: rng.choice([None, *range(-3, 7)]),
         "x": lambda: rng.choice([None, 0.25, 0.5, 2.0, -1.75]),
+        "d": lambda: rng.choice([None, *map(Decimal, ("0.10", "2.25", "-1.75", "3.00"))]),
         "s": lambda: rng.choice([None, "a", "b", "ab", ""]),
     }
     return [
@@ -68,8 +71,11 @@ class Oracle:
                 [[one[name] for name in COLUMNS[table]] for one in alive],
             )
 
+    def _rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return self.db.execute(for_duckdb(sql)).fetchall()
+
     def answer(self, sql: str) -> Counter[tuple[Any, ...]]:
-        return Counter(tuple(map(plain, row)) for row in self.db.execute(sql).fetchall())
+        return Counter(tuple(map(plain, row)) for row in self._rows(sql))
 
 
 def compare(seed: int, batches: int, queries: int, keyed: bool = True) -> None:

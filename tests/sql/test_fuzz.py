@@ -7,12 +7,11 @@ import random
 import pytest
 
 import millstream as ms
-from tests.sql.queries import Grammar
+from tests.sql.queries import KINDS, Grammar
 from tests.sql.test_statements import TRADES
 
-ALL = frozenset({"sets", "group", "join", "in", "top"})
 TABLES = """
-CREATE STREAM t (id INT, k INT, v INT, x DOUBLE, s STRING, ts TIMESTAMP)
+CREATE STREAM t (id INT, k INT, v INT, x DOUBLE, d DECIMAL(8,2), s STRING, ts TIMESTAMP)
 WITH (source = 'http', port = 8401, time = 'ts');
 CREATE STREAM u (id INT, k INT, w INT, s STRING, PRIMARY KEY (id))
 WITH (source = 'http', port = 8402);
@@ -87,7 +86,7 @@ def texts(rng: random.Random) -> str:
         case 1 | 2:
             return mutated(rng, rng.choice(STATEMENTS))
         case _:
-            return mutated(rng, Grammar(rng, ALL).query(rng.randrange(3))[0])
+            return mutated(rng, Grammar(rng, KINDS).query(rng.randrange(3))[0])
 
 
 def fuzz(seed: int, count: int) -> None:
