@@ -47,7 +47,8 @@ def run(quick: bool = False) -> dict[str, Any]:
         figures["flink"] = {"version": flink.VERSION, "missing": why or None}
         if python:
             csv = _as_csv(data, work / "trades.csv")
-            read = side([python, flink.__file__, str(csv), str(work / "none"), "0", "1"], LIMIT)
+            reading = [python, "-I", flink.__file__, str(csv), str(work / "none"), "0", "1"]
+            read = side(reading, LIMIT)
             figures["flink"]["reading"] = read.get("seconds")
             print(f"  Flink {flink.VERSION}: {read.get('seconds')} s to start and read the input")
         else:
@@ -114,7 +115,7 @@ def _size(
     if python:
         out = work / f"flink-{size}"
         csv = str(work / "trades.csv")
-        peer = side([python, flink.__file__, csv, str(out), str(size), str(SLIDE)], LIMIT)
+        peer = side([python, "-I", flink.__file__, csv, str(out), str(size), str(SLIDE)], LIMIT)
         if "timed_out" not in peer:
             names = "{'st': 'timestamp', 'symbol': 'varchar', 's': 'double', 'n': 'bigint'}"
             peer |= truth.compare(

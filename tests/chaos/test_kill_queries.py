@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -52,7 +53,14 @@ def make(path: Path, seed: int, queries: list[str]) -> Oracle:
 
 def found(out: Path) -> Counter[tuple[Any, ...]]:
     files = sorted(out.glob("part-*.jsonl"))
-    return integrated([json.loads(line) for f in files for line in f.read_bytes().splitlines()])
+    lines = (line for f in files for line in f.read_bytes().splitlines())
+    return integrated([{k: number(v) for k, v in json.loads(line).items()} for line in lines])
+
+
+def number(value: Any) -> Any:
+    """Decimals are told as texts."""
+    decimal = isinstance(value, str) and re.fullmatch(r"-?\d+\.\d+", value)
+    return float(value) if decimal else value
 
 
 def check_killed(tmp_path: Path, seed: int, points: list[str], queries: list[str]) -> None:
