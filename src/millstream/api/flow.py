@@ -21,6 +21,7 @@ from millstream.durations import Duration
 from millstream.errors import ConfigError
 from millstream.graph import nodes as graph
 from millstream.settings import Settings
+from millstream.state.locations import located
 
 if TYPE_CHECKING:
     from millstream.run.handle import Handle
@@ -172,7 +173,7 @@ class Flow:
     def _place(self, checkpoint: str | Path | None) -> Path | None:
         if checkpoint == USUAL:
             return Path(".millstream") / self.name
-        return None if checkpoint is None else Path(checkpoint)
+        return None if checkpoint is None else located(checkpoint)
 
     def snapshots(
         self,

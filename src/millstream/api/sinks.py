@@ -13,6 +13,7 @@ from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 from millstream.io.mirrors import Address
 from millstream.ops.chunks import concat
+from millstream.state.locations import located
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class FileSink:
         if not isinstance(self.path, str | Path) or not str(self.path):
             raise ConfigError(f"{step}(path): expected a path, got {self.path!r}")
         try:
-            file = Path(self.path).resolve().is_file()
+            file = located(self.path).resolve().is_file()
         except (OSError, ValueError, RuntimeError) as error:
             # too long, a zero byte, links in a circle
             why = getattr(error, "strerror", None) or error
@@ -39,7 +40,7 @@ class FileSink:
     @property
     def directory(self) -> Path:
         """Where the files go: the same for every way to write the path."""
-        return Path(self.path).resolve()
+        return located(self.path).resolve()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.directory,)  # a worker may stand somewhere else

@@ -23,6 +23,7 @@ from millstream.api.flow import Flow
 from millstream.errors import CheckpointError, ConfigError, MillstreamError, RunError
 from millstream.run.handle import Handle
 from millstream.run.spark import is_installed, send_by_value
+from millstream.state.locations import beside, is_url, located
 from millstream.state.storage import Storage, open_storage
 
 _FOLDER = "reload"
@@ -59,11 +60,11 @@ class Listening:
     ) -> None:
         self.flow: Flow | None = None  # the one that took the place of the first, if any did
         self._handle, self._file, self._load = handle, file.absolute(), load
-        self._folder = checkpoint.absolute() / _FOLDER
+        self._folder = beside(located(checkpoint).absolute()) / _FOLDER
 
     def __enter__(self) -> Listening:
         shutil.rmtree(self._folder, ignore_errors=True)  # what a run that was killed left
-        self._folder.mkdir(mode=0o700)
+        self._folder.mkdir(mode=0o700, parents=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -151,6 +152,11 @@ def unchanged(error: ConfigError) -> str:
 
 def ask_to_reload(checkpoint: Path, file: Path, *, dry_run: bool) -> str:
     """Ask the run of a checkpoint to load its file again; gives what it says, or raises it."""
+    if is_url(checkpoint):
+        raise ConfigError(
+            f"checkpoint {checkpoint} is in an object store, through which a run cannot be asked; "
+            "start the changed program with `millstream run`: it takes over"
+        )
     if not checkpoint.is_dir():
         raise ConfigError(f"there is no checkpoint at {checkpoint}; give one with --checkpoint")
     place = open_storage(checkpoint)

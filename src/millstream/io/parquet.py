@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +20,11 @@ import pyarrow.parquet as pq
 from millstream.errors import ConfigError, RunError
 from millstream.io.columns import build, shown
 from millstream.io.formats import Format
+from millstream.io.opening import open_bytes
 from millstream.io.pages import page_sizes
 from millstream.io.records import MAX_LINE, MAX_RAW, Dead, Parsed, Split, raw_text
 from millstream.io.timestamps import Bools, Ints, nulls_of
+from millstream.state.locations import is_url
 
 PIECE = 32 * 1024 * 1024  # bytes of values decoded at a time; no row may have more
 PAGES = 128 * 1024 * 1024  # bytes that the largest pages of all columns may take unpacked
@@ -37,12 +40,25 @@ def opened(path: str, packed: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
     Pages that have a checksum are held against it: a flipped bit is an error, not another value.
     """
     try:
-        with pq.ParquetFile(
-            path, read_dictionary=list(packed), page_checksum_verification=True
-        ) as file:
+        with (
+            _source(path) as source,
+            pq.ParquetFile(
+                source, read_dictionary=list(packed), page_checksum_verification=True
+            ) as file,
+        ):
             yield file
     except (pa.ArrowException, OSError) as error:
         raise RunError(f"cannot read parquet file {path}: {error}") from error
+
+
+@contextmanager
+def _source(path: str) -> Iterator[str | BinaryIO]:
+    """What Arrow opens: a file it maps itself, or an object of a store that is read by ranges."""
+    if not is_url(path):
+        yield path
+        return
+    with open_bytes(path) as stream:
+        yield stream
 
 
 def rows_of(file: pq.ParquetFile) -> int:
@@ -103,7 +119,7 @@ def _batches(
 def _affordable(fmt: Format, file: pq.ParquetFile, groups: list[int], path: str) -> int:
     """How many rows are read at a time; refuses what cannot but exceed a limit."""
     rows = MAX_LINE
-    with open(path, "rb", buffering=0) as stream:
+    with open_bytes(path) if is_url(path) else open(path, "rb", buffering=0) as stream:
         for number in groups:
             group, wanted, held = file.metadata.row_group(number), 0, 0
             for at in range(group.num_columns):

@@ -16,6 +16,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, NamedTuple, cast
 
+from millstream.io.opening import open_bytes, open_unpacked
+from millstream.state.locations import is_url
+
 REACH = 1024  # bytes looked at, at either end
 _WINDOW = 1024 * 1024
 MOVED = "no such file, or it was removed or replaced while it was read"
@@ -94,7 +97,15 @@ def open_known(path: str, inode: int, seen: Print = NOTHING) -> Iterator[BinaryI
 
     It is looked for in the directory it was in: under its inode (0: whatever has the name), and if
     it is no longer what was `seen`, as a copy, compressed or not. The bytes come uncompressed then.
+    Objects of a store are not moved.
     """
+    if is_url(path):
+        with open_bytes(path) as stream:
+            if fits(stream, seen):
+                stream.seek(0)
+                yield stream
+                return
+        raise FileNotFoundError(errno.ENOENT, f"{MOVED}; start the flow again", path)
     for pause in (0.0, *_PAUSES) if inode else (0.0,):
         if pause:  # a listing may miss what is renamed meanwhile
             time.sleep(pause)
@@ -122,7 +133,7 @@ def open_known(path: str, inode: int, seen: Print = NOTHING) -> Iterator[BinaryI
 
 
 def _uncompressed(path: str) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path)) if path.endswith(".gz") else open(path, "rb")
+    return open_unpacked(path)
 
 
 def _has(stream: BinaryIO, seen: Print) -> bool:

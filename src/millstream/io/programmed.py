@@ -7,11 +7,10 @@ letter. A file is read whole, in one split.
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime
 from itertools import islice
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,7 @@ import pyarrow as pa
 from millstream.errors import ConfigError, RunError
 from millstream.io.columns import build
 from millstream.io.formats import Format
+from millstream.io.opening import open_unpacked
 from millstream.io.records import Dead, Parsed
 from millstream.io.schemas import TIMESTAMP, normal_type
 from millstream.ops.chunks import OFFSET_BITS
@@ -33,7 +33,7 @@ _ARROW = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, Overf
 
 def open_file(path: str) -> BinaryIO:
     """A file as a reader gets it: its bytes, decompressed if its name ends in .gz; with a name."""
-    return cast(BinaryIO, gzip.open(path)) if path.endswith(".gz") else open(path, "rb")
+    return open_unpacked(path)
 
 
 def read_records(fmt: Format, path: str, max_rows: int) -> Iterator[Parsed]:

@@ -9,7 +9,6 @@ Malformed records come back as dead letters beside the good ones.
 from __future__ import annotations
 
 import gzip
-import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,10 +24,12 @@ from millstream.io.csvlines import csv_header
 from millstream.io.formats import READER, Format
 from millstream.io.lines import BOM, Lines, scan
 from millstream.io.multiline import Records, whole_records
+from millstream.io.opening import size_of
 from millstream.io.prints import NOTHING, Print, fits, open_known
 from millstream.io.programmed import read_records
 from millstream.io.records import MAX_LINE, Dead, Parsed, Split
 from millstream.io.textkinds import parse_scanned
+from millstream.state.locations import is_url
 
 __all__ = ["Dead", "Parsed", "Split", "available_end", "parse_lines", "plan_splits", "read_split"]
 
@@ -63,9 +64,9 @@ def available_end(path: str, kind: str, complete: bool) -> int:
                 raise
             return 0
     try:
-        size = os.path.getsize(path)
-        if complete or kind == READER:
-            return size if complete else 0
+        size = size_of(path)
+        if complete or kind == READER or is_url(path):
+            return size if complete or is_url(path) else 0
         return last_line_end(path, size)
     except OSError as error:
         raise RunError(f"cannot read {path}: {error}") from error

@@ -6,7 +6,6 @@ Only `formats.infer_format` calls this. Types are tried with the very conversion
 
 from __future__ import annotations
 
-import gzip
 import logging
 import zlib
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from millstream.io.columns import convert, empty_to_null, words_to_null
 from millstream.io.csvlines import csv_header, split_csv
 from millstream.io.formats import Format, naive_message
 from millstream.io.multiline import Records
+from millstream.io.opening import open_unpacked
 from millstream.io.parquet import repeated
 from millstream.io.readers import scan_lines
 from millstream.io.records import raw_text
@@ -191,7 +191,7 @@ def _time_texts(fmt: Format, time: str, lines: list[bytes]) -> list[str]:
 def _samples(fmt: Format, paths: Sequence[str]) -> Iterator[tuple[str, list[bytes]]]:
     for path in paths[:_MAX_FILES]:
         try:
-            with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as stream:
+            with open_unpacked(path) as stream:
                 data = stream.read(SAMPLE_BYTES)
         except (OSError, EOFError, zlib.error) as error:
             raise ConfigError(f"cannot read {path} to look at its columns: {error}") from error

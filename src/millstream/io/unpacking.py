@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import BinaryIO, NamedTuple
 
+from millstream.io.opening import open_bytes
 from millstream.io.prints import open_known
 from millstream.io.records import MAX_LINE, Split
 
@@ -215,6 +216,6 @@ def measure(paths: Iterable[str]) -> list[Measure | str]:
 def _measure(path: str) -> Measure | str:
     try:
         with ExitStack() as held:
-            return Unpacked(held.enter_context(open(path, "rb")), held).measure()
+            return Unpacked(held.enter_context(open_bytes(path)), held).measure()
     except (OSError, EOFError, zlib.error) as error:
         return str(error)

@@ -167,9 +167,12 @@ def _same(place: Place, name: str, size: int, checksum: int) -> bool:
     return (len(data), zlib.crc32(data)) == (size, checksum)
 
 
-def discard_staged(directory: Storage) -> None:
-    """Remove staged files of attempts that were never committed."""
+def discard_staged(directory: Storage, batch: int) -> None:
+    """Remove staged files of attempts that were never committed; `batch` was the last that was.
+
+    Where another run may stage files of later batches those are left alone.
+    """
     staging = directory.within(STAGING)
     for name in staging.names():
-        if _ATTEMPT.match(name):
+        if _ATTEMPT.match(name) and not (directory.shared and int(name.partition("-")[0]) > batch):
             staging.delete(name)

@@ -12,6 +12,7 @@ from millstream.api.sources import Files
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.plan.stages import Plan
+from millstream.state.locations import located
 
 _SIGNS = "*?["
 
@@ -64,24 +65,24 @@ def _reads(source: Files, sink: FileSink) -> bool:
     """Whether a source would take up the files of a sink."""
     pattern = str(source.path)
     if not any(sign in pattern for sign in _SIGNS):
-        return not set(_places(Path(pattern).resolve())).isdisjoint(_places(sink.directory))
+        return not set(_places(located(pattern).resolve())).isdisjoint(_places(sink.directory))
     fixed = os.path.dirname(pattern)
     while any(sign in fixed for sign in _SIGNS):
         fixed = os.path.dirname(fixed)
     rest = os.path.relpath(pattern, fixed or ".").split("/")
     part = sink.directory / f"part-00000000-0-0000.{getattr(sink, 'suffix', '')}"
-    base = Path(fixed).resolve()
-    return part.is_relative_to(base) and _matches(list(part.relative_to(base).parts), rest)
+    base = located(fixed).resolve()
+    return part.is_relative_to(base) and matches(list(part.relative_to(base).parts), rest)
 
 
-def _matches(parts: list[str], pattern: list[str]) -> bool:
+def matches(parts: list[str], pattern: list[str]) -> bool:
     """Whether a path fits a glob, part by part; `**` stands for any number of them."""
     if not pattern:
         return not parts
-    if pattern[0] == "**" and _matches(parts, pattern[1:]):
+    if pattern[0] == "**" and matches(parts, pattern[1:]):
         return True
     if not parts or (parts[0].startswith(".") and not pattern[0].startswith(".")):
         return False
     if pattern[0] == "**":
-        return _matches(parts[1:], pattern)
-    return fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+        return matches(parts[1:], pattern)
+    return fnmatchcase(parts[0], pattern[0]) and matches(parts[1:], pattern[1:])

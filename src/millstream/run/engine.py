@@ -124,10 +124,15 @@ class Engine:
         program = check_program(
             self.plan, self.checkpoint, settings.shards, cores, settings.remove, least_shards
         )
+        begun = self.checkpoint.begun()
+        latest = self.checkpoint.take_over()
+        if self.checkpoint.store.shared:  # until now another run could have changed it
+            program = check_program(
+                self.plan, self.checkpoint, settings.shards, cores, settings.remove, least_shards
+            )
         self.shards: int = program["shards"]
-        latest = self.checkpoint.latest()
         before, self._lease = renew_lease(self.checkpoint, program)
-        newest = latest.batch if latest is not None else -1
+        newest = latest.batch if latest is not None and begun else -1
         self._owned = self._owned.take(self.plan, program, self._lease, before, newest)
         self.mirrors = self._make_mirrors(self.plan, program)
         self._to_deliver.update(self.mirrors.rows)
@@ -135,10 +140,10 @@ class Engine:
         if latest is not None:
             self.manifest = latest
             published = self.checkpoint.published()
-            if published is None or published.batch != latest.batch:
-                known = published is not None or latest.batch == 0
-                recover(latest, self._to_deliver, self.checkpoint.staged, self.hands, known=known)
-                self.checkpoint.mark_published(latest.batch)
+            for one in self.checkpoint.unpublished(latest):
+                known = published is not None or one.batch == 0 or self.checkpoint.store.shared
+                recover(one, self._to_deliver, self.checkpoint.staged, self.hands, known=known)
+                self.checkpoint.mark_published(one.batch)
         self._follow(program)
         program, self.notes = adopt(self.plan, program, self.manifest)
         self.notes = [*self.notes, *unlike_unions(self.plan)]
@@ -147,8 +152,8 @@ class Engine:
         if latest is not None:
             self.mirrors.publish(self.manifest, self.checkpoint.before(latest))
         self.checkpoint.discard_uncommitted(self.manifest.batch)
-        self.checkpoint.discard_delivered()
-        self._owned.discard_staged()
+        self.checkpoint.discard_delivered(self.manifest.batch)
+        self._owned.discard_staged(self.manifest.batch)
         self._steady.raise_to(int(self.manifest.at * 1e6) + 1)
         self.started = self.wall()
         self.watermarks = {
@@ -543,7 +548,7 @@ class Engine:
     def _discard(self, batch: Batch) -> None:
         """Remove what a batch wrote that will not be committed."""
         self.checkpoint.discard_uncommitted(batch.number - 1)
-        self._owned.discard_staged()
+        self._owned.discard_staged(batch.number - 1)
 
     # -- committing -----------------------------------------------------------------------------
 
@@ -565,7 +570,7 @@ class Engine:
             self.mirrors.publish(manifest, before)
         crash_point("published", batch.number)
         self._patiently(lambda: self.checkpoint.mark_published(batch.number))
-        self.checkpoint.discard_delivered()
+        self.checkpoint.discard_delivered(batch.number)
         for tracker in self.trackers.values():
             tracker.committed()
         crash_point("before-garbage", batch.number)

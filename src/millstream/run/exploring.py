@@ -22,6 +22,7 @@ from millstream.api.sinks import Memory
 from millstream.api.sources import Files, Generator, Rate, SourceSpec
 from millstream.errors import ConfigError
 from millstream.graph import nodes
+from millstream.io.opening import size_of
 from millstream.plan.stages import Plan
 from millstream.run.early import Looker, engine_of
 from millstream.run.engine import Engine
@@ -281,4 +282,4 @@ def _is_small(node: nodes.Source) -> bool:
     spec = node.spec
     if not isinstance(spec, Files):
         return False
-    return sum(Path(path).stat().st_size for path in list_files(spec)) <= _SMALL
+    return sum(map(size_of, list_files(spec))) <= _SMALL

@@ -25,15 +25,16 @@ from millstream.io.readers import Split, available_end, is_gzip, last_line_end
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.progress import BEGIN, END, Horizon
 from millstream.run.lengths import Lengths
-from millstream.run.listing import Inode, Seen, by_age, list_files, look
+from millstream.run.listing import Inode, Seen, by_age, list_seen, look
 from millstream.run.merging import Helping, pieces_of
 from millstream.run.quiet import Quiet, Stamp, how_far
-from millstream.run.recognising import Recogniser
+from millstream.run.recognising import ByName, Recogniser
 from millstream.run.registry import Known, Registry, is_sealed
 from millstream.run.sightings import Sightings
 from millstream.run.splits import AnySplit
 from millstream.run.spreading import rows_of
 from millstream.run.tracking import Probe, directly
+from millstream.state.locations import is_url
 from millstream.state.manifests import SourceState
 from millstream.state.storage import Storage
 
@@ -77,7 +78,9 @@ class FilesTracker:
             self._sightings = Sightings(sources, f"{stem}.seen", state)
             self.unread = self._sightings.waiting(self.files)
             known = sorted([*self.files, *self.unread], key=_when_seen)
-        self._known = Recogniser(fmt.cut, spec.follow, known, self._registry.moved, self._lengths)
+        self._known = (ByName if is_url(spec.path) else Recogniser)(
+            fmt.cut, spec.follow, known, self._registry.moved, self._lengths
+        )
         self._timed = spec.time is not None and spec.lateness_micros() is not None
         self._merged = self._timed and spec.participant is None
         timeout = spec.idle_timeout
@@ -102,12 +105,11 @@ class FilesTracker:
         if (not self.spec.follow and self._listed) or began < self._next_look:
             return
         try:
-            paths = list_files(self.spec)
+            listed = list_seen(self.spec)
         except ConfigError as error:
             if not self.files and not self.unread:
                 raise
             raise RunError(str(error)) from None
-        listed = [seen for seen in map(look, paths) if seen is not None]
         self._lengths.find([seen for seen in listed if self._is_wanted(seen)])
         watched = [*(f for f in self.open.values() if not f.done), *self.unread]
         found = self._known.recognise(listed, watched, self._is_ripe)

@@ -221,7 +221,7 @@ class Handle:
     def _main(self) -> None:
         session = None
         ours = False
-        scratch = self._engine.checkpoint.path / SCRATCH
+        scratch = self._engine.checkpoint.local / SCRATCH
         try:
             session, ours = open_session(self._flow, self._settings, scratch)
             self._ours = ours
@@ -275,7 +275,7 @@ class Handle:
             remove_fleeting(self._engine.checkpoint.path)
 
     def _on_spark(self, context: SparkContext, plan: Plan) -> OnSpark:
-        checkpoint, timeout = self._engine.checkpoint.path, self._settings.function_micros
+        checkpoint, timeout = self._engine.checkpoint.local, self._settings.function_micros
         return OnSpark(context, plan, checkpoint, timeout)
 
     def _loop(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import re
 import warnings
@@ -11,6 +12,10 @@ from typing import NamedTuple
 
 from millstream.api.sources import Files
 from millstream.errors import ConfigError
+from millstream.plan.outputs import matches
+from millstream.state.buckets import Listed
+from millstream.state.locations import SCHEMES, is_url, located
+from millstream.state.objects import list_objects, look_at
 
 _SUFFIXES = {
     ".csv": "csv",
@@ -55,8 +60,13 @@ def by_age(path: str) -> tuple[str, bool, int, str]:
 def list_files(spec: Files) -> list[str]:
     """The files of a source by name; a bounded source must have some."""
     where = str(spec.path)
+    if is_url(spec.path):
+        return [seen.path for seen in list_seen(spec)]
     if "://" in where:
-        raise ConfigError(f"{where}: only paths of a mounted file system can be read")
+        raise ConfigError(
+            f"{where}: expected a path of a mounted file system, or a URL of one of "
+            f"{', '.join(SCHEMES)}"
+        )
     if any(sign in where for sign in "*?["):
         found = [p for p in glob.glob(where, recursive=True) if os.path.isfile(p)]
         if not found and not spec.follow:
@@ -106,8 +116,43 @@ def _unlinked(spec: Files, found: list[str]) -> list[str]:
     return [path for path in found if path not in set(through)]
 
 
+def list_seen(spec: Files) -> list[Seen]:
+    """The same, each as a look at it shows it."""
+    if not is_url(spec.path):
+        return [seen for seen in map(look, list_files(spec)) if seen is not None]
+    where = str(located(spec.path))
+    fixed = where
+    while any(sign in fixed for sign in "*?["):
+        fixed = fixed.rpartition("/")[0]
+    listed = [_object(url, one) for url, one in list_objects(fixed)]
+    if fixed != where:
+        pattern = where.removeprefix(fixed).strip("/").split("/")
+        found = [one for one in listed if matches(_parts(one.path, fixed), pattern)]
+    else:
+        found = [one for one in listed if len(_parts(one.path, fixed)) == 1]
+        if not found and (alone := look(where)) is not None:
+            found = [alone]
+    found = [one for one in found if visible(one.path)]
+    if not found and not spec.follow:
+        raise ConfigError(f"no object matches {where}; put some there, or wait with follow=True")
+    return sorted(found)
+
+
+def _parts(path: str, folder: str) -> list[str]:
+    return path.removeprefix(folder).strip("/").split("/")
+
+
+def _object(url: str, one: Listed) -> Seen:
+    """An object is what it is called: it does not grow, and none is moved."""
+    number = int.from_bytes(hashlib.sha256(url.encode()).digest()[:7], "big") + 1
+    return Seen(url, (0, number), one.size, int(one.modified * 1e9), one.modified)
+
+
 def look(path: str) -> Seen | None:
     """A file as it is now, None if it is not there."""
+    if is_url(path):
+        found = look_at(path)
+        return None if found is None else _object(path, found)
     try:
         stat = os.stat(path)
     except FileNotFoundError:
@@ -118,6 +163,8 @@ def look(path: str) -> Seen | None:
 
 def look_around(path: str) -> list[Seen]:
     """All files in the directory of a path: where it is found again if it was renamed."""
+    if is_url(path):
+        return []
     try:
         with os.scandir(os.path.dirname(os.path.realpath(path))) as entries:
             names = sorted(e.path for e in entries if e.is_file(follow_symlinks=False))

@@ -44,10 +44,10 @@ class Owned:
         for claim in self.claims:
             claim.check()
 
-    def discard_staged(self) -> None:
-        """Remove what was staged and will not be committed."""
+    def discard_staged(self, batch: int) -> None:
+        """Remove what was staged and will not be committed; this batch was the last that was."""
         for claim in self.claims:
-            discard_staged(claim.directory)
+            discard_staged(claim.directory, batch)
 
     def release(self, but: Owned | None = None) -> None:
         """Give directories back, all but those that somebody else still holds."""

@@ -20,7 +20,7 @@ from millstream.io.formats import READER, Format
 from millstream.io.readers import Split, available_end, is_gzip, plan_splits
 from millstream.ops.chunks import OFFSET_BITS, Int64
 from millstream.run.lengths import Lengths
-from millstream.run.listing import Seen, list_files, look
+from millstream.run.listing import Seen, list_files, list_seen, look
 from millstream.run.tracking import Probe
 from millstream.state.storage import Storage
 
@@ -150,7 +150,7 @@ def _holds(path: str) -> bool:
 
 def draw(spec: Files, fmt: Format, number: int, seed: int, probe: Probe) -> Population:
     """Cut all files into blocks, and put these into a random order."""
-    seen = [one for one in map(look, list_files(spec)) if one is not None and one.size]
+    seen = [one for one in list_seen(spec) if one.size]
     ends = _ends(fmt, seen, probe)
     unit = _unit(fmt, sum(ends))
     files = [File(one.path, one.inode[1], one.size, one.changed) for one in seen]

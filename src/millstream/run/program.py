@@ -25,7 +25,7 @@ from millstream.ops.updates import DICTS
 from millstream.plan.outputs import check_apart
 from millstream.plan.stages import Plan
 from millstream.state.checkpoint import Checkpoint
-from millstream.state.manifests import list_manifests, shards_of
+from millstream.state.manifests import shards_of
 from millstream.state.segments import safe_name
 from millstream.state.storage import open_storage
 
@@ -202,7 +202,9 @@ def panes_of(
 
 def _binds_nothing(checkpoint: Checkpoint, program: dict[str, Any]) -> bool:
     """Whether nothing was committed, nor received and promised to be: any program may begin."""
-    if list_manifests(checkpoint.manifests) or checkpoint.store.exists("published"):
+    if checkpoint.begun():
+        return False
+    if not checkpoint.store.shared and checkpoint.store.exists("published"):
         return False
     return not any(
         checkpoint.spool.within(safe_name(name)).names() for name in program.get("sources", {})

@@ -323,6 +323,29 @@ class Recogniser:
             raise RunError(f"{seen.path} has changed since it was read; give new data a new name")
 
 
+class ByName(Recogniser):
+    """The same of objects in a store: each is what it is called, and stays what it is."""
+
+    def recognise(self, listed: list[Seen], watched: list[Known], ripe: _Ripe) -> Recognised:
+        found = Recognised()
+        for seen in listed:
+            file = self.by_inode.get(seen.inode)
+            if file is None:
+                found.fresh += [seen] if ripe(seen) else []
+            elif file.number is None or file.stamp in (None, seen.stamp) or self._same(file, seen):
+                found.here[file] = seen
+            else:
+                raise RunError(
+                    f"{seen.path} has changed since it was read; give new data a new name"
+                )
+        found.gone = [file for file in watched if file not in found.here]
+        return found
+
+    def _same(self, file: Known, seen: Seen) -> bool:
+        """Whether it was written again with what it had."""
+        return seen.size == file.size and bool(file.print.span) and self._fits(file, seen)
+
+
 def _is_part(copy: Seen, of: str) -> bool:
     """Whether a file has just the bytes another one begins with."""
     there = look(of)

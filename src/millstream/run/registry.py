@@ -18,6 +18,7 @@ from millstream.io.formats import READER
 from millstream.io.prints import NOTHING, Print
 from millstream.io.readers import is_gzip
 from millstream.run.listing import Inode
+from millstream.state.locations import is_url
 from millstream.state.manifests import SourceState, check_registry
 from millstream.state.storage import Storage
 from millstream.state.values import Count, FilePath, Identity, Int64
@@ -181,7 +182,7 @@ class Registry:
 
 def is_sealed(kind: str, path: str) -> bool:
     """Whether such a file is complete once it can be read."""
-    return kind in ("parquet", READER) or is_gzip(kind, path)
+    return kind in ("parquet", READER) or is_gzip(kind, path) or is_url(path)
 
 
 def _begun(file: Known) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def _reshard(checkpoint: Checkpoint, shards: int, plan: Plan | None) -> Resharde
         )
     if plan is not None:
         check_program(plan, checkpoint, None, 1)
-    latest = checkpoint.latest()
+    latest = checkpoint.take_over()
     done = Resharded(shards_of(latest, program), shards)
     if shards == done.before == program["shards"]:
         return done

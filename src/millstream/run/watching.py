@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
@@ -31,6 +30,7 @@ import msgspec
 from millstream.durations import text
 from millstream.errors import RunError
 from millstream.run.calls import Call, calling, calls_functions, described, turn_of
+from millstream.state.locations import beside
 
 _call = msgspec.json.Decoder(Call)
 NOTES = "tasks"  # in the checkpoint; there only while tasks fail
@@ -56,12 +56,12 @@ class Notes:
     """What attempts leave behind: a small file each, for their owner only, links not followed."""
 
     def __init__(self, checkpoint: str) -> None:
-        self.path = Path(checkpoint) / NOTES
+        self.path = beside(checkpoint) / NOTES
 
     def open(self, name: str) -> int:
         """A new file to write to, whatever had its name."""
         with suppress(FileExistsError):
-            self.path.mkdir(mode=0o700)
+            self.path.mkdir(mode=0o700, parents=True)
         directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             with suppress(FileNotFoundError):

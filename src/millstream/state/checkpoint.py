@@ -14,6 +14,7 @@ import os
 import re
 import socket
 import time
+import uuid
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,10 @@ import msgspec
 
 from millstream.errors import CheckpointError
 from millstream.state.bases import Base, Change, Segments, Since, base_name, write_base
+from millstream.state.locations import beside, located
 from millstream.state.manifests import (
     Manifest,
+    Overtaken,
     list_manifests,
     load_manifest,
     name_of,
@@ -54,7 +57,7 @@ class Checkpoint:
     """The directory of one flow, owned by this process until `close`."""
 
     def __init__(self, path: str | Path, *, create: bool = True) -> None:
-        self.path = Path(path).absolute()
+        self.path = located(path).absolute()
         self.store = open_storage(self.path)
         self.manifests = self.store.within("manifests")
         self.state = self.store.within("state")
@@ -62,6 +65,9 @@ class Checkpoint:
         self.dead = self.store.within("dead")
         self.sources = self.store.within("sources")
         self.spool = self.store.within("spool")
+        self.local = beside(self.path)  # what only this machine needs while a flow runs
+        self._run = uuid.uuid4().hex[:12]
+        self._epoch = 0
         self._hold: Hold | None = None
         self._tip: tuple[int, str] = (-1, "")  # the newest manifest, and its digest
         self._since: Since | None = None  # the base of the manifests committed here
@@ -129,10 +135,56 @@ class Checkpoint:
         """Refuse to go on if the lock is no longer the one this process took."""
         if self._hold is not None and not self._hold.valid():
             raise CheckpointError(
-                f"{self.path / 'lock'} was removed or replaced while this run held it, so another "
-                "run may own the checkpoint by now; nothing more is written: start again, and "
-                "leave that file alone"
+                f"{self.store.where('lock')} was removed or replaced while this run held it, so "
+                "another run may own the checkpoint by now; nothing more is written: start again, "
+                "and leave that file alone"
             )
+
+    def take_over(self) -> Manifest | None:
+        """Be the one that commits from here on; gives the last committed batch.
+
+        Where a lock says so nothing more is to be done. Where none reaches, an epoch is taken and a
+        manifest committed that says nothing new: whoever was about to commit a batch of that number
+        finds it taken, and ends.
+        """
+        epoch = self.store.begin()
+        if epoch is None:
+            return self.latest()
+        self._epoch = epoch
+        while True:
+            latest = self.latest()
+            if latest is not None and latest.epoch > epoch:
+                raise CheckpointError(self._overtaken(latest))
+            same = latest or Manifest(-1)
+            empty = msgspec.structs.replace(same, batch=same.batch + 1, outputs=[])
+            with contextlib.suppress(Overtaken):  # a batch was just committed: on from there
+                self.commit(empty)
+                break
+        if self._hold is not None:
+            self._hold.begun()
+        return empty
+
+    def _overtaken(self, by: Manifest) -> str:
+        """What to say to a run that is not the last one any more."""
+        who = "another run"
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            who = self.store.read("lock").decode()
+        return (
+            f"checkpoint {self.path} was taken over by {who} (epoch {by.epoch}, batch {by.batch}; "
+            f"this run is epoch {self._epoch}); this run ends, and nothing it had not committed "
+            "counts. Of two runs on one checkpoint in an object store the later one goes on"
+        )
+
+    def unpublished(self, latest: Manifest) -> list[Manifest]:
+        """The committed batches up to this one whose outputs may not all be published."""
+        published = self.published()
+        if published is not None and published.batch == latest.batch:
+            return []
+        if not self.store.shared:
+            return [latest]
+        done = -1 if published is None else published.batch
+        waiting = [batch for batch in list_manifests(self.manifests) if batch > done]
+        return [read_manifest(self.manifests, batch) for batch in waiting]
 
     def close(self) -> None:
         """Give the checkpoint back."""
@@ -146,7 +198,7 @@ class Checkpoint:
         """What flow.json says of the program, or None on a first start."""
         path = self.store.where("flow.json")
         if not self.store.exists("flow.json"):
-            if list_manifests(self.manifests):
+            if any(self._says_something(batch) for batch in list_manifests(self.manifests)):
                 raise CheckpointError(
                     f"{path} is missing although batches were committed; "
                     f"run `millstream doctor {self.path}`"
@@ -163,6 +215,17 @@ class Checkpoint:
             ) from error
         return program
 
+    def _says_something(self, batch: int) -> bool:
+        """Whether a manifest is more than the first of a run that was killed as it began."""
+        if not self.store.shared:
+            return True
+        manifest = read_manifest(self.manifests, batch)
+        return bool(manifest.sources or manifest.ledger)
+
+    def begun(self) -> bool:
+        """Whether a batch was ever committed."""
+        return any(self._says_something(batch) for batch in list_manifests(self.manifests)[-1:])
+
     def read_whole_program(self) -> dict[str, Any] | None:
         """The same for who goes on with it: nothing that is needed for that is missing."""
         program = self.read_program()
@@ -173,8 +236,8 @@ class Checkpoint:
                     missing += [f"{part}.{name}.{field}" for field in needed if field not in one]
             if missing:
                 raise CheckpointError(
-                    f"{self.path / 'flow.json'} is damaged (it lacks {', '.join(missing)}); run "
-                    f"`millstream doctor {self.path}`"
+                    f"{self.store.where('flow.json')} is damaged (it lacks {', '.join(missing)}); "
+                    f"run `millstream doctor {self.path}`"
                 )
         return program
 
@@ -238,8 +301,16 @@ class Checkpoint:
         self.check_lock()
         batch, digest = self._tip
         manifest.previous = digest if batch == manifest.batch - 1 else ""
+        manifest.epoch, manifest.run = self._epoch, self._run if self._epoch else ""
         written = self._on_base(manifest, change)
-        self._tip = (manifest.batch, _write_manifest(self.manifests, written))
+        try:
+            self._tip = (manifest.batch, _write_manifest(self.manifests, written))
+        except Overtaken as error:
+            if not self.store.shared:
+                raise
+            newest = list_manifests(self.manifests)[-1]
+            by = read_manifest(self.manifests, newest)
+            raise Overtaken(self._overtaken(by)) from error
 
     def _on_base(self, manifest: Manifest, change: Change | None) -> Manifest:
         """A manifest as it is written: whole if it is small, else as a change to a base."""
@@ -304,8 +375,13 @@ class Checkpoint:
             self.manifests.delete(name_of(batch))
         self._collect_bases(bases)
         for name in self.state.walk():
-            if name.endswith(".arrow") and name not in reachable:
+            if name.endswith(".arrow") and name not in reachable and self._ours(name, current):
                 self.state.delete(name)
+
+    def _ours(self, name: str, current: Manifest) -> bool:
+        """Whether a file is surely not of a batch that another run has just begun."""
+        number = name.rpartition("/")[2].partition("-")[0]
+        return not self.store.shared or (number.isdigit() and int(number) <= current.batch)
 
     def _collect_bases(self, used: set[int]) -> None:
         names = {name(batch) for batch in used for name in (base_name, pages_name)}
@@ -317,8 +393,11 @@ class Checkpoint:
         """Remove what batches after this one, which were never committed, left behind.
 
         Names begin with the number of their batch. What older batches refer to stays, so that
-        one can go back to them.
+        one can go back to them. Where another run may have begun such a batch nothing is removed:
+        once the number is committed it is garbage as any other.
         """
+        if self.store.shared:
+            return
         for part in (self.state, self.dead, self.manifests):
             for path in part.walk():
                 name = path.rpartition("/")[2]
@@ -330,10 +409,11 @@ class Checkpoint:
             if name.lstrip(".").startswith(_PROBE.lstrip(".")):  # killed before it was removed
                 self.store.delete(name)
 
-    def discard_delivered(self) -> None:
-        """Remove rows kept for sinks in this process once all of them have been handed over."""
+    def discard_delivered(self, batch: int) -> None:
+        """Remove rows kept for sinks in this process once all of this batch were handed over."""
         for name in self.staged.names():
-            self.staged.delete(name)
+            if not self.store.shared or int(name.partition("-")[0]) <= batch:
+                self.staged.delete(name)
 
 
 def _worth_a_change(change: Change, manifest: Manifest) -> bool:

@@ -31,6 +31,8 @@ class Directory:
     path: str
     inside: tuple[str, ...] = ()  # the folders below what the user gave: none of them is a link
 
+    shared = False
+
     def where(self, name: str = "") -> str:
         return f"{self.path}/{name}" if name else self.path
 
@@ -170,6 +172,9 @@ class Directory:
 
     def held(self, name: str) -> bool:
         return is_held(self._at(name))
+
+    def begin(self) -> None:
+        return None
 
 
 def write_whole(path: str, data: pa.Buffer | bytes, *, durable: bool = True) -> None:

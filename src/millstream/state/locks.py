@@ -42,6 +42,9 @@ class FileLock:
         os.close(file)
         _lock_file(self._file)
 
+    def begun(self) -> None:
+        """The lock is all there is."""
+
     def valid(self) -> bool:
         """Whether the file is still the one that was locked."""
         if self._file is None or self.path is None:

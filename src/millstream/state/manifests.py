@@ -101,6 +101,8 @@ class Manifest(msgspec.Struct):
     at: Seconds = 0.0
     format: Int64 = FORMAT
     previous: str = ""  # digest of the manifest of the batch before
+    epoch: Count = 0  # of the run that committed it, where epochs protect and not locks
+    run: str = ""  # and something that no other run has
     shards: Count = 0  # into which the state is parted; 0: as the program said then (`shards_of`)
     sources: dict[str, SourceState] = {}
     closed: dict[str, Int64] = {}  # operator -> last window end that has left, in microseconds
@@ -146,6 +148,10 @@ def shards_of(manifest: Manifest | None, program: dict[str, Any]) -> int:
     return manifest.shards or int(program.get("first_shards", shards))
 
 
+class Overtaken(CheckpointError):
+    """Another run has committed what this one was about to."""
+
+
 def name_of(batch: int) -> str:
     """The file name of a batch's manifest."""
     return f"{batch:08d}.json"
@@ -160,12 +166,24 @@ def write_manifest(directory: Storage, manifest: Manifest) -> str:
         directory.put_new(name, data)
     except FileExistsError:
         if directory.read(name) != data:
-            raise CheckpointError(
+            raise Overtaken(
                 f"manifest {directory.where(name)} is there already: another run has committed "
                 f"batch {manifest.batch}; stop one of them"
             ) from None
         directory.put(name, data)  # the same one: it may not be durable yet
+    if directory.shared:
+        _check_newest(directory, manifest.batch)
     return _digest(body)
+
+
+def _check_newest(directory: Storage, batch: int) -> None:
+    """A run that slept for long may have created the manifest of a batch that was long removed."""
+    if list_manifests(directory)[-1:] != [batch]:
+        directory.delete(name_of(batch))
+        raise Overtaken(
+            f"another run has gone on from {directory.where()} beyond batch {batch}, while this "
+            "one slept; nothing of this batch counts"
+        )
 
 
 def read_manifest(directory: Storage, batch: int) -> Manifest:

@@ -3,7 +3,8 @@
 Checkpoints and output directories are read and written through this interface alone: by the
 driver, by tasks, and by who looks at them. It asks only what an object store can answer as well: an
 object is read whole, by range or mapped, and appears under its name whole or not at all.
-`directory.py` is the one implementation so far. Names are relative, with `/` between folders.
+`directory.py` is a local directory, `objects.py` an object store. Names are relative, with `/`
+between folders.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from millstream.state.locations import Url, located
+
 
 class Held(Exception):
     """Somebody else holds a storage; the text says who, if that is known."""
@@ -21,6 +24,9 @@ class Held(Exception):
 
 class Hold(Protocol):
     """A storage in the hands of this process, until it is released or the process ends."""
+
+    def begun(self) -> None:
+        """An epoch has been taken."""
 
     def valid(self) -> bool:
         """Whether what was taken is still what others would have to take."""
@@ -31,6 +37,10 @@ class Hold(Protocol):
 
 class Storage(Protocol):
     """A folder of objects, with folders in it. What lies in it is data: nothing is followed."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether a lock cannot keep others out: what may be another run's is then left alone."""
 
     def __hash__(self) -> int:
         """What is at the same place is the same."""
@@ -120,9 +130,17 @@ class Storage(Protocol):
     def held(self, name: str) -> bool:
         """Whether a process holds the folder with that object; takes nothing itself."""
 
+    def begin(self) -> int | None:
+        """Take an epoch that nobody else has, where that protects; None where a lock does."""
+
 
 def open_storage(where: str | Path) -> Storage:
     """The storage at a place a user gave."""
+    place = located(where)
+    if isinstance(place, Url):
+        from millstream.state.objects import ObjectStore
+
+        return ObjectStore(str(place))
     from millstream.state.directory import Directory
 
-    return Directory(str(Path(where).absolute()))
+    return Directory(str(place.absolute()))

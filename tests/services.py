@@ -1,0 +1,83 @@
+"""Servers that tests start for themselves; where one cannot be started its tests are skipped."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+
+
+def unavailable(why: str) -> NoReturn:
+    """Skip a test for want of a server; where all must be there, fail it."""
+    if os.environ.get("MILLSTREAM_REQUIRE_SERVICES") == "1":
+        pytest.fail(f"{why}, and MILLSTREAM_REQUIRE_SERVICES=1 says that it must be there")
+    pytest.skip(why)
+
+
+def free_port() -> int:
+    """A port that nobody has just now."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+    return port
+
+
+def await_answer(ask: Callable[[], object], process: subprocess.Popen[bytes], what: str) -> None:
+    """Wait until a server answers."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            ask()
+            return
+        except OSError as error:
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.kill()
+                unavailable(f"{what} did not start ({error})")
+            time.sleep(0.05)
+
+
+class S3:
+    """A server that speaks S3's protocol; what it holds goes with it."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.start()
+
+    def start(self) -> None:
+        code = f"from moto.server import main; main(['-H', '127.0.0.1', '-p', '{self.port}'])"
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", code],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        await_answer(
+            lambda: urllib.request.urlopen(f"{self.url}/moto-api/", timeout=5).close(),
+            self._process,
+            "moto, a server of S3's protocol,",
+        )
+
+    def make_bucket(self, name: str) -> None:
+        request = urllib.request.Request(f"{self.url}/{name}", method="PUT")
+        urllib.request.urlopen(request, timeout=10).close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a client needs."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "a-secret-that-is-never-printed",
+            "AWS_REGION": "us-east-1",
+        }
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
