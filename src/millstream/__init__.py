@@ -33,7 +33,7 @@ from millstream.api.aggregates import (
 )
 from millstream.api.closing import ClosingPolicy, OpenWindow, Participant, evict, watermark
 from millstream.api.early import Snapshot, rel_error, snapshot, time_limit
-from millstream.api.elsewhere import NAMES, called_here
+from millstream.api.elsewhere import NAMES, absent
 from millstream.api.flow import Flow
 from millstream.api.job import job
 from millstream.api.keyed import KeyedStream
@@ -149,6 +149,4 @@ __all__ = [
 if not TYPE_CHECKING:  # a checker of types shall go on to see what is missing
 
     def __getattr__(name: str) -> Any:
-        raise called_here("ms", name, NAMES, sys.modules[__name__]) or AttributeError(
-            f"module 'millstream' has no attribute {name!r}"
-        )
+        raise absent("ms", name, NAMES, sys.modules[__name__])

@@ -113,6 +113,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ConfigError(f"{name} must be a whole number from 1, got {value!r}")
+        if not isinstance(self.master, str) or not self.master:
+            raise ConfigError(f'master is a text like "local[4]", got {self.master!r}')
         if isinstance(self.remove, str):
             raise ConfigError(f"remove is a list of names, got the text {self.remove!r}")
         if self.interval < 0:

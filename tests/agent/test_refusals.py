@@ -20,13 +20,14 @@ import pytest
 
 import millstream as ms
 from millstream.agent import agent as agents
-from millstream.agent.agent import Agent, bytes_of
+from millstream.agent.agent import Agent
 from millstream.agent.sending import Away, Collector
 from millstream.agent.working import Working
 from millstream.errors import ConfigError, RunError
 from millstream.io.prints import MOVED
 from millstream.run import collecting
 from millstream.run.resharding import reshard
+from millstream.sizes import bytes_of
 from tests.agent.centre import Centre, agent_of, free_port
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)

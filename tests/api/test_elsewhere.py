@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.api.elsewhere import NAMES, STREAMS
+from millstream.api.elsewhere import FLOWS, NAMES, OTHERWISE, STREAMS
 from millstream.errors import ConfigError
 
 
@@ -32,10 +32,28 @@ def test_names_of_the_module(name: str) -> None:
         getattr(ms, name)
 
 
+@pytest.mark.parametrize("name", sorted(FLOWS))
+def test_methods_of_flows(name: str) -> None:
+    here = FLOWS[name].partition("(")[0]
+    assert hasattr(ms.Flow, here)
+    with pytest.raises(ConfigError, match=f"{name}: this is called .{here}"):
+        getattr(ms.Flow("known"), name)
+
+
+@pytest.mark.parametrize("name", sorted(OTHERWISE))
+def test_what_is_meant_another_way(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"stream.{name}: there is nothing of that name here; "):
+        getattr(stream(), name)
+
+
 def test_other_names_are_not_there() -> None:
-    for one in (ms, stream()):
-        with pytest.raises(AttributeError, match="has no attribute"):
+    for one in (ms, stream(), ms.Flow("known")):
+        with pytest.raises(AttributeError, match=r"nonsense: there is (no such method|nothing)"):
             one.nonsense  # noqa: B018
+        with pytest.raises(AttributeError, match="has no attribute '_hidden'"):
+            one._hidden  # noqa: B018
+    with pytest.raises(ImportError):
+        from millstream import nonsense  # type: ignore[attr-defined]  # noqa: F401
 
 
 def test_aggregates_need_a_name_and_a_key() -> None:

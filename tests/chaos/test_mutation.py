@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -249,10 +249,10 @@ def no_check_of_attempts(patch: Patch) -> None:
 def no_discarding(patch: Patch) -> None:
     """What a dead attempt staged is published along with the rest."""
 
-    def publish_all(storage: Storage) -> None:
+    def publish_all(storage: Storage, batch: int, keep: Collection[str]) -> None:
         directory = Path(storage.where())
         for path in (directory / writers.STAGING).glob("*-*"):
-            path.rename(directory / f"part-{path.name}")
+            path.rename(directory / f"part-{path.name.removesuffix('.staged')}")
 
     patch.setattr(owning, "discard_staged", publish_all)
 

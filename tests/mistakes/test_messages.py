@@ -91,7 +91,69 @@ def time_of_totals() -> Any:
     return ran(totals.key_by("n").window(ms.tumbling("1m")).agg(k=ms.count()))
 
 
+def over_rows() -> Any:
+    return list(trades())
+
+
+def assigned() -> Any:
+    stream: Any = trades()
+    stream["twice"] = "price * 2"
+
+
+async def _later(row: dict[str, Any]) -> dict[str, Any]:
+    return row
+
+
+class Half(ms.Aggregate):
+    def result(self, state: Any) -> Any:
+        return state
+
+
+class Returning(ms.MapReduce):
+    def map(self, key: Any, value: Any, ts: Any) -> Any:
+        return (value["symbol"], 1)
+
+    def reduce(self, key: Any, values: Any, window: Any) -> Any:
+        yield key, sum(values)
+
+
 MISTAKES: dict[str, Mistake] = {
+    # as in pandas
+    "a column by brackets": lambda: trades()["price"],
+    "a column as an attribute": lambda: trades().price,
+    "rows by a condition in brackets": lambda: trades()[lambda row: row["price"] > 3],
+    "a column that is assigned": assigned,
+    "a loop over a stream": over_rows,
+    "the length of a stream": lambda: len(trades()),
+    "sort_values of a stream": lambda: trades().sort_values("price"),
+    "fillna of a stream": lambda: trades().fillna(0),
+    "names that nobody has": lambda: trades().whre("price > 0"),
+    "a column that is selected twice": lambda: trades().select("price", "price"),
+    # as in Spark and Flink
+    "a Spark column": lambda: ms.col("price") > 3,
+    "a Flink window": lambda: ms.TumblingEventTimeWindows,
+    "orderBy of a stream": lambda: trades().orderBy("price"),
+    "execute of a flow": lambda: flow().execute("job"),
+    "readStream of a flow": lambda: flow().readStream,
+    "foreachBatch of a stream": lambda: trades().foreachBatch(print),
+    "partitionBy of a sink": lambda: ms.Parquet("out/", partitionBy="day"),
+    "where after key_by": lambda: by_symbol().where("price > 0"),
+    "a sink after key_by": lambda: by_symbol().sink(ms.Memory()),
+    "a sink after window": lambda: by_symbol().window(ms.tumbling("1m")).sink(ms.Memory()),
+    "two windows": lambda: by_symbol().window(ms.tumbling("1m")).window(ms.tumbling("5m")),
+    "a job with a window as a text": lambda: trades().map_reduce(Returning(), window="1m"),
+    "a map that returns its pair": lambda: ran(trades().map_reduce(Returning())),
+    "an aggregate without its methods": lambda: by_symbol().agg(x=Half("price")),
+    "a function of two arguments": lambda: trades().map(lambda key, value: value),
+    "a function that is async": lambda: trades().map(_later),
+    "a union of nothing": lambda: trades().union(),
+    "several paths": lambda: ms.Files(["a.csv", "b.csv"]),
+    "a book of Excel": lambda: flow().source(ms.Files("book.xlsx", format="csv")).head(),
+    "parquet read as csv": lambda: flow().source(ms.Files("in.parquet", format="csv")).head(),
+    "milliseconds read as seconds": lambda: ran(flow().source(ms.Files("ms.csv", time="t"))),
+    "a flow without a name": lambda: ms.Flow(),  # type: ignore[call-arg]
+    "a checkpoint that is no path": lambda: trades().sink(ms.Memory()).flow.run(checkpoint=3),
+    "a size in words": lambda: ms.Parquet("out/", target_size="large"),
     # names
     "a column that is not there": lambda: ran(trades().where("prise > 0")),
     "a column that is not there in select": lambda: ran(trades().select("symbol", "qty * 2 AS q")),
@@ -170,6 +232,9 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("naive.csv").write_text("ts,x\n2026-01-05 09:30:00,1\n")
     Path("odd.csv").write_text("day,x\n01/31/2026,1\n")
     Path("array.json").write_text('[{"x": 1}, {"x": 2}]')
+    Path("book.xlsx").write_bytes(b"PK\x03\x04...\n")
+    Path("in.parquet").write_bytes(b"PAR1...\n")
+    Path("ms.csv").write_text("t,x\n1767605400000,1\n1767605401000,2\n")
     Path("empty").mkdir()
     Path("in").mkdir()
     Path("in/a.jsonl").write_text('{"x": 1}\n')
@@ -188,7 +253,9 @@ def test_a_mistake_is_answered_with_its_message(name: str, tmp_path: Path) -> No
     assert len(told) > 40, "too short to say what to do"
 
 
-@pytest.mark.parametrize("name", ["a window without a size", "an expression with a hole"])
+@pytest.mark.parametrize(
+    "name", ["a window without a size", "an expression with a hole", "partitionBy of a sink"]
+)
 def test_at_most_one_frame_of_ours_is_shown(name: str) -> None:
     with pytest.raises(ms.MillstreamError) as caught:
         MISTAKES[name]()

@@ -224,12 +224,3 @@ class Agent:
             self.working.close()
         self.collector.close()
         self.outbox.close()
-
-
-def bytes_of(text: str) -> int:
-    """A size like 500MB or 2GB."""
-    units = {"KB": 10, "MB": 20, "GB": 30, "TB": 40}
-    number, unit = text[:-2], text[-2:].upper()
-    if unit not in units or not number.isdigit() or not int(number):
-        raise ConfigError(f"{text!r}: expected a size like 500MB or 2GB")
-    return int(number) << units[unit]

@@ -306,6 +306,14 @@ def checked(aggs: dict[str, Any], step: str, taken: builtins.set[str]) -> dict[s
                 f"{step}: {name}= must be an aggregate like ms.sum('price') or an instance of "
                 f"a subclass of ms.Aggregate, got {agg!r}"
             )
+        missing = [
+            one for one in ("zero", "add") if isinstance(agg, Aggregate) and not agg.can(one)
+        ]
+        if missing:
+            raise ConfigError(
+                f"{step}: {name}={builtins.type(agg).__name__} lacks {' and '.join(missing)}; an "
+                "ms.Aggregate needs zero() and add(state, value), and should have combine(a, b)"
+            )
     free(aggs, taken, step)
     return aggs
 

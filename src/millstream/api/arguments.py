@@ -37,6 +37,14 @@ def function(step: str, fn: Any) -> Any:
     if not callable(fn):
         sql = '; for SQL use .select("*", "price * 2 AS twice")' if isinstance(fn, str) else ""
         raise ConfigError(f"{step}(): expected a function, got {type(fn).__name__} {fn!r}{sql}")
+    if inspect.iscoroutinefunction(fn):
+        raise ConfigError(f"{step}(): {fn.__qualname__} is async; give a plain function")
+    return fn
+
+
+def record_function(step: str, fn: Any) -> Any:
+    """A function that is called with a record and nothing else."""
+    check_call(f"{step}()", function(step, fn), "record")
     return fn
 
 

@@ -5,6 +5,7 @@ Asked when something is not there, so that the error says where it is.
 
 from __future__ import annotations
 
+import difflib
 import re
 from types import UnionType
 from typing import get_args
@@ -38,6 +39,41 @@ STREAMS = {
     ),
     **dict.fromkeys(("columns", "dtypes", "printSchema", "describe"), "schema"),
     **dict.fromkeys(("aggregate", "sum", "count", "mean"), "key_by(...).agg(n=ms.count())"),
+    **dict.fromkeys(("merge", "joinWith", "cogroup", "connect"), 'join(other, on="id")'),
+    **dict.fromkeys(
+        ("add_sink", "addSink", "sinkTo", "sink_to", "foreachBatch"), "sink(ms.Call(fn))"
+    ),
+    **dict.fromkeys(("selectExpr", "project"), 'select("a", "b + 1 AS c")'),
+    **dict.fromkeys(("alias", "as_", "name_", "uid"), 'named("name")'),
+}
+# What has no name here because it is meant another way.
+OTHERWISE = {
+    **dict.fromkeys(
+        ("orderBy", "order_by", "sort", "sort_values", "sortBy"),
+        "records of a stream have the order of their times; for the first ones of a group use "
+        '.key_by("shop").top(3, by="price DESC"), and sort what .collect() gives',
+    ),
+    **dict.fromkeys(
+        ("drop", "rename", "withColumnRenamed"),
+        'name the columns that stay: .select("symbol", "price AS paid")',
+    ),
+    **dict.fromkeys(
+        ("iterrows", "itertuples", "foreach", "rdd"),
+        "use .map(fn) for a function per record, or .collect().to_pylist() for rows",
+    ),
+    **dict.fromkeys(
+        ("fillna", "na", "dropna"),
+        'write .with_column("x", "coalesce(x, 0)"), or .where("x IS NOT NULL")',
+    ),
+}
+FLOWS = {
+    **dict.fromkeys(("execute", "submit", "awaitTermination", "execute_async"), "run()"),
+    **dict.fromkeys(
+        ("read", "readStream", "read_csv", "from_source", "add_source"), "source(ms.Files(path))"
+    ),
+    **dict.fromkeys(("stop", "cancel", "await_termination"), "start(), whose handle has stop()"),
+    **dict.fromkeys(("plan", "print", "show", "describe"), "explain()"),
+    **dict.fromkeys(("execute_sql", "sql_query", "table"), "sql(text)"),
 }
 NAMES = {
     **dict.fromkeys(("count_distinct", "countDistinct", "nunique", "n_unique"), "distinct(column)"),
@@ -49,6 +85,15 @@ NAMES = {
     "approx_count_distinct": "distinct(column, approx=True)",
     **dict.fromkeys(
         ("CSV", "Json", "JSON", "read_csv", "read_json", "read_parquet"), "Files(path)"
+    ),
+    **dict.fromkeys(("TumblingEventTimeWindows", "Tumble", "window"), 'tumbling("1m")'),
+    **dict.fromkeys(("SlidingEventTimeWindows", "Slide", "hop"), 'sliding("10m", "1m")'),
+}
+_TEXT = "columns and expressions are SQL texts here: "
+EXPRESSIONS = {
+    **dict.fromkeys(
+        ("col", "column", "expr", "lit", "when", "F", "functions"),
+        (_TEXT + 'where("price > 0"), select("price * 2 AS twice")'),
     ),
 }
 
@@ -64,6 +109,42 @@ def called_here(of: str, name: str, known: dict[str, str], has: object) -> Elsew
         return None
     prefix = "ms." if of == "ms" else "."
     return Elsewhere(f"{of}.{name}: this is called {prefix}{here} here")
+
+
+class NoKey(ConfigError, AttributeError):
+    """What only another kind of stream has: one with a key, or one without."""
+
+
+def too_late(what: str, name: str, then: str) -> AttributeError:
+    """The error for a method that plain streams have, and those by key or in windows have not."""
+    from millstream.api.stream import Stream
+
+    if hasattr(Stream, name) and name[0] != "_":
+        return NoKey(
+            f"{name}(): this is {what}, which needs {then} first; or write {name}() before key_by()"
+        )
+    return absent("stream", name, STREAMS, Stream)
+
+
+def absent(of: str, name: str, known: dict[str, str], has: object) -> AttributeError:
+    """The error for what is not there: what it is called here, what is near, or how it is done."""
+    if name.startswith("_"):  # asked by Python, notebooks and others that look what there is
+        return AttributeError(f"{of} has no attribute {name!r}")
+    found = called_here(of, name, known, has)
+    if found is not None:
+        return found
+    hint = OTHERWISE.get(name) if of == "stream" else EXPRESSIONS.get(name) if of == "ms" else None
+    if hint is not None:
+        return Elsewhere(f"{of}.{name}: there is nothing of that name here; {hint}")
+    near = difflib.get_close_matches(name, [one for one in dir(has) if one[0] != "_"], 1, 0.75)
+    if near:
+        return Elsewhere(f"{of}.{name}: there is nothing of that name; did you mean {near[0]}?")
+    if of == "stream":
+        return Elsewhere(
+            f'stream.{name}: there is no such method, and {_TEXT}where("{name} > 0"), '
+            f'select("{name}")'
+        )
+    return Elsewhere(f"{of}.{name}: there is nothing of that name; see docs/reference/api.md")
 
 
 def one_of(specs: UnionType) -> str:

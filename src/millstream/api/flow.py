@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millstream.api.early import Bounds, Snapshot, looks
-from millstream.api.elsewhere import one_of
+from millstream.api.elsewhere import FLOWS, absent, one_of
 from millstream.api.frames import plainly
 from millstream.api.samples import Preview, Sample
 from millstream.api.sources import SourceSpec
@@ -43,6 +43,11 @@ class Flow:
         self._stems: dict[str, int] = {}
         self._stem_of: dict[graph.Node, str] = {}  # steps whose name nobody gave
         self._sql: Session | None = None
+
+    if not TYPE_CHECKING:  # a checker of types shall go on to see what is missing
+
+        def __getattr__(self, name: str) -> Any:
+            raise absent("flow", name, FLOWS, Flow)
 
     @property
     def nodes(self) -> tuple[graph.Node, ...]:
@@ -173,6 +178,11 @@ class Flow:
     def _place(self, checkpoint: str | Path | None) -> Path | None:
         if checkpoint == USUAL:
             return Path(".millstream") / self.name
+        if checkpoint is not None and not isinstance(checkpoint, str | Path):
+            raise ConfigError(
+                f"checkpoint={checkpoint!r}: expected a path, or None for a run that remembers "
+                f"nothing, got {type(checkpoint).__name__}"
+            )
         return None if checkpoint is None else located(checkpoint)
 
     def snapshots(

@@ -31,14 +31,18 @@ def plainly(cls: C) -> C:
     if not isinstance(cls, type):
         return cast(C, _plain(cls))
     for name, member in list(vars(cls).items()):
-        if isinstance(member, FunctionType) and not name.startswith("_"):
+        if isinstance(member, FunctionType) and name == "__init__":
+            setattr(cls, name, _plain(member, cls.__name__))
+        elif isinstance(member, FunctionType) and not name.startswith("_"):
             setattr(cls, name, _plain(member))
         elif isinstance(member, property) and member.fget is not None and name[0] != "_":
             setattr(cls, name, property(_plain(member.fget), doc=member.__doc__))
     return cls
 
 
-def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
+def _plain(method: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
+    called = name or method.__name__
+
     @functools.wraps(method)
     def told(*args: Any, **options: Any) -> Any:
         __tracebackhide__ = True  # for IPython and pytest
@@ -51,8 +55,8 @@ def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise  # of something inside, not of the call
-            said = re.sub(r"^[\w.<>]*?(\w+\(\))", r"\1", str(error))
-            raise WrongCall(f"{said}; it takes {method.__name__}{_takes(method)}") from None
+            said = re.sub(r"^[\w.<>]*?\w+\(\)", f"{called}()", str(error))
+            raise WrongCall(f"{said}; it takes {called}{_takes(method)}") from None
 
     return told
 

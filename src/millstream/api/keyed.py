@@ -10,7 +10,7 @@ from millstream.api.arguments import check_call, function, schema_of
 from millstream.api.closing import ClosingPolicy, closes_early
 from millstream.api.computed import with_expressions
 from millstream.api.early import Looks, snapshot
-from millstream.api.elsewhere import unnamed
+from millstream.api.elsewhere import too_late, unnamed
 from millstream.api.frames import plainly
 from millstream.api.job import check_close
 from millstream.api.job import job as as_job
@@ -49,6 +49,12 @@ class KeyedStream:
     def __repr__(self) -> str:
         return f"{self.stream!r}, by {', '.join(self.keys) or 'everything'}"
 
+    if not TYPE_CHECKING:  # a checker of types shall go on to see what is missing
+
+        def __getattr__(self, name: str) -> Any:
+            then = '.agg(n=ms.count()), .window(ms.tumbling("1m")) or .update(fn)'
+            raise too_late("a stream by key", name, then)
+
     def _computing(self, aggs: dict[str, Any]) -> KeyedStream:
         """The same with columns for expressions that are aggregated."""
         texts = [name for agg in aggs.values() for name in getattr(agg, "columns", ())]
@@ -83,10 +89,7 @@ class KeyedStream:
         fidelity: have these columns also where only complete windows leave.
         """
         if not isinstance(window, WindowSpec):
-            raise ConfigError(
-                f"window(): expected a window like ms.tumbling('1m') or "
-                f"ms.sliding('10m', '1m'), got {window!r}"
-            )
+            raise _no_window("window()", window)
         emission = emission_of(window, emit, every, every_rows, every_event)
         if self.partition is not None and emission.mode != "final":
             raise ConfigError(
@@ -227,6 +230,8 @@ class KeyedStream:
     ) -> Stream:
         """A MapReduce job whose `map` gets the key of this stream."""
         job = as_job(job)
+        if window is not None and not isinstance(window, WindowSpec):
+            raise _no_window("map_reduce(window=)", window)
         window = window or WHOLE
         by_time = window.kind not in ("session", "count", "bytes")
         if not by_time and isinstance(job, Program) and job.can("close"):
@@ -254,3 +259,10 @@ class KeyedStream:
             fidelity=fidelity,
         )
         return self.stream._to(node)
+
+
+def _no_window(where: str, given: object) -> ConfigError:
+    return ConfigError(
+        f"{where}: expected a window like ms.tumbling('1m') or ms.sliding('10m', '1m'), "
+        f"got {given!r}"
+    )

@@ -9,13 +9,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from millstream.api.frames import plainly
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 from millstream.io.mirrors import Address
 from millstream.ops.chunks import concat
+from millstream.sizes import bytes_of
 from millstream.state.locations import located
 
+_LARGEST = 2 << 30
 
+
+@plainly
 @dataclass(frozen=True)
 class FileSink:
     """What file sinks share: exactly-once, and no reader ever sees half a file."""
@@ -46,15 +51,21 @@ class FileSink:
         return type(self), (self.directory,)  # a worker may stand somewhere else
 
 
+@plainly
 @dataclass(frozen=True)
 class Parquet(FileSink):
     """Parquet files in a directory.
 
     partition_by: columns whose values name folders, as `day=2026-11-17/`; files there lack them.
+    target_size: how large files are to be, like "128MB". Results then wait, hidden and committed,
+        until a folder has enough of them for a file.
+    at_latest: for how long results wait at most; at the end of the input or of the run they do not.
     """
 
     suffix = "parquet"
     partition_by: str | tuple[str, ...] = field(default=(), kw_only=True)
+    target_size: int | str | None = field(default=None, kw_only=True)
+    at_latest: Duration = field(default="10m", kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,6 +75,12 @@ class Parquet(FileSink):
             )
         if len(set(self.folders)) != len(self.folders):
             raise ConfigError(f"Parquet(partition_by={self.partition_by!r}): a column comes twice")
+        micros(self.at_latest, "Parquet(at_latest=)")
+        if self.target_bytes > _LARGEST:
+            raise ConfigError(
+                f"Parquet(target_size={self.target_size!r}): a file is put together in memory and "
+                "may have 2GB at most; readers gain nothing beyond 1GB"
+            )
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -72,14 +89,22 @@ class Parquet(FileSink):
             (self.partition_by,) if isinstance(self.partition_by, str) else tuple(self.partition_by)
         )
 
+    @property
+    def target_bytes(self) -> int:
+        """How large files are to be; 0: as large as they come."""
+        return 0 if self.target_size is None else bytes_of(self.target_size, "Parquet(target_size)")
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return _parquet, (self.directory, self.folders)
+        return _parquet, (self.directory, self.folders, self.target_size, self.at_latest)
 
 
-def _parquet(directory: Path, folders: tuple[str, ...]) -> Parquet:
-    return Parquet(directory, partition_by=folders)
+def _parquet(
+    directory: Path, folders: tuple[str, ...], target: int | str | None, at_latest: Duration
+) -> Parquet:
+    return Parquet(directory, partition_by=folders, target_size=target, at_latest=at_latest)
 
 
+@plainly
 @dataclass(frozen=True)
 class Csv(FileSink):
     """Files of comma-separated values in a directory, each with a line of names.
@@ -90,6 +115,7 @@ class Csv(FileSink):
     suffix = "csv"
 
 
+@plainly
 @dataclass(frozen=True)
 class Jsonl(FileSink):
     """Files of JSON lines in a directory."""
@@ -97,6 +123,7 @@ class Jsonl(FileSink):
     suffix = "jsonl"
 
 
+@plainly
 @dataclass(frozen=True)
 class Text(FileSink):
     """Files of plain lines in a directory, of a stream with one column of texts or bytes."""
@@ -104,6 +131,7 @@ class Text(FileSink):
     suffix = "txt"
 
 
+@plainly
 @dataclass(frozen=True)
 class Console:
     """A table on the terminal, at most `limit` rows a batch."""
@@ -111,6 +139,7 @@ class Console:
     limit: int = 20
 
 
+@plainly
 @dataclass(frozen=True)
 class Call:
     """Any Python function, called in the driver with every result (a dict), in order.
@@ -129,6 +158,7 @@ class Call:
         return Call, (len,)  # the function stays in the driver
 
 
+@plainly
 @dataclass(frozen=True)
 class Memory:
     """Results kept in this process: `rows` as dicts, `table()` as Arrow, or `pandas()`."""
@@ -154,6 +184,7 @@ class Memory:
         return Memory, ()  # results stay in the driver
 
 
+@plainly
 @dataclass(frozen=True)
 class Redis:
     """A mirror in Redis, written after each commit; values are JSON.

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.api.arguments import check_call, function
 from millstream.api.computed import with_expressions
-from millstream.api.elsewhere import STREAMS, called_here
+from millstream.api.elsewhere import STREAMS, NoKey, absent
 from millstream.api.frames import plainly
 from millstream.api.keyed import KeyedStream
 from millstream.api.verbs.ending import Ending
 from millstream.api.verbs.peeking import Peeking
+from millstream.api.verbs.refusing import Refusing
 from millstream.api.verbs.relational import Relational
 from millstream.api.verbs.stateless import Stateless
 from millstream.api.windows import WindowSpec
@@ -19,12 +20,8 @@ from millstream.durations import Duration
 from millstream.errors import ConfigError
 
 
-class _NoKey(ConfigError, AttributeError):
-    """What only a keyed stream has."""
-
-
 @plainly
-class Stream(Stateless, Relational, Peeking, Ending):
+class Stream(Stateless, Relational, Peeking, Ending, Refusing):
     """Records on their way. Use a stream any number of times: each use is a fork."""
 
     def __repr__(self) -> str:
@@ -34,13 +31,11 @@ class Stream(Stateless, Relational, Peeking, Ending):
 
         def __getattr__(self, name: str) -> Any:
             if name in ("window", "update", "agg", "reduce"):
-                raise _NoKey(
+                raise NoKey(
                     f"{name}(): {self.node.name!r} has no key yet; write key_by(...).{name}(...), "
                     "and key_by() for one group of everything"
                 )
-            raise called_here("stream", name, STREAMS, Stream) or AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}"
-            )
+            raise absent("stream", name, STREAMS, Stream)
 
     def key_by(
         self,

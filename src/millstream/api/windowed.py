@@ -9,7 +9,7 @@ from millstream.api import aggregates
 from millstream.api.arguments import function
 from millstream.api.closing import ClosingPolicy
 from millstream.api.early import ESTIMATE, MARKS
-from millstream.api.elsewhere import unnamed
+from millstream.api.elsewhere import NoKey, too_late, unnamed
 from millstream.api.frames import plainly
 from millstream.api.mapreduce import MapReduce
 from millstream.api.windows import WindowSpec
@@ -47,6 +47,16 @@ class WindowedStream:
 
     def __repr__(self) -> str:
         return f"{self.keyed!r}, window {self.spec}"
+
+    if not TYPE_CHECKING:  # a checker of types shall go on to see what is missing
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "window":
+                raise NoKey(
+                    "window(): there is a window already; windows over results come after "
+                    'agg(): .agg(n=ms.count()).key_by("symbol").window(...)'
+                )
+            raise too_late("a stream in windows", name, ".agg(n=ms.count()) or .reduce(fn)")
 
     def agg(self, /, *without_name: Any, **aggs: Any) -> Stream:
         """One row per window and key: the key columns, window_start, window_end and these."""

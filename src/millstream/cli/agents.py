@@ -34,12 +34,13 @@ def run_agent(
     function_timeout: str | None = None,
 ) -> None:
     """Read, send and forget until all is committed, or Ctrl-C or SIGTERM."""
-    from millstream.agent.agent import Agent, bytes_of
+    from millstream.agent.agent import Agent
     from millstream.agent.relay import Relay
     from millstream.agent.sending import Collector
     from millstream.agent.working import collector_of
     from millstream.serve.tokens import find_token
     from millstream.settings import Settings
+    from millstream.sizes import bytes_of
     from millstream.state.segments import safe_name
 
     spec = collector_of(flow).spec

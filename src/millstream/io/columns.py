@@ -281,7 +281,9 @@ def _unlike(fmt: Format, kind: pa.DataType) -> str:
     if fmt.time_format is not None:
         return f" written as {fmt.time_format!r}"
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return f" in time_unit={fmt.time_unit!r}"
+        finer = {"s": "ms", "ms": "us", "us": "ns"}.get(fmt.time_unit)
+        hint = "" if finer is None else f"; if it counts in {finer}, give time_unit={finer!r}"
+        return f" in time_unit={fmt.time_unit!r}{hint}"
     return ""
 
 

@@ -70,6 +70,7 @@ class Format:
     time_format: str | None = None  # of texts in the time column; None: ISO-8601
     multiline: bool = False  # csv: a quoted field may run over line ends
     time_pattern: str | None = None  # where in texts of the time column the time stands
+    loose: bool = False  # json: text columns were inferred, and take any value as it is written
 
     @property
     def cut(self) -> str:
@@ -127,6 +128,7 @@ def infer_format(
         time_format=time_format,
         multiline=multiline and kind == "csv",
         time_pattern=time_pattern,
+        loose=kind == "json" and schema is None,
     )
     if kind == "csv" and delimiter is None:
         fmt = replace(fmt, delimiter=sampling.find_delimiter(fmt, paths))

@@ -28,7 +28,6 @@ _LIMITS = {
     pa.int64(): 2**63,
 }
 _SIMPLE: dict[pa.DataType, Any] = {
-    pa.string(): str,
     pa.bool_(): bool,
     pa.float32(): float,
     pa.float64(): float,
@@ -38,19 +37,65 @@ _ESCAPED = re.compile(r'["\\\x00-\x1f]')
 
 
 def json_fields(fmt: Format, lines: Lines, careful: bool) -> Raw:
-    decoder = _decoder(fmt.delivered)
+    """Lines as raw columns, each checked against the types of its columns.
+
+    Where the columns were inferred, a text column takes any value: as it is written, if it is none.
+    Most blocks hold texts only, so that is tried when a block does not.
+    """
+    schema = fmt.delivered
+    decoder = _decoder(schema)
     objects = None if careful else decoded_together(decoder, lines)
     if objects is not None:
-        return Raw(columns_of(fmt.delivered, objects), np.arange(len(lines)), {})
+        return Raw(columns_of(schema, objects), np.arange(len(lines)), {})
+    loose = fmt.loose and any(map(_holds_text, schema.types))
+    if loose:
+        decoder = _decoder(schema, msgspec.Raw)
     objects, rows, refused = [], [], {}
     decode = decoder.decode
     for i, line in enumerate(lines.all_lines()):
         try:
-            objects.append(decode(line))
+            one = decode(line)
+            objects.append(_in_texts(schema, one) if loose else one)
             rows.append(i)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             refused[i] = str(error)
-    return Raw(columns_of(fmt.delivered, objects), np.array(rows, np.int64), refused)
+    return Raw(columns_of(schema, objects), np.array(rows, np.int64), refused)
+
+
+def _in_texts(schema: pa.Schema, record: Any) -> Any:
+    """A record with texts for what was left as it is written."""
+    if isinstance(record, dict):
+        return {
+            field.name: _text_of(record[field.name], field.type)
+            for field in schema
+            if field.name in record
+        }
+    for k, field in enumerate(schema):
+        if _holds_text(field.type):
+            setattr(record, f"f{k}", _text_of(getattr(record, f"f{k}"), field.type))
+    return record
+
+
+def _text_of(value: Any, kind: pa.DataType) -> Any:
+    if value is None or not _holds_text(kind):
+        return value
+    if pa.types.is_list(kind):
+        return [_text_of(one, kind.value_type) for one in value]
+    if pa.types.is_struct(kind):
+        return {f.name: _text_of(value[f.name], f.type) for f in kind if f.name in value}
+    written = bytes(value)
+    if written.startswith(b'"'):
+        return msgspec.json.decode(written, type=str)
+    return None if written == b"null" else written.decode()
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    """Whether values of a type are texts, or have some in them."""
+    if pa.types.is_list(kind):
+        return _holds_text(kind.value_type)
+    if pa.types.is_struct(kind):
+        return any(_holds_text(field.type) for field in kind)
+    return bool(pa.types.is_string(kind))
 
 
 def decoded_together(decoder: msgspec.json.Decoder[Any], lines: Lines) -> list[Any] | None:
@@ -87,22 +132,31 @@ def columns_of(schema: pa.Schema, objects: list[Any]) -> list[pa.Array]:
 
 
 @lru_cache(maxsize=64)
-def _decoder(schema: pa.Schema) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(record_type(schema))
+def _decoder(schema: pa.Schema, text: Any = str) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(record_type(schema, text))
 
 
-def record_type(schema: pa.Schema) -> Any:
-    """What msgspec decodes an object with these columns to: `columns_of` knows its fields."""
+def record_type(schema: pa.Schema, text: Any = str) -> Any:
+    """What msgspec decodes an object with these columns to: `columns_of` knows its fields.
+
+    text: what it makes of texts; `msgspec.Raw` leaves them, and all that stands in their place.
+    """
     if not _fit_structs(schema):
-        return _object_type(schema)
-    fields = [(f"f{k}", _python_type(f.type) | None, None) for k, f in enumerate(schema)]
+        return _object_type(schema, text)
+    fields = [(f"f{k}", _or_null(_python_type(f.type, text)), None) for k, f in enumerate(schema)]
     rename = {f"f{k}": f.name for k, f in enumerate(schema)}
     return msgspec.defstruct("Record", fields, rename=rename, gc=False)
 
 
-def _python_type(kind: pa.DataType) -> Any:
+def _or_null(kind: Any) -> Any:
+    return kind if kind is msgspec.Raw else kind | None  # which may be null anyway
+
+
+def _python_type(kind: pa.DataType, text: Any) -> Any:
     if kind in _LIMITS:
         return Annotated[int, msgspec.Meta(ge=-_LIMITS[kind], le=_LIMITS[kind] - 1)]
+    if pa.types.is_string(kind):
+        return text
     if kind in _SIMPLE:
         return _SIMPLE[kind]
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
@@ -110,10 +164,10 @@ def _python_type(kind: pa.DataType) -> Any:
     if pa.types.is_decimal(kind):
         return Decimal
     if pa.types.is_map(kind):
-        return dict[str, _python_type(kind.item_type) | None]  # type: ignore[misc]
+        return dict[str, _python_type(kind.item_type, str) | None]  # type: ignore[misc]
     if pa.types.is_list(kind):
-        return list[_python_type(kind.value_type) | None]  # type: ignore[misc]
-    return _object_type(kind)
+        return list[_or_null(_python_type(kind.value_type, text))]  # type: ignore[misc]
+    return _object_type(kind, text)
 
 
 def _fit_structs(schema: pa.Schema) -> bool:
@@ -121,14 +175,14 @@ def _fit_structs(schema: pa.Schema) -> bool:
     return not any(_ESCAPED.search(name) for name in schema.names)
 
 
-def _object_type(fields: Iterable[pa.Field]) -> Any:
+def _object_type(fields: Iterable[pa.Field], text: Any) -> Any:
     members = {}
     for field in fields:
         name = field.name
         # msgspec compares names with the UTF-8 that a text keeps, and only encoding it makes it
         # keep that: without, values under names that are not ASCII are taken for absent.
         msgspec.json.encode(name)
-        members[name] = _python_type(field.type) | None
+        members[name] = _or_null(_python_type(field.type, text))
     return TypedDict("Object", members, total=False)  # type: ignore[operator]
 
 

@@ -33,6 +33,13 @@ from millstream.io.timestamps import is_naive_text
 _log = logging.getLogger("millstream.sources")
 
 SAMPLE_BYTES = 1024 * 1024
+_MAGIC = {
+    b"PAR1": 'a parquet file; give format="parquet"',
+    b"PK\x03\x04": "a zip archive, as books of Excel are; save its sheet as csv or unpack it",
+    b"\x1f\x8b": "compressed with gzip; give it a name that ends in .gz",
+    b"Obj\x01": "an Avro file, which cannot be read; convert it to parquet",
+    b"ORC": "an ORC file, which cannot be read; convert it to parquet",
+}
 _MAX_FILES = 20  # looked at before giving up on finding a record
 
 
@@ -63,7 +70,9 @@ def infer_schema(fmt: Format, paths: Sequence[str]) -> pa.Schema:
             fields = _csv_fields(path, fmt, csvguess.columns(path, lines, fmt))
         else:
             _check_json(path, lines)
-            fields = _json_fields(lines, fmt.zone, fmt.time)
+            records = _objects(lines)
+            fields = _members(records, fmt.zone, fmt.time)
+            _tell_mixed(path, records)
         if fields:
             return pa.schema(fields)
         if fmt.kind == "csv" and fmt.header:
@@ -83,6 +92,9 @@ def find_delimiter(fmt: Format, paths: Sequence[str]) -> str:
 
 def _check_encoding(path: str, lines: list[bytes], fmt: Format) -> None:
     """Refuse a file in another encoding; a broken line among good ones is a dead letter."""
+    for magic, what in _MAGIC.items():
+        if lines[0].startswith(magic):
+            raise ConfigError(f"{path} is no {fmt.kind} but {what}")
     if lines[0].startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ConfigError(
             f"{path} is UTF-16; convert it to UTF-8, for example with "
@@ -267,8 +279,34 @@ def _objects(lines: list[bytes]) -> list[dict[str, Any]]:
     return found
 
 
-def _json_fields(lines: list[bytes], zone: str | None, time: str | None) -> list[pa.Field]:
-    return _members(_objects(lines), zone, time)
+_NAMES: dict[type, str] = {
+    str: "texts",
+    bool: "booleans",
+    int: "numbers",
+    float: "numbers",
+    list: "arrays",
+    dict: "objects",
+}
+
+
+def _tell_mixed(path: str, records: list[dict[str, Any]]) -> None:
+    """Say which columns hold values of several types, and so are texts."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in records:
+        for name, value in record.items():
+            if value is not None:
+                found.setdefault(name, {}).setdefault(_NAMES[type(value)], value)
+    for name, kinds in found.items():
+        if len(kinds) > 1:
+            examples = (msgspec.json.encode(value).decode() for value in kinds.values())
+            _log.warning(
+                "%s: column %r has %s (%s), so it is read as text, each value as it is written; "
+                "schema= with another type makes dead letters of the others",
+                path,
+                name,
+                " and ".join(kinds),
+                ", ".join(one if len(one) <= 30 else f"{one[:30]}..." for one in examples),
+            )
 
 
 def _members(records: list[dict[str, Any]], zone: str | None, time: str | None) -> list[pa.Field]:

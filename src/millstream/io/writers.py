@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -29,13 +30,30 @@ def stage_file(
     data: pa.Buffer | bytes
     if suffix == "parquet":
         sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd", compression_level=1)
+        with parquet_writer(sink, table.schema) as writer:
+            writer.write_table(table)
         data = sink.getvalue()
     else:
         data = {"txt": text_lines, "csv": csv_lines}.get(suffix, json_lines)(table)
-    staged = f"{name}.{suffix}"
+    return stage_data(directory, f"{name}.{suffix}", data)
+
+
+def stage_data(
+    directory: Storage, name: str, data: pa.Buffer | bytes
+) -> tuple[str, tuple[int, int]]:
+    """Write the whole content of a file durably, under a name that no pattern of readers finds.
+
+    DuckDB looks into hidden folders, so that `out/*/*.parquet` would have found the rows of batches
+    that are not committed.
+    """
+    staged = f"{name}.staged"
     directory.within(STAGING).put(staged, data)
     return staged, (len(data), zlib.crc32(data))
+
+
+def parquet_writer(sink: Any, schema: pa.Schema) -> pq.ParquetWriter:
+    """Who writes a Parquet file as this project does."""
+    return pq.ParquetWriter(sink, schema, compression="zstd", compression_level=1)
 
 
 _ATTEMPT = re.compile(r"\.?[0-9][^-]*-")  # also one that was not written to its end
@@ -167,12 +185,15 @@ def _same(place: Place, name: str, size: int, checksum: int) -> bool:
     return (len(data), zlib.crc32(data)) == (size, checksum)
 
 
-def discard_staged(directory: Storage, batch: int) -> None:
-    """Remove staged files of attempts that were never committed; `batch` was the last that was.
+def discard_staged(directory: Storage, batch: int, keep: Collection[str] = ()) -> None:
+    """Remove staged files that no committed batch needs; `batch` was the last that was committed.
 
     Where another run may stage files of later batches those are left alone.
+    keep: files that committed batches named and that still wait.
     """
     staging = directory.within(STAGING)
     for name in staging.names():
-        if _ATTEMPT.match(name) and not (directory.shared and int(name.partition("-")[0]) > batch):
+        if name in keep or not _ATTEMPT.match(name):
+            continue
+        if not (directory.shared and int(name.partition("-")[0]) > batch):
             staging.delete(name)

@@ -25,6 +25,7 @@ __all__ = [
     "gives_changes",
     "held_by",
     "marks_changes",
+    "timeless_windows",
     "unlike_unions",
     "upstream",
 ]
@@ -259,6 +260,26 @@ def unlike_unions(plan: Plan) -> list[str]:
                 names = ", ".join(map(repr, missing))
                 told.append(f"{node.name}: {one.name!r} has no column {names}; null stands there")
     return list(dict.fromkeys(told))
+
+
+def timeless_windows(plan: Plan) -> list[str]:
+    """What is to be said of windows over stored files whose records say no time."""
+    told = []
+    for node in plan.windowed():
+        above = upstream(plan, node)
+        if node.window.span.whole or node.window.kind in ("count", "bytes"):
+            continue
+        if any(isinstance(one, graph.At) for one in above):
+            continue
+        told += [
+            f"{node.name}: {one.name!r} has no time=, so its windows are over the time at which "
+            "records are read, other ones in every run; give time=, or .at() behind it"
+            for one in above
+            if isinstance(one, graph.Source)
+            and getattr(one.spec, "follow", None) is False
+            and one.spec.time is None
+        ]
+    return told
 
 
 def upstream(plan: Plan, node: graph.Node) -> list[graph.Node]:

@@ -20,6 +20,7 @@ from millstream.api.sinks import FileSink
 from millstream.api.sources import Files
 from millstream.durations import micros, text
 from millstream.errors import CheckpointError, RunError
+from millstream.io.bundles import put_together
 from millstream.io.prints import MOVED
 from millstream.operators.batch import Batch, Control, digest_of
 from millstream.operators.protocol import Evicting, Known, Times
@@ -29,14 +30,15 @@ from millstream.ops.lateness import Extent, out_of_order
 from millstream.ops.progress import SourceProgress
 from millstream.ops.records import DeadLetter
 from millstream.plan.outputs import check_apart
-from millstream.plan.stages import Plan, unlike_unions
+from millstream.plan.stages import Plan, timeless_windows, unlike_unions
 from millstream.run import fitting
 from millstream.run.adopting import adopt, without_dropped
 from millstream.run.again import go_on
 from millstream.run.arrival import LAST, ArrivalClock
+from millstream.run.bundling import bundle, check_waiting, overdue, told
 from millstream.run.committing import next_manifest
 from millstream.run.executors import Executor
-from millstream.run.faults import crash_point
+from millstream.run.faults import BUNDLED, crash_point
 from millstream.run.handing import Hands
 from millstream.run.letters import Letters
 from millstream.run.mirroring import Mirrors
@@ -146,14 +148,17 @@ class Engine:
                 self.checkpoint.mark_published(one.batch)
         self._follow(program)
         program, self.notes = adopt(self.plan, program, self.manifest)
-        self.notes = [*self.notes, *unlike_unions(self.plan)]
+        self.notes = [*self.notes, *unlike_unions(self.plan), *timeless_windows(self.plan)]
+        if not all(node.spec.bounded for node in self.plan.sources()):
+            self.notes = [*self.notes, *told(self._to_deliver)]
         self.checkpoint.write_program(program)
         self._follow(program)
         if latest is not None:
             self.mirrors.publish(self.manifest, self.checkpoint.before(latest))
         self.checkpoint.discard_uncommitted(self.manifest.batch)
         self.checkpoint.discard_delivered(self.manifest.batch)
-        self._owned.discard_staged(self.manifest.batch)
+        check_waiting(self.manifest, self._to_deliver)
+        self._discard_staged(self.manifest.batch)
         self._steady.raise_to(int(self.manifest.at * 1e6) + 1)
         self.started = self.wall()
         self.watermarks = {
@@ -248,13 +253,21 @@ class Engine:
 
     # -- one batch ------------------------------------------------------------------------------
 
+    def bring_out(self, executor: Executor) -> None:
+        """Let readers see what waits for files of a certain size, by a batch that reads nothing."""
+        if self.manifest.waiting:
+            batch = self._batch(1)
+            items = self._run(executor, batch, {name: [] for name in self.trackers})
+            items = [*items, *self.beside(batch, _controls(items))]
+            self._commit(executor, batch, _controls(items), items, last=True)
+
     def step(self, executor: Executor) -> bool:
         """Run and commit one batch if there is anything to do; False if there was nothing."""
         self._patiently(partial(self._poll, executor))
         waiting = {name: tracker.pending() for name, tracker in self.trackers.items()}
         pending, polled = sum(waiting.values()), self._now()
         self._all_taken.update({name: polled for name, much in waiting.items() if not much})
-        if not pending and not self._time_moved() and not self._dropped:
+        if not (pending or self._time_moved() or self._dropped or self._overdue()):
             self.done = all(tracker.ended for tracker in self.trackers.values())
             return False
         fresh = {name for name, much in waiting.items() if much}
@@ -282,7 +295,7 @@ class Engine:
         crash_point("tasks-done", batch.number)
         items = [*items, *self.beside(batch, _controls(items))]
         controls = _controls(items)
-        self._commit(batch, controls, items)
+        self._commit(executor, batch, controls, items)
         self._all_taken.update(dict.fromkeys(taken, polled))
         self.last_seconds = time.perf_counter() - started
         self._adapt(controls, splits)
@@ -365,6 +378,9 @@ class Engine:
         assert known.times is not None
         marks = known.times.inputs
         return any(one.wakes(known, marks) for one in self.plan.operators.values())
+
+    def _overdue(self) -> bool:
+        return overdue(self.manifest, self._to_deliver, self.wall())
 
     def _now(self) -> int:
         """The wall clock; for timers and arrival it never goes back, nor far ahead for a moment."""
@@ -548,14 +564,36 @@ class Engine:
     def _discard(self, batch: Batch) -> None:
         """Remove what a batch wrote that will not be committed."""
         self.checkpoint.discard_uncommitted(batch.number - 1)
-        self._owned.discard_staged(batch.number - 1)
+        self._discard_staged(batch.number - 1)
+
+    def _discard_staged(self, batch: int) -> None:
+        """Remove files of results that no batch needs which one may still go back to."""
+        self._owned.discard_staged(batch, self.checkpoint.waiting(self.settings.retain))
 
     # -- committing -----------------------------------------------------------------------------
 
-    def _commit(self, batch: Batch, controls: list[Control], items: list[Item]) -> None:
+    def _commit(
+        self,
+        executor: Executor,
+        batch: Batch,
+        controls: list[Control],
+        items: list[Item],
+        *,
+        last: bool = False,
+    ) -> None:
         manifest = self._patiently(lambda: self._next_manifest(batch, controls))
         dead = [letter for control in controls for letter in control.dead]
         self.letters.check(self.plan, self.manifest, manifest, dead)
+        manifest.outputs, manifest.waiting = self._patiently(
+            lambda: bundle(
+                manifest,
+                self.manifest,
+                self._to_deliver,
+                lambda sink, orders: executor.probe(sink, put_together, orders),
+                due=last,
+            )
+        )
+        crash_point(BUNDLED, batch.number)
         change = self._change(controls)
         self._patiently(lambda: self._write(batch, manifest, dead, items, change))
         self._holdings().follow(manifest, change)
@@ -576,6 +614,7 @@ class Engine:
         crash_point("before-garbage", batch.number)
         if batch.number % _GARBAGE_EVERY == 0 or manifest.complete:
             self.checkpoint.collect_garbage(manifest, self.settings.retain)
+            self._discard_staged(batch.number)
 
     def _write(
         self,

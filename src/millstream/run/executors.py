@@ -17,6 +17,7 @@ from millstream.plan.stages import Plan
 from millstream.run.splits import AnySplit, Item
 from millstream.run.tasks import Task, levels_of
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 
@@ -29,7 +30,7 @@ class Executor(Protocol):
     def run(self, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]: ...
 
     def probe(
-        self, source: str, look: Callable[[Iterable[str]], list[T]], paths: list[str]
+        self, step: str, look: Callable[[Iterable[P]], list[T]], things: list[P]
     ) -> list[T]: ...
 
 
@@ -117,8 +118,6 @@ class InProcess:
     ) -> Iterable[Item]:
         return Task(self.plan, batch, level, part).keyed(items, heard)
 
-    def probe(
-        self, source: str, look: Callable[[Iterable[str]], list[T]], paths: list[str]
-    ) -> list[T]:
-        """What a look into each file of a source shows."""
-        return look(paths)
+    def probe(self, step: str, look: Callable[[Iterable[P]], list[T]], things: list[P]) -> list[T]:
+        """What a look at each of some files or other things shows; `step`: who wants to know."""
+        return look(things)

@@ -295,6 +295,8 @@ class Handle:
             if engine.done or enough:
                 break
             self._rest(begun + self._settings.interval if worked else begun + self._settings.poll)
+        if self._executor is not None:
+            engine.bring_out(self._executor)
         self._report()
 
     def _rest(self, until: float) -> None:
@@ -325,6 +327,8 @@ class Handle:
                 require_redis()
             ready.append(self._on_spark(before.context, plan))
 
+        if not request.dry_run:  # the new program may lack the sink that results wait for
+            self._engine.bring_out(before)
         try:
             found = replace_program(
                 self._engine, flow.name, flow.nodes, prepare, dry_run=request.dry_run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from millstream.api.sinks import FileSink
@@ -44,10 +44,13 @@ class Owned:
         for claim in self.claims:
             claim.check()
 
-    def discard_staged(self, batch: int) -> None:
-        """Remove what was staged and will not be committed; this batch was the last that was."""
+    def discard_staged(self, batch: int, keep: Collection[str]) -> None:
+        """Remove what was staged and is not committed; this batch was the last that was.
+
+        keep: what is committed and still waits.
+        """
         for claim in self.claims:
-            discard_staged(claim.directory, batch)
+            discard_staged(claim.directory, batch, keep)
 
     def release(self, but: Owned | None = None) -> None:
         """Give directories back, all but those that somebody else still holds."""

@@ -49,6 +49,16 @@ def pairs_of(node: nodes.Pairs, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
     return chunk.at(table, np.array(origin, np.int64)), dead
 
 
+def _pair(given: Any) -> tuple[Any, Any]:
+    """What a map gave as a key and a value, if it is that."""
+    if isinstance(given, list | tuple) and len(given) == 2:
+        return given[0], given[1]
+    raise TypeError(
+        f"map must yield pairs (key, value), got {type(given).__name__} {str(given)[:80]!r}; write "
+        "`yield key, value`, or give a list of pairs"
+    )
+
+
 def _call_map(
     node: nodes.Pairs,
     chunk: Chunk,
@@ -62,7 +72,8 @@ def _call_map(
     for index, key, value, ts in records:
         before = len(origin)
         try:
-            for one, other in function(key, value, ts) or ():
+            for given in function(key, value, ts) or ():
+                one, other = given if type(given) is tuple else _pair(given)
                 keys.append(one if type(one) in _KEPT else Packed(encode(one)))
                 values.append(other if type(other) in _KEPT else Packed(encode(other)))
                 origin.append(index)

@@ -34,6 +34,7 @@ from millstream.run.splits import AnySplit, Item
 from millstream.run.tasks import Task, levels_of
 from millstream.run.watching import Attempt, Notes, hung, watched
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 _MARK = "millstream-error:"
@@ -100,16 +101,14 @@ class OnSpark:
         assert isinstance(heard, Heard)
         return heard
 
-    def probe(
-        self, source: str, look: Callable[[Iterable[str]], list[T]], paths: list[str]
-    ) -> list[T]:
-        """What a look into each file of a source shows: a small job of its own."""
-        parts = min(len(paths), self.cores)
+    def probe(self, step: str, look: Callable[[Iterable[P]], list[T]], things: list[P]) -> list[T]:
+        """What a look at each of some files or other things shows: a small job of its own."""
+        parts = min(len(things), self.cores)
         watch = self.watch
         return self._collected(
-            self.context.parallelize(paths, parts).mapPartitionsWithIndex(
+            self.context.parallelize(things, parts).mapPartitionsWithIndex(
                 lambda part, mine: _watched(
-                    watch, f"probe-{part}", lambda: _probe(source, look, mine)
+                    watch, f"probe-{part}", lambda: _probe(step, look, mine)
                 )
             )
         )
@@ -215,11 +214,9 @@ def _watched(watch: Attempt, task: str, work: Any) -> Iterator[Any]:
     return _marked(attentive)
 
 
-def _probe(
-    operator: str, look: Callable[[Iterable[str]], list[T]], paths: Iterable[str]
-) -> list[T]:
-    """What a look into files shows; `operator` is what `run/calls.py` names."""
-    return look(paths)
+def _probe(operator: str, look: Callable[[Iterable[P]], list[T]], things: Iterable[P]) -> list[T]:
+    """What a look at things shows; `operator` is what `run/calls.py` names."""
+    return look(things)
 
 
 def _marked(work: Any) -> Iterator[Any]:

@@ -383,6 +383,15 @@ class Checkpoint:
         number = name.rpartition("/")[2].partition("-")[0]
         return not self.store.shared or (number.isdigit() and int(number) <= current.batch)
 
+    def waiting(self, retain: int) -> set[str]:
+        """The staged files of sinks that wait, now or after a batch one may still go back to."""
+        found: set[str] = set()
+        for batch in list_manifests(self.manifests)[-max(1, retain) :]:
+            with contextlib.suppress(CheckpointError):  # nobody can go back to a damaged one
+                for files in read_manifest(self.manifests, batch).waiting.values():
+                    found.update(one.staged for one in files)
+        return found
+
     def _collect_bases(self, used: set[int]) -> None:
         names = {name(batch) for batch in used for name in (base_name, pages_name)}
         for name in self.manifests.names():

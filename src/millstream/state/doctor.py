@@ -23,6 +23,7 @@ from millstream.state.manifests import (
     load_manifest,
     name_of,
     staged_at,
+    waits_at,
 )
 from millstream.state.segments import map_segment, safe_name, verify_named
 from millstream.state.storage import open_storage
@@ -84,7 +85,7 @@ def _manifests(
         except (OSError, CheckpointError) as error:
             yield None, [f"{name_of(number)}  BAD: {error}"]
             continue
-        problems = _missing(checkpoint, manifest)
+        problems = [*_missing(checkpoint, manifest), *_waiting(manifest, program)]
         if manifest.batch == numbers[-1] and (not published or published.batch != manifest.batch):
             problems += _staged(checkpoint, manifest, program)
         told = [f"{name_of(number)}  BAD: {problem}" for problem in problems]
@@ -106,6 +107,27 @@ def _missing(checkpoint: Checkpoint, manifest: Manifest) -> list[str]:
         except CheckpointError as error:
             problems.append(str(error))
     return problems
+
+
+def _waiting(manifest: Manifest, program: dict[str, Any]) -> Iterator[str]:
+    """Committed results that wait to be put together in larger files and are not there."""
+    known = program.get("sinks")
+    directories = known if isinstance(known, dict) else {}
+    for sink, files in manifest.waiting.items():
+        directory = directories.get(sink)
+        if not isinstance(directory, str):
+            yield f"results wait for sink {sink!r}, which the program does not have"
+            continue
+        storage = open_storage(directory)
+        for file in files:
+            try:
+                data = storage.read(waits_at(file))
+                if (len(data), zlib.crc32(data)) != (file.size, file.checksum):
+                    yield f"file {storage.where(waits_at(file))}, which waits, is damaged"
+            except FileNotFoundError:
+                yield f"file {storage.where(waits_at(file))}, which waits, is missing"
+            except (CheckpointError, OSError) as error:
+                yield f"file {file.staged}, which waits: {error}"
 
 
 def _staged(checkpoint: Checkpoint, manifest: Manifest, program: dict[str, Any]) -> list[str]:

@@ -25,12 +25,13 @@ from millstream.state.segments import SegmentFile, safe_name
 from millstream.state.storage import Storage
 from millstream.state.values import Count, Firing, Int64, Number, Pair, Print, Seconds
 
-FORMAT = 3
-_READ = (1, 2, 3)  # 1: no `previous`, and outputs with whole paths; 2: see `segments.renamed`
+FORMAT = 4
+# 1: no `previous`, and outputs with whole paths; 2: see `segments.renamed`; 3: nothing waits
+_READ = (1, 2, 3, 4)
 STAGING = ".millstream"  # the folder of a sink's directory for what is not published yet
 _NAME = re.compile(r"([0-9]{1,18})\.json", re.ASCII)
 _STAGED = re.compile(
-    r"(?P<stem>(?P<batch>\d{8,18})-\d+-\d+)-[0-9a-f]+\.(?P<suffix>[a-z]+)", re.ASCII
+    r"(?P<stem>(?P<batch>\d{8,18})-\d+-\d+)-[0-9a-f]+\.(?P<suffix>[a-z]+)(\.staged)?", re.ASCII
 )
 # Folders named by values of columns: each part has a `=`, so that none leads anywhere else.
 FOLDER = re.compile(r"[\w.~%-]+=[\w.~%-]*(/[\w.~%-]+=[\w.~%-]*)*", re.ASCII)
@@ -49,6 +50,17 @@ class Output(msgspec.Struct, frozen=True):
     size: Count = 0
     checksum: Count = 0
     folder: str = ""  # in the directory of the sink, named by values of columns
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A staged file of a committed batch that is to be part of a larger one (`target_size`)."""
+
+    staged: str
+    rows: Count
+    size: Count
+    checksum: Count
+    since: Seconds  # when its oldest rows were committed
+    folder: str = ""
 
 
 class Hot(msgspec.Struct, frozen=True):
@@ -128,6 +140,7 @@ class Manifest(msgspec.Struct):
     late: dict[str, dict[str, Count]] = {}  # operator -> participant -> late records, likewise
     hot: dict[str, Hot] = {}  # updater -> its most frequent keys, in its last batch with events
     outputs: list[Output] = []
+    waiting: dict[str, list[Waiting]] = {}  # Parquet sink -> files to be put together, in order
     written: dict[str, str] = {}  # Parquet sink -> the columns of its files (an Arrow schema)
     dead: Count = 0  # dead letters so far
     windows: Count = 0  # results so far
@@ -312,6 +325,18 @@ def staged_at(batch: int, output: Output, directory: Storage | None, deliveries:
                 "with its old path"
             )
     return place
+
+
+def waits_at(waiting: Waiting) -> str:
+    """The name of a file that waits, in the directory of its sink."""
+    if not _STAGED.fullmatch(waiting.staged) or not (
+        waiting.folder == "" or FOLDER.fullmatch(waiting.folder)
+    ):
+        raise CheckpointError(
+            f"a manifest has {waiting.staged!r} for folder {waiting.folder!r} among the files that "
+            "wait to be put together, and that is no staged file of a sink"
+        )
+    return f"{STAGING}/{waiting.staged}"
 
 
 def _names(given: str, storage: Storage, derived: str) -> bool:

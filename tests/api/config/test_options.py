@@ -60,6 +60,8 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "limit": ("7", 7),
     "url": ('"redis://localhost:7/1"', "redis://localhost:7/1"),
     "partition_by": ('"day"', "day"),
+    "target_size": ('"128MB"', "128MB"),
+    "at_latest": ('"5m"', "5m"),
     "prefix": ('"app:"', "app:"),
     "key": ('["day", "shop"]', ("day", "shop")),
     "wait": ('"5s"', "5s"),

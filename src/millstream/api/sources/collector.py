@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from millstream.api.frames import plainly
 from millstream.api.sources.files import Files
 from millstream.api.sources.generated import HostStats
 from millstream.api.sources.received import Socket, Stdin
@@ -15,6 +16,7 @@ from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 
 
+@plainly
 @dataclass(frozen=True)
 class Collector(Timing):
     """What agents on other machines read there: only what the first steps made of it travels.

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from millstream.api.frames import plainly
 from millstream.api.sources.timing import Timing, fill
 from millstream.errors import ConfigError
 
 _FORMATS = ("csv", "json", "parquet", "text", "debezium")
 
 
+@plainly
 @dataclass(frozen=True)
 class Files(Timing):
     """Files in a directory, one file, or a glob: csv, json (lines), parquet or text; also .gz.
@@ -56,7 +58,12 @@ class Files(Timing):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.path, str | Path) or not str(self.path):
-            raise ConfigError(f"Files(path): expected a path, got {self.path!r}")
+            several = (
+                '; for several files give a pattern like "in/*.csv", or a source for each and union'
+                if isinstance(self.path, list | tuple | set)
+                else ""
+            )
+            raise ConfigError(f"Files(path): expected a path, got {self.path!r}{several}")
         if self.format is not None and self.format not in _FORMATS:
             raise ConfigError(
                 f"Files(format={self.format!r}): use one of {', '.join(_FORMATS)}, or leave it "

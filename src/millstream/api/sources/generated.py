@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from millstream.api.frames import plainly
 from millstream.api.sources.timing import Timing, fill
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 
 
+@plainly
 @dataclass(frozen=True)
 class Generator(Timing):
     """Records from a Python generator function: dicts, or Arrow tables for speed.
@@ -39,6 +41,7 @@ class Generator(Timing):
         return {**self.__dict__, "fn": tuple}  # the generator runs in the driver only
 
 
+@plainly
 @dataclass(frozen=True)
 class Rate(Timing):
     """Numbered records at a steady rate, for trying things out: columns `ts` and `value`.
@@ -70,6 +73,7 @@ class Rate(Timing):
         return self.limit is None
 
 
+@plainly
 @dataclass(frozen=True)
 class HostStats(Timing):
     """Figures of the machine it runs on, one record `every` so long; it needs psutil.

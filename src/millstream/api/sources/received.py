@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from millstream.api.frames import plainly
 from millstream.api.sources.timing import Timing, fill
 from millstream.errors import ConfigError
 
 
+@plainly
 @dataclass(frozen=True)
 class Lines(Timing):
     """What line-based receivers share."""
@@ -30,6 +32,7 @@ class Lines(Timing):
             )
 
 
+@plainly
 @dataclass(frozen=True)
 class Socket(Lines):
     """Lines from a TCP server. Received data is spooled durably before it is processed.
@@ -55,11 +58,13 @@ class Socket(Lines):
         return self.reconnect
 
 
+@plainly
 @dataclass(frozen=True)
 class Stdin(Lines):
     """Lines from standard input, spooled durably; it ends with the input."""
 
 
+@plainly
 @dataclass(frozen=True)
 class Http(Lines):
     """Lines that others POST to this machine; each request is answered once it is durable.

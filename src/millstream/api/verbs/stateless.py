@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from millstream.api.arguments import check_call, function, parse_expression, schema_of, sql_text
+from millstream.api.arguments import (
+    check_call,
+    function,
+    parse_expression,
+    record_function,
+    schema_of,
+    sql_text,
+)
 from millstream.api.elsewhere import as_aggregate
 from millstream.api.frames import plainly
 from millstream.api.verbs.point import Point
@@ -36,6 +43,13 @@ class Stateless(Point):
             )
         except ConfigError as error:
             raise as_aggregate("select", error) from None
+        names = [item.name for item in items]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(
+                f"select(): column {twice[0]!r} comes twice; give one another name, like "
+                f'"{twice[0]} AS other"'
+            )
         return self._add(nodes.Select, "select", items=items)
 
     def where(self, expr: str) -> Stream:
@@ -47,14 +61,14 @@ class Stateless(Point):
 
         Types of columns are inferred from what it gives; `schema` fixes them.
         """
-        return self._add(nodes.Map, "map", fn=function("map", fn), schema=schema_of(schema))
+        return self._add(nodes.Map, "map", fn=record_function("map", fn), schema=schema_of(schema))
 
     def flat_map(
         self, fn: Callable[[dict[str, Any]], Iterable[dict[str, Any]] | None], *, schema: Any = None
     ) -> Stream:
         """A function per record that gives any number of records."""
         return self._add(
-            nodes.Map, "flat_map", fn=function("flat_map", fn), schema=schema_of(schema)
+            nodes.Map, "flat_map", fn=record_function("flat_map", fn), schema=schema_of(schema)
         )
 
     def map_batches(self, fn: Callable[[pa.Table], pa.Table]) -> Stream:
@@ -110,6 +124,8 @@ class Stateless(Point):
 
     def union(self, *others: Stream) -> Stream:
         """This stream and others as one."""
+        if not others:
+            raise ConfigError("union(): give at least one other stream, like a.union(b)")
         for other in others:
             self._check_stream("union", other)
         inputs = (self.node, *(other.node for other in others))
