@@ -28,6 +28,7 @@ java:
 extras:
 	@sh scripts/tool.sh chromium "the live page" chromium chromium-browser google-chrome
 	@sh scripts/tool.sh redis-server "the Redis sink" redis-server
+	@sh scripts/tool.sh postgresql "the Postgres sink" postgres
 
 # Only a changed pyproject.toml installs again; the package itself is editable.
 $(INSTALLED): pyproject.toml

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -80,4 +82,47 @@ class S3:
 
     def stop(self) -> None:
         self._process.kill()
+        self._process.wait()
+
+
+class PostgreSQL:
+    """A server of its own, on a port of this machine; root gives it to nobody, as it demands."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder, self.port = folder, free_port()
+        initdb, postgres = shutil.which("initdb"), shutil.which("postgres")
+        if initdb is None or postgres is None:
+            unavailable("there is no PostgreSQL on the PATH (Debian: apt install postgresql)")
+        self._as = {"user": "nobody", "group": "nogroup"} if os.getuid() == 0 else {}
+        if self._as:
+            shutil.chown(folder, "nobody", "nogroup")
+        made = [initdb, "-D", f"{folder}/data", "-U", "postgres", "-A", "trust", "--no-sync"]
+        run = subprocess.run(made, capture_output=True, cwd="/", **self._as)
+        if run.returncode:
+            unavailable(f"initdb failed: {run.stderr.decode()[-300:]}")
+        self._server = [postgres, "-D", f"{folder}/data", "-h", "127.0.0.1", "-p", f"{self.port}"]
+        self._server += ["-k", "", "-F"]
+        self.start()
+
+    def start(self) -> None:
+        quiet = subprocess.DEVNULL
+        self._process = subprocess.Popen(
+            self._server, stdout=quiet, stderr=quiet, cwd="/", **self._as
+        )
+        await_answer(self._ask, self._process, "PostgreSQL")
+
+    def _ask(self) -> None:
+        import psycopg
+
+        try:
+            psycopg.connect(self.url, connect_timeout=5).close()
+        except psycopg.OperationalError as error:
+            raise OSError(str(error)) from None
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGINT)
         self._process.wait()

@@ -42,6 +42,7 @@ from millstream.api.programs import JobContext
 from millstream.api.sinks import Call, Console, Csv, Jsonl, Memory, Parquet, Redis, Text
 from millstream.api.sources import (
     Collector,
+    Delta,
     Files,
     Generator,
     HostStats,
@@ -51,6 +52,7 @@ from millstream.api.sources import (
     Stdin,
 )
 from millstream.api.stream import Stream
+from millstream.api.tables import Iceberg, Postgres
 from millstream.api.updater import KeyedStreams
 from millstream.api.windowed import WindowedStream
 from millstream.api.windows import (
@@ -95,6 +97,9 @@ __all__ = [
     "Console",
     "Call",
     "Memory",
+    "Delta",
+    "Iceberg",
+    "Postgres",
     "Redis",
     "tumbling",
     "sliding",

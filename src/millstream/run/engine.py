@@ -137,7 +137,7 @@ class Engine:
         newest = latest.batch if latest is not None and begun else -1
         self._owned = self._owned.take(self.plan, program, self._lease, before, newest)
         self.mirrors = self._make_mirrors(self.plan, program)
-        self._to_deliver.update(self.mirrors.rows)
+        self._to_deliver.update(self.mirrors.takers)
         self.mirrors.check()
         if latest is not None:
             self.manifest = latest
@@ -210,7 +210,7 @@ class Engine:
             self.mirrors.close()
         self._owned.release(but=owned)
         self.plan, self.mirrors, self._owned = plan, mirrors, owned
-        self._to_deliver = {sink.name: sink.spec for sink in plan.sinks()} | mirrors.rows
+        self._to_deliver = {sink.name: sink.spec for sink in plan.sinks()} | mirrors.takers
         self._follow(program)
         self.watermarks = {n: at for n, at in self.watermarks.items() if n in plan.levels}
         self.notes = [*self.notes, *notes]

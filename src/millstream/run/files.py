@@ -9,7 +9,7 @@ where it is.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain, takewhile
@@ -63,7 +63,9 @@ class FilesTracker:
         sources: Storage,
         stem: str,
         state: SourceState,
+        listing: Callable[[], list[Seen]] | None = None,
     ) -> None:
+        self._list = listing or partial(list_seen, spec)
         self.number, self.spec, self.fmt = number, spec, fmt
         self.ended = False
         self.trusted = _wall  # the clock that times are measured by
@@ -105,7 +107,7 @@ class FilesTracker:
         if (not self.spec.follow and self._listed) or began < self._next_look:
             return
         try:
-            listed = list_seen(self.spec)
+            listed = self._list()
         except ConfigError as error:
             if not self.files and not self.unread:
                 raise

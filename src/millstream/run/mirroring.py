@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.api.sinks import Redis
+from millstream.api.tables import TableSink
 from millstream.durations import micros
 from millstream.errors import MillstreamError, RunError
 from millstream.graph import nodes as graph
@@ -28,6 +29,7 @@ from millstream.ops.jobs import timestamp
 from millstream.ops.keynames import key_text
 from millstream.ops.updates import NEVER, UpdateJob
 from millstream.plan.stages import Plan, marks_changes
+from millstream.run.tables.taking import Tabled
 from millstream.state.manifests import Manifest
 from millstream.state.segments import read_segments
 from millstream.state.storage import Storage
@@ -301,7 +303,7 @@ class SlateMirror:
 
 
 class Mirrors:
-    """All Redis sinks of a flow on its checkpoint."""
+    """All sinks of a flow that are written in the driver: Redis, and tables of other systems."""
 
     def __init__(
         self,
@@ -311,8 +313,14 @@ class Mirrors:
         waiting: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self.rows: dict[str, RowMirror] = {}
+        self.tables: dict[str, Tabled] = {}
         self.slates: list[SlateMirror] = []
         for sink in plan.sinks():
+            if isinstance(sink.spec, TableSink):
+                deltas = marks_changes(sink.inputs[0])
+                self.tables[sink.name] = Tabled(
+                    sink.name, sink.spec, f"{plan.flow}:{owner}:{sink.name}", deltas=deltas
+                )
             if not isinstance(sink.spec, Redis):
                 continue
             (source,) = sink.inputs
@@ -332,8 +340,15 @@ class Mirrors:
         for mirror in self.slates:
             mirror.publish(manifest, before)
 
+    @property
+    def takers(self) -> dict[str, RowMirror | Tabled]:
+        """Sinks that take rows in the driver, by name."""
+        return {**self.rows, **self.tables}
+
     def check(self) -> None:
-        """See whether Redis answers, before anything is computed for it."""
+        """See whether all of them answer, before anything is computed for them."""
+        for table in self.tables.values():
+            table.check()
         for one in self._all():
             try:
                 one.mirror.check_outer()
@@ -343,6 +358,8 @@ class Mirrors:
 
     def close(self) -> None:
         """Let go of the connections."""
+        for table in self.tables.values():
+            table.close()
         for one in self._all():
             one.mirror.close()
 

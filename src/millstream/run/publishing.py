@@ -17,6 +17,7 @@ from millstream.io.writers import check_staged, publish_file
 from millstream.run.faults import crash_point
 from millstream.run.handing import Hands
 from millstream.run.mirroring import RowMirror
+from millstream.run.tables.taking import Tabled
 from millstream.showing import visible
 from millstream.state.manifests import Manifest, Output, Place, staged_at
 from millstream.state.segments import safe_name
@@ -102,7 +103,7 @@ def _deliver(name: str, sink: Any, table: pa.Table, batch: int, hands: Hands) ->
             sink.tables.append(table)
         case Console():
             _print(name, sink, table, batch)
-        case RowMirror():
+        case RowMirror() | Tabled():
             sink.deliver(table, batch)
         case Call():
             hands.hand(name, sink.fn, table.to_pylist())

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from millstream.api.sinks import FileSink, Redis
+from millstream.api.tables import TableSink
 from millstream.errors import CheckpointError
 from millstream.graph import nodes as graph
 from millstream.io.formats import Format
@@ -105,7 +106,8 @@ def _moved(before: Plan, after: Plan) -> list[str]:
     return [
         f"sink {sink.name} is now {sink.spec}"
         for sink in after.sinks()
-        if isinstance(sink.spec, FileSink | Redis) and old.get(sink.name, sink.spec) != sink.spec
+        if isinstance(sink.spec, FileSink | Redis | TableSink)
+        and old.get(sink.name, sink.spec) != sink.spec
     ]
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from millstream.api.early import Looks
 from millstream.api.sources import (
     Collector,
+    Delta,
     Files,
     Generator,
     HostStats,
@@ -26,6 +27,7 @@ from millstream.run.files import FilesTracker
 from millstream.run.listing import kind_of, list_files
 from millstream.run.received import SpoolTracker, make_receiver
 from millstream.run.splits import AnySplit, RateSplit
+from millstream.run.tables.versions import Versions, as_files, open_table, paths_of
 from millstream.run.tracking import Tracker, WithoutFiles
 from millstream.state.manifests import SourceState
 from millstream.state.segments import safe_name
@@ -47,6 +49,10 @@ def resolve_format(name: str, spec: SourceSpec) -> Format:
 def _format_of(spec: SourceSpec) -> Format:
     if isinstance(spec, Files):
         return _files_format(spec)
+    if isinstance(spec, Delta):
+        table = open_table(spec)
+        schema = None if table.file_uris() else pa.schema(table.schema().to_arrow())
+        return _files_format(as_files(spec), paths_of(table), schema)
     if isinstance(spec, Collector):  # what its files look like agents see, and say
         return _generator_format(spec.reads)
     if isinstance(spec, Rate):
@@ -77,13 +83,15 @@ def _check_participant(spec: SourceSpec, fmt: Format) -> None:
         )
 
 
-def _files_format(spec: Files) -> Format:
-    paths = list_files(spec)
+def _files_format(
+    spec: Files, paths: list[str] | None = None, schema: pa.Schema | None = None
+) -> Format:
+    paths = list_files(spec) if paths is None else paths
     kind = READER if spec.reader is not None else spec.format or kind_of(spec, paths)
     return infer_format(
         kind,
         paths,
-        schema=spec.schema,
+        schema=schema or spec.schema,
         time=spec.time,
         time_unit=spec.time_unit,
         zone=spec.zone,
@@ -187,6 +195,10 @@ def make_tracker(
         return BlocksTracker(number, spec, fmt, place, stem, state, looks.seed, marks)
     if isinstance(spec, Files):
         return FilesTracker(number, spec, fmt, checkpoint.within("sources"), stem, state)
+    if isinstance(spec, Delta):
+        sources = checkpoint.within("sources")
+        listing = Versions(spec, sources, stem)
+        return FilesTracker(number, as_files(spec), fmt, sources, stem, state, listing)
     if isinstance(spec, Rate):
         return RateTracker(number, spec, state)
     if isinstance(spec, Collector):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.api import aggregates, sinks, sources, windows
+from millstream.api import aggregates, sinks, sources, tables, windows
 from millstream.api.config import options
 from millstream.api.updater import KeyedStreams
 from millstream.durations import micros
@@ -59,6 +59,9 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     # sinks
     "limit": ("7", 7),
     "url": ('"redis://localhost:7/1"', "redis://localhost:7/1"),
+    "postgres.url": ('"postgresql://localhost/x"', "postgresql://localhost/x"),
+    "table": ('"shop.orders"', "shop.orders"),
+    "catalog": ('"prod"', "prod"),
     "partition_by": ('"day"', "day"),
     "target_size": ('"128MB"', "128MB"),
     "at_latest": ('"5m"', "5m"),
@@ -124,7 +127,8 @@ def classes(module: Any) -> set[str]:
 
 def test_every_source_and_sink_has_a_kind() -> None:
     assert {one.__name__ for one in options.SOURCES.values()} == classes(sources)
-    assert {one.__name__ for one in options.SINKS.values()} == classes(sinks) - {"Memory"}
+    known = classes(sinks) | classes(tables) | {"Delta"}
+    assert {one.__name__ for one in options.SINKS.values()} == known - {"Memory"}
 
 
 def test_every_window_and_aggregate_has_a_name() -> None:

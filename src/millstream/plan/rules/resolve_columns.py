@@ -14,6 +14,8 @@ import pyarrow as pa
 
 from millstream.api.aggregates import Builtin
 from millstream.api.sinks import Parquet, Redis
+from millstream.api.sources import Delta
+from millstream.api.tables import Iceberg, Postgres
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.operators.protocol import KeyedStep
@@ -109,7 +111,7 @@ def _check(
                     f"{node.name}: partition_by names all columns, and nothing would be left to "
                     "write"
                 )
-        case nodes.Sink(spec=Redis() as spec):
+        case nodes.Sink(spec=(Redis() | Delta() | Iceberg() | Postgres()) as spec):
             for key in spec.columns:
                 _check_name(node, "key", key, have)
     if isinstance(node, nodes.Windowed):

@@ -1,0 +1,80 @@
+"""A Delta table, as a source and as a sink."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from millstream.api.sources.timing import Timing
+from millstream.errors import ConfigError
+from millstream.state.locations import located
+
+
+def named_columns(step: str, key: str | tuple[str, ...]) -> tuple[str, ...]:
+    """The columns that name a row, as a sink was given them."""
+    columns = (key,) if isinstance(key, str) else tuple(key)
+    if any(not isinstance(one, str) or not one for one in columns):
+        raise ConfigError(f"{step}(key={key!r}): expected names of columns")
+    return columns
+
+
+@dataclass(frozen=True)
+class Delta(Timing):
+    """A Delta table: as a sink exactly once, as a source its rows and with `follow` those appended.
+
+    key: as a sink of changes, the columns that name a row: rows are merged, and `-` deletes them.
+        Without it rows are appended, those of changes with their column `op`.
+    follow: as a source, whether versions that come are read as well; only appended ones can be.
+    """
+
+    path: str | Path = ""
+    key: str | tuple[str, ...] = field(default=(), kw_only=True)
+    follow: bool = field(default=False, kw_only=True)
+
+    def __init__(self, path: str | Path, **options: Any) -> None:
+        known = Delta.__dataclass_fields__
+        for name in options:
+            if name not in known or name == "path":
+                raise ConfigError(f"Delta({name}=): there is no such option")
+        for name, one in known.items():
+            object.__setattr__(self, name, options.get(name, one.default))
+        object.__setattr__(self, "path", path)
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.path, str | Path) or not str(self.path):
+            raise ConfigError(f"Delta(path): expected a path or a URL, got {self.path!r}")
+        named_columns("Delta", self.key)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that name a row."""
+        return named_columns("Delta", self.key)
+
+    @property
+    def location(self) -> str:
+        """Where it is, the same for every way to write the path."""
+        return str(located(self.path).resolve())
+
+    @property
+    def shown(self) -> str:
+        """What messages call it."""
+        return str(self.path)
+
+    @property
+    def bounded(self) -> bool:
+        return not self.follow
+
+    @property
+    def endless(self) -> bool:
+        return self.follow
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        names = (name for name in self.__dataclass_fields__ if name != "path")
+        return _delta, (located(self.path).resolve(), {name: getattr(self, name) for name in names})
+
+
+def _delta(path: Path, options: dict[str, Any]) -> Delta:
+    return Delta(path, **options)

@@ -1,0 +1,94 @@
+"""A Delta table as a sink: its log says which batch of which flow it has."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.api.sources import Delta
+from millstream.run.tables.writing import Conflict, required
+
+_GONE = "__millstream_gone"  # marks the keys of rows that are taken out
+
+
+class DeltaWriter:
+    """A Delta table; its log says which batch of which flow it has (application transactions)."""
+
+    def __init__(self, spec: Delta, owner: str) -> None:
+        self._lake = required("deltalake", "delta", "ms.Delta")
+        self.spec, self._app = spec, owner
+        self._options = store_options(spec.location)
+
+    def _table(self) -> Any:
+        exceptions = importlib.import_module("deltalake.exceptions")
+        try:
+            return self._lake.DeltaTable(self.spec.location, storage_options=self._options)
+        except exceptions.TableNotFoundError:
+            return None
+
+    def reached(self) -> int:
+        table = self._table()
+        found = None if table is None else table.transaction_version(self._app)
+        return -1 if found is None else int(found)
+
+    def write(self, rows: pa.Table, gone: pa.Table | None, batch: int) -> None:
+        lake = self._lake
+        exceptions = importlib.import_module("deltalake.exceptions")
+        properties = lake.CommitProperties(
+            app_transactions=[lake.Transaction(self._app, batch)],
+            custom_metadata={"millstream.batch": str(batch)},
+        )
+        try:
+            table = self._table()
+            if gone is None or table is None:
+                lake.write_deltalake(
+                    self.spec.location if table is None else table,
+                    rows,
+                    mode="append",
+                    schema_mode=None if table is None else "merge",
+                    commit_properties=properties,
+                    storage_options=self._options if table is None else None,
+                )
+                return
+            self._merge(table, rows, gone, properties)
+        except (exceptions.CommitFailedError, exceptions.DeltaError) as error:
+            if isinstance(error, exceptions.CommitFailedError) or "oncurrent" in str(error):
+                raise Conflict(str(error)) from error
+            raise
+
+    def _merge(self, table: Any, rows: pa.Table, gone: pa.Table, properties: Any) -> None:
+        """All that changed as one table, with a mark on what is gone: one merge, one commit."""
+        nothing = {name: pa.nulls(len(gone), rows.field(name).type) for name in rows.column_names}
+        keys = {name: gone.column(name) for name in gone.column_names}
+        absent = pa.table({**nothing, **keys}).cast(rows.schema)
+        changed = pa.concat_tables(
+            [
+                rows.append_column(_GONE, pa.repeat(pa.scalar(False), len(rows))),
+                absent.append_column(_GONE, pa.repeat(pa.scalar(True), len(gone))),
+            ]
+        )
+        same = (f't."{one}" IS NOT DISTINCT FROM s."{one}"' for one in self.spec.columns)
+        values = {f'"{name}"': f's."{name}"' for name in rows.column_names}
+        merge = table.merge(
+            changed,
+            " AND ".join(same),
+            source_alias="s",
+            target_alias="t",
+            commit_properties=properties,
+        )
+        merge = merge.when_matched_delete(f"s.{_GONE}")
+        merge = merge.when_matched_update(values, predicate=f"NOT s.{_GONE}")
+        merge.when_not_matched_insert(values, predicate=f"NOT s.{_GONE}").execute()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def store_options(location: str) -> dict[str, str] | None:
+    """What a store in the environment needs to be told besides."""
+    if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://") and "://" in location:
+        return {"AWS_ALLOW_HTTP": "true"}
+    return None

@@ -1,0 +1,93 @@
+"""An Iceberg table as a sink: its snapshots say which batch of which flow they are."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import Any
+
+import pyarrow as pa
+
+from millstream.api.tables import Iceberg
+from millstream.run.tables.writing import Conflict, required
+
+
+class IcebergWriter:
+    """An Iceberg table; summaries of its snapshots name sink and batch."""
+
+    def __init__(self, spec: Iceberg, owner: str) -> None:
+        catalogs = required("pyiceberg.catalog", "iceberg", "ms.Iceberg")
+        self.spec, self._owner = spec, owner
+        given = spec.catalog
+        self._catalog = (
+            catalogs.load_catalog(given)
+            if isinstance(given, str)
+            else catalogs.load_catalog("millstream", **given)
+        )
+
+    def _table(self) -> Any:
+        known = self._catalog.table_exists(self.spec.table)
+        return self._catalog.load_table(self.spec.table) if known else None
+
+    def reached(self) -> int:
+        """The batch of the newest snapshot that is of this sink, along the line of the table."""
+        table = self._table()
+        if table is None:
+            return -1
+        known = {one.snapshot_id: one for one in table.snapshots()}
+        snapshot = table.current_snapshot()
+        while snapshot is not None:
+            said = snapshot.summary.additional_properties if snapshot.summary else {}
+            if said.get("millstream.sink") == self._owner:
+                return int(said["millstream.batch"])
+            snapshot = known.get(snapshot.parent_snapshot_id)
+        return -1
+
+    def write(self, rows: pa.Table, gone: pa.Table | None, batch: int) -> None:
+        exceptions: Any = importlib.import_module("pyiceberg.exceptions")
+        rows, table = _with_micros(rows), self._table()
+        if table is None:
+            self._catalog.create_namespace_if_not_exists(self.spec.table.rpartition(".")[0])
+            table = self._catalog.create_table(self.spec.table, rows.schema)
+        said = {"millstream.sink": self._owner, "millstream.batch": str(batch)}
+        try:
+            with table.transaction() as changes:
+                if gone is not None:
+                    keys = pa.concat_tables([rows.select(list(self.spec.columns)), gone])
+                    if len(keys) and table.current_snapshot() is not None:
+                        with warnings.catch_warnings():  # rows of new keys were not there before
+                            warnings.simplefilter("ignore", UserWarning)
+                            changes.delete(_any_of(keys), snapshot_properties=said)
+                changes.append(rows, snapshot_properties=said)
+        except exceptions.CommitFailedException as error:
+            raise Conflict(str(error)) from error
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _with_micros(rows: pa.Table) -> pa.Table:
+    """Times in microseconds, which is what version 2 of the format has."""
+    for at, one in enumerate(rows.schema):
+        if pa.types.is_timestamp(one.type) and one.type.unit != "us":
+            micros = rows.column(at).cast(pa.timestamp("us", one.type.tz))
+            rows = rows.set_column(at, one.name, micros)
+    return rows
+
+
+def _any_of(keys: pa.Table) -> Any:
+    """A condition on rows with one of these keys."""
+    by: Any = importlib.import_module("pyiceberg.expressions")
+    if keys.num_columns == 1:
+        (name,), values = keys.column_names, keys.column(0).to_pylist()
+        found = by.In(name, {one for one in values if one is not None})
+        return by.Or(found, by.IsNull(name)) if None in values else found
+    every = [
+        _joined([by.IsNull(n) if v is None else by.EqualTo(n, v) for n, v in row.items()], by.And)
+        for row in keys.to_pylist()
+    ]
+    return _joined(every, by.Or)
+
+
+def _joined(parts: list[Any], how: Any) -> Any:
+    return parts[0] if len(parts) == 1 else how(*parts)

@@ -1,0 +1,133 @@
+"""Committed batches into tables of other systems: each in one transaction that says which it is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.api.sources import Delta
+from millstream.api.tables import Iceberg, Postgres, TableSink
+from millstream.errors import ConfigError, MillstreamError, RunError
+from millstream.io.writers import json_text
+from millstream.ops.mixed import holds_mixed
+from millstream.run.tables.delta import DeltaWriter
+from millstream.run.tables.iceberg import IcebergWriter
+from millstream.run.tables.postgres import PostgresWriter
+from millstream.run.tables.writing import Conflict, TableWriter
+
+_TRIES = 5
+_MARKS = ("op", "revision")
+
+
+class Tabled:
+    """A table as the sink of a stream."""
+
+    def __init__(self, name: str, spec: TableSink, owner: str, *, deltas: bool) -> None:
+        self.name, self.spec, self.deltas = name, spec, deltas
+        self._owner = owner
+        self._writer: TableWriter | None = None
+
+    def _opened(self) -> TableWriter:
+        if self._writer is None:
+            self._writer = _WRITERS[type(self.spec)](self.spec, self._owner)
+        return self._writer
+
+    def check(self) -> None:
+        """See whether it can be reached, before anything is computed for it."""
+        with self._told("cannot be used", ConfigError):
+            self._opened().reached()
+
+    def deliver(self, table: pa.Table, batch: int) -> None:
+        """Write the rows of a batch, unless it is there already."""
+        with self._told(f"did not take batch {batch}, which is committed: it is written", RunError):
+            rows, gone = self._changes(table)
+            for _ in range(_TRIES):
+                writer = self._opened()
+                if writer.reached() >= batch:
+                    return
+                try:
+                    writer.write(rows, gone, batch)
+                    return
+                except Conflict:
+                    self.close()
+            raise RunError(
+                f"{self.spec.shown} is changed by others all the time; stop them and run again"
+            )
+
+    def _changes(self, table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
+        """What a batch comes to: rows to put in, and keys of those to take out."""
+        table = _plain(table)
+        key = list(self.spec.columns)
+        if not key:
+            return table, None
+        for column in key:
+            if column not in table.column_names:
+                raise RunError(f"key={column!r}: there is no such column in {table.column_names}")
+        last = _last_of(table, key, self.deltas)
+        taken = pc.equal(last.column("op"), "-") if self.deltas else None
+        marks = [name for name in _MARKS if name in last.column_names and self.deltas]
+        if taken is None:
+            return last, last.slice(0, 0).select(key)
+        rows = last.filter(pc.invert(taken)).drop_columns(marks)
+        return rows, last.filter(taken).select(key)
+
+    @contextlib.contextmanager
+    def _told(self, what: str, kind: type[MillstreamError]) -> Iterator[None]:
+        """Errors of other systems in one line, without secrets."""
+        try:
+            yield
+        except MillstreamError as error:
+            raise type(error)(f"sink {self.name!r}: {error}") from None
+        except Exception as error:  # whatever the client of that system raises
+            line = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+            again = " at the next start" if kind is RunError else ""
+            raise kind(f"sink {self.name!r}: {self.spec.shown} {what}{again} ({line})") from None
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            with contextlib.suppress(Exception):  # it may be what is broken
+                writer.close()
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Columns that other systems know: texts as such, and what has no one type as JSON."""
+    for at, field in enumerate(table.schema):
+        column = table.column(at)
+        if holds_mixed(field.type):
+            texts = [None if one is None else json_text(one) for one in column.to_pylist()]
+            column = pa.chunked_array([pa.array(texts, pa.string())])
+        elif pa.types.is_dictionary(field.type):
+            column = column.cast(field.type.value_type)
+        table = table.set_column(at, field.name, column)
+    return table
+
+
+def _last_of(table: pa.Table, key: list[str], deltas: bool) -> pa.Table:
+    """The last row of every key; a row that takes back another than that does not count."""
+    values = list(zip(*(table.column(name).to_pylist() for name in key), strict=True))
+    ops = table.column("op").to_pylist() if deltas else None
+    marks = [name for name in _MARKS if name in table.column_names]
+    plain = table.drop_columns(marks) if deltas else table
+    last: dict[Any, int] = {}
+    for at, value in enumerate(values):
+        before = last.get(value)
+        takes_back = ops is not None and ops[at] == "-"
+        if takes_back and before is not None and ops is not None and ops[before] != "-":
+            takes_back = plain.slice(before, 1).equals(plain.slice(at, 1))
+            if not takes_back:
+                continue  # what it takes back was replaced before, by what came last
+        last[value] = at
+    return table.take(pa.array(sorted(last.values()), pa.int64()))
+
+
+_WRITERS: dict[type, Callable[[Any, str], TableWriter]] = {
+    Delta: DeltaWriter,
+    Postgres: PostgresWriter,
+    Iceberg: IcebergWriter,
+}

@@ -1,0 +1,168 @@
+"""Tables of other systems as sinks: every batch once, whoever is killed; Delta as a source."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import millstream as ms
+from millstream.errors import ConfigError, RunError
+from millstream.run.tables import taking
+from millstream.run.tables.taking import Tabled
+from millstream.testing import run_in_process
+from tests.services import PostgreSQL, unavailable
+from tests.tables.apps import groups
+
+APP = Path(groups.__file__)
+KINDS = ("delta", "postgres", "iceberg")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgreSQL]:
+    try:
+        import psycopg  # noqa: F401
+    except ImportError as error:
+        unavailable(str(error))
+    with tempfile.TemporaryDirectory("", "postgres-", "/var/tmp") as folder:  # open to nobody
+        os.chmod(folder, 0o755)
+        server = PostgreSQL(folder)
+        yield server
+        server.stop()
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where the tables of a kind are."""
+    if request.getfixturevalue("kind") == "postgres":
+        return str(request.getfixturevalue("postgres").url)
+    return str(tmp_path)
+
+
+def rows_in(kind: str, place: str, name: str) -> list[dict[str, Any]]:
+    """What a reader of a table sees, by a client that is not ours."""
+    if kind == "delta":
+        from deltalake import DeltaTable
+
+        found: list[dict[str, Any]] = DeltaTable(f"{place}/{name}").to_pyarrow_table().to_pylist()
+        return found
+    if kind == "iceberg":
+        table = groups.catalog(place).load_table(f"shop.{name}")
+        return list(table.scan().to_arrow().to_pylist())
+    import psycopg
+    from psycopg.rows import dict_row
+
+    with psycopg.connect(place, row_factory=dict_row) as connection:
+        return list(connection.execute(f"SELECT * FROM {name}").fetchall())
+
+
+def answer(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    """The sum of each group of the orders: its definition."""
+    totals: dict[str, tuple[int, int]] = {}
+    for row in rows:
+        n, total = totals.get(row["k"], (0, 0))
+        totals[row["k"]] = (n + 1, total + row["v"])
+    return {key: both for key, both in totals.items() if both[1] > groups.LEAST}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_added_once_and_changes_merged(kind: str, place: str, tmp_path: Path) -> None:
+    given = groups.write_orders(tmp_path / "in")
+    run_in_process(groups.make_flow(kind, place, tmp_path), tmp_path / "ck", batch_rows=40)
+    plain = rows_in(kind, place, "orders")
+    assert Counter((r["id"], r["k"], r["v"]) for r in plain) == Counter(
+        (r["id"], r["k"], r["v"]) for r in given
+    )
+    merged = {r["k"]: (r["n"], r["total"]) for r in rows_in(kind, place, "totals")}
+    assert merged == answer(given) and len(rows_in(kind, place, "totals")) == len(merged)
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_a_batch_that_is_written_again_changes_nothing(
+    kind: str, place: str, tmp_path: Path
+) -> None:
+    given = groups.write_orders(tmp_path / "in")
+    for crash in ("half-published:1", "published:2", "after-manifest:3", ""):
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MILLSTREAM_CRASH_AT": crash}
+        command = [sys.executable, str(APP), kind, place, str(tmp_path)]
+        ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        assert ran.returncode == (-signal.SIGKILL if crash else 0), ran.stderr
+    name = {"delta": "again", "postgres": "again"}[kind]
+    found = Counter((r["id"], r["k"], r["v"]) for r in rows_in(kind, place, name))
+    assert found == Counter((r["id"], r["k"], r["v"]) for r in given)
+
+
+@pytest.mark.parametrize("kind", ["delta"])
+def test_two_writers_of_one_batch_write_it_once(kind: str, place: str) -> None:
+    rows = pa.table({"a": [1, 2]})
+    one, two = (
+        Tabled("out", ms.Delta(f"{place}/t"), "flow:id:out", deltas=False) for _ in range(2)
+    )
+    one.deliver(rows, 0)
+    stale = taking.DeltaWriter(ms.Delta(f"{place}/t"), "flow:id:out")
+    table = stale._table()
+    one.deliver(rows, 1)
+    stale._table = lambda: table  # type: ignore[method-assign]  # it has not seen batch 1
+    with pytest.raises(taking.Conflict):
+        stale.write(rows, None, 1)
+    two.deliver(rows, 1)
+    assert Counter(r["a"] for r in rows_in(kind, place, "t")) == {1: 2, 2: 2}
+
+
+def test_delta_is_read_and_followed_as_it_grows(tmp_path: Path) -> None:
+    from deltalake import DeltaTable, write_deltalake
+
+    table = f"{tmp_path}/t"
+    for start in (0, 10):
+        write_deltalake(table, pa.table({"id": list(range(start, start + 10))}), mode="append")
+    sunk = ms.Memory()
+    flow = ms.Flow("d")
+    flow.source(ms.Delta(table), name="rows").sink(sunk)
+    run_in_process(flow, tmp_path / "ck")
+    assert sorted(r["id"] for r in sunk.rows) == list(range(20))
+
+    from millstream.run.tables.versions import Versions
+    from millstream.state.storage import open_storage
+
+    place = open_storage(tmp_path / "sources")
+    place.create()
+    seen = Versions(ms.Delta(table, follow=True), place, "rows")
+    assert len(seen()) == 2
+    DeltaTable(table).optimize.compact()  # no rows change: nothing to read
+    write_deltalake(table, pa.table({"id": [20]}), mode="append")
+    assert len(seen()) == 3
+    again = Versions(ms.Delta(table, follow=True), place, "rows")
+    assert {one.path for one in again()} == {one.path for one in seen()}
+    DeltaTable(table).delete("id = 20")
+    with pytest.raises(RunError, match=r"version 4 of .* deletes or changes rows"):
+        seen()
+
+
+def test_what_cannot_be_used_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLSTREAM_POSTGRES_PASSWORD", "hidden")
+    wrong = ms.Postgres("postgresql://u:secret@127.0.0.1:1/x", table="t")
+    tabled = Tabled("out", wrong, "flow:id:out", deltas=False)
+    with pytest.raises(ConfigError, match=r"sink 'out': t at 127\.0\.0\.1:1/x cannot be") as error:
+        tabled.check()
+    assert "secret" not in str(error.value) + repr(wrong) and "hidden" not in str(error.value)
+    with pytest.raises(ConfigError, match="is not a Delta table"):
+        flow = ms.Flow("d")
+        flow.source(ms.Delta(tmp_path / "none"), name="rows").sink(ms.Memory())
+        run_in_process(flow, tmp_path / "ck")
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(ConfigError, match=r"pip install 'millstream\[delta\]'"):
+        Tabled("out", ms.Delta(tmp_path / "t"), "flow:id:out", deltas=False).check()
+    for bad in ({"table": "a;b"}, {"table": "t", "key": 1}):
+        with pytest.raises((ConfigError, TypeError)):
+            ms.Postgres("postgresql://h/x", **bad)  # type: ignore[arg-type]
