@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -53,7 +54,12 @@ def main() -> None:
     tables(jobs["data"])
     with Path(sys.argv[2]).open("a") as done:
         for name, sql in jobs["queries"].items():
-            done.write(json.dumps({"query": name, "seconds": round(run(sql), 3)}) + "\n")
+            try:
+                found = {"seconds": round(run(sql), 3)}
+            except Exception as error:  # of Java, as Py4J tells it
+                why = re.search(r"(?:TableException|ValidationException): (.*)", str(error))
+                found = {"missing": f"refused: {why[1] if why else str(error)[:200]}"}
+            done.write(json.dumps({"query": name, **found}) + "\n")
             done.flush()
 
 

@@ -112,7 +112,6 @@ KEYS = {
     "q17": ("auction", "day"),
     "q19": ("auction", "place"),
 }
-NOT_IN_FLINK = {"q6": "Flink has no aggregates OVER rows that are updated"}
 
 
 def tables_of(query: str) -> list[str]:

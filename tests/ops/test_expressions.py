@@ -506,3 +506,31 @@ def test_kernels_are_not_far_from_raw_arrow() -> None:
     column = pa.array([0.5, -0.5] * 1000)
     got = parse_condition("x > 0").evaluate(pa.table({"x": column}))
     assert got.equals(pc.greater(column, 0.0))
+
+
+def test_floor_of_a_decimal_that_needs_a_digit_more() -> None:
+    """Found by hypothesis: the digit it needs did not fit, and the answer was 0 or an error."""
+    values = [Decimal("-99999999999999999999999999999.000000001"), Decimal("0E-9"), None]
+    table = pa.table({"m9": pa.array(values, pa.decimal128(38, 9))})
+    assert_agrees("floor(m9)", table)
+    assert_agrees("ceil(-m9)", table)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "regexp_extract(s, '([a-z])(b?)', 1)",
+        "split_part(s, 'b', 2)",
+        "date_format(t, 'yyyy-MM-dd HH:mm')",
+        "date_format(t, 'mm:ss')",
+        "date_format(t, 'ss.SSS')",
+        "to_date(concat('2026-0', s), 'yyyy-MM')",
+    ],
+)
+def test_values_that_occur_often_are_computed_once(sql: str) -> None:
+    """What is computed value by value is the same where most rows are equal."""
+    moments = [datetime(2026, 1, 5, 9, 30, second, 123_456, tzinfo=UTC) for second in (0, 59)]
+    texts = ["1", "2", None] if "to_date" in sql else ["abab", "b", "", None]
+    rows = [{"s": texts[n % len(texts)], "t": [*moments, None][n % 3]} for n in range(400)]
+    kinds = pa.schema([("s", pa.string()), ("t", pa.timestamp("us", "UTC"))])
+    assert_agrees(sql, pa.Table.from_pylist(rows, kinds))

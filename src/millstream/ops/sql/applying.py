@@ -28,6 +28,8 @@ from millstream.ops.sql.types import (
     as_array,
 )
 
+_FEW = 100  # rows of which it does not matter how many are equal
+
 
 @dataclass(frozen=True)
 class Function:
@@ -64,9 +66,9 @@ def apply_vector(function: Function, args: Sequence[Datum], params: tuple[object
 
 
 def elementwise(scalar: Callable[..., Any], result: DataType) -> Callable[..., Datum]:
-    """A kernel that calls `scalar` for every row without a null."""
+    """A kernel that calls `scalar` for every row without a null; of one column, for every value."""
 
-    def vector(args: Sequence[Datum], *params: object) -> Datum:
+    def each(args: Sequence[Datum], *params: object) -> Datum:
         columns = [
             repeat(arg.as_py()) if isinstance(arg, pa.Scalar) else arg.to_pylist() for arg in args
         ]
@@ -75,6 +77,16 @@ def elementwise(scalar: Callable[..., Any], result: DataType) -> Callable[..., D
             (None if any(v is None for v in row) else scalar(*row, *params) for row in rows),
             result,
         )
+
+    def vector(args: Sequence[Datum], *params: object) -> Datum:
+        columns = [arg for arg in args if not isinstance(arg, pa.Scalar)]
+        if len(columns) != 1 or len(columns[0]) < _FEW or pa.types.is_nested(columns[0].type):
+            return each(args, *params)
+        known = columns[0].dictionary_encode()
+        if 2 * len(known.dictionary) > len(known):
+            return each(args, *params)
+        different = [arg if isinstance(arg, pa.Scalar) else known.dictionary for arg in args]
+        return each(different, *params).take(known.indices)
 
     return vector
 

@@ -166,8 +166,8 @@ def _to_whole(rounding: str) -> Callable[[Sequence[Datum]], Datum]:
         if of.type in INTEGERS:
             return of
         if is_decimal(of.type):  # which may need a digit more in front of the point
-            more = min(of.type.precision + 1, MOST_DIGITS)
-            return pc.call_function(rounding, [of.cast(pa.decimal128(more, of.type.scale))])
+            wide = pa.decimal256(of.type.precision + 1, of.type.scale)
+            return pc.call_function(rounding, [of.cast(wide)])
         near = pc.call_function(rounding, [of])
         near = pc.if_else(pc.is_nan(near), pa.scalar(0.0), near)  # Java's (long) NaN
         return cast_datum(near, pa.int64())

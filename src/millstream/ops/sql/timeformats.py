@@ -8,18 +8,19 @@ its pattern, and its parts must exist in the calendar.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.errors import ConfigError
 from millstream.ops.sql.applying import Function, elementwise
 from millstream.ops.sql.coercion import fixed
-from millstream.ops.sql.types import DATE, TIMESTAMP, ExpressionError, to_micros
+from millstream.ops.sql.types import DATE, TIMESTAMP, Datum, ExpressionError, to_micros
 
 _MONTHS = [
     "January",
@@ -207,8 +208,17 @@ def _each(wanted: Any, result: Any, scalar: Callable[..., Any]) -> Function:
     return Function(fixed(wanted, result=result), elementwise(scalar, result), scalar)
 
 
+def _write_all(args: Sequence[Datum], pattern: str) -> Datum:
+    """Texts of many moments, of which most are equal as far as the pattern tells them apart."""
+    fields = {one.field for one in parts_of(pattern) if not isinstance(one, str)}
+    (moments,) = args
+    if "fraction" not in fields and not isinstance(moments, pa.Scalar):
+        moments = pc.floor_temporal(moments, unit="second" if "second" in fields else "minute")
+    return elementwise(written, pa.string())([moments], pattern)
+
+
 FUNCTIONS: dict[str, Function] = {
-    "date_format": _each(TIMESTAMP, pa.string(), written),
+    "date_format": Function(fixed(TIMESTAMP, result=pa.string()), _write_all, written),
     "to_timestamp by": _each(pa.string(), TIMESTAMP, read),
     "to_date by": _each(pa.string(), DATE, lambda text, pattern: read(text, pattern).date()),
     "unix_timestamp by": _each(pa.string(), pa.int64(), _seconds),
