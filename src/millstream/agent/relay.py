@@ -23,9 +23,8 @@ from millstream.agent.working import plan_here
 from millstream.api.flow import Flow
 from millstream.api.sources import Collector as CollectorSpec
 from millstream.errors import ConfigError
-from millstream.operators.windows.family import Windows
+from millstream.operators.protocol import Shipping
 from millstream.ops.chunks import concat, decode_block, encode_block
-from millstream.ops.preparing import merge_panes
 from millstream.plan.stages import Plan
 from millstream.run.collecting import (
     Hello,
@@ -181,10 +180,9 @@ def _merged(plan: Plan, block: Block, several: list[pa.Table]) -> pa.Table:
     """Rows of several as those of one task would be: states of the same pane and key are one."""
     rows = concat(several)
     operator = plan.operators.get(block.to)
-    if not isinstance(operator, Windows) or block.table != "panes" or len(several) == 1:
+    if not isinstance(operator, Shipping) or len(several) == 1:
         return rows
-    plain = operator.family.kind in ("time", "landmark")  # pieces of sessions have bounds as well
-    return merge_panes(operator.family, rows) if plain else rows
+    return operator.merged(block.table, rows)
 
 
 class Relay(Agent):

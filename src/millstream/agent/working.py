@@ -22,8 +22,7 @@ from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.io.readers import Split
 from millstream.operators.batch import Batch
-from millstream.operators.protocol import Known
-from millstream.operators.windows.work import Report
+from millstream.operators.protocol import Known, Shipping
 from millstream.ops.chunks import concat, decode_block
 from millstream.ops.progress import BEGIN, END, Reached
 from millstream.plan.planner import make_plan
@@ -222,12 +221,11 @@ class Working:
                 )
                 blocks.append(Block(sink, "", len(records), src))
                 data.append(encode_records(records))
-        late: Counter[str] = Counter()
-        panes: dict[str, list[tuple[int, int]]] = {}
-        for report in control.reports.values():
-            if isinstance(report, Report):
-                late.update({step: sum(one.values()) for step, one in report.late.items()})
-                panes.update({step: list(one.items()) for step, one in report.panes.items()})
+        shipped = [
+            operator.shipped(control.reports[name])
+            for name, operator in self.plan.operators.items()
+            if isinstance(operator, Shipping) and name in control.reports
+        ]
         rows, seconds = control.read.get(self.source, (0, 0.0))
         top = control.reached.get(self.source, Reached()).top
         head = Head(
@@ -243,8 +241,10 @@ class Working:
             ahead=self.clock.ahead,
             ledger={step: dict(one) for step, one in control.ledger.items()},
             dead=[(d.operator, d.source, d.position, d.raw, d.error) for d in control.dead],
-            late=dict(late),
-            panes=panes,
+            late={step: count for one in shipped for step, count in one.late.items()},
+            panes={
+                step: list(counts.items()) for one in shipped for step, counts in one.panes.items()
+            },
             blocks=blocks,
             after={self.source: after},
         )

@@ -87,6 +87,14 @@ class Partial(Protocol):
         """Records per step that somebody sent, by pane; and that were late where they were read."""
 
 
+@dataclass(frozen=True)
+class Shipped:
+    """Records that went into rows, as their account must be put right where the rows arrive."""
+
+    late: dict[str, int]  # per step
+    panes: dict[str, dict[int, int]]  # those that were taken, per step and pane
+
+
 @dataclass
 class Share:
     """One operator's share of a batch in one task, where its shards live."""
@@ -152,6 +160,28 @@ class Evicting(Protocol):
 
     def leaves(self, order: Any) -> dict[str, int]:
         """How far its steps come in a batch with this order whatever its input does."""
+
+
+@runtime_checkable
+class Concluding(Protocol):
+    """An operator that gives results of all its input when that ends."""
+
+    def has_concluded(self, manifest: Manifest) -> bool:
+        """Whether it has given such results, so that more input changes what was said."""
+
+    def cannot_resume(self, manifest: Manifest) -> str | None:
+        """Why more input cannot be added to what these were made of; None: it can."""
+
+
+@runtime_checkable
+class Shipping(Protocol):
+    """An operator whose rows may be made elsewhere, by agents."""
+
+    def shipped(self, report: Any) -> Shipped:
+        """What of a report made beside the records travels with the rows."""
+
+    def merged(self, table: str, rows: pa.Table) -> pa.Table:
+        """Rows of several tasks as those of one would be."""
 
 
 class Operator(Protocol):

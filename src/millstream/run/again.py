@@ -11,8 +11,7 @@ from collections.abc import Set
 
 from millstream.errors import RunError
 from millstream.graph.nodes import Source
-from millstream.operators.early.sampling import Sampled
-from millstream.operators.windows.family import Windows
+from millstream.operators.protocol import Concluding, Operator
 from millstream.plan.stages import Plan, upstream
 from millstream.state.manifests import Manifest
 
@@ -25,9 +24,8 @@ def go_on(plan: Plan, manifest: Manifest, fresh: Set[str], incremental: bool) ->
     ended = [
         one
         for one in plan.operators.values()
-        if isinstance(one, Windows)
-        and one.family.span.whole
-        and _was_given(one, manifest)
+        if isinstance(one, Concluding)
+        and one.has_concluded(manifest)
         and _sources_of(plan, one) & fresh
     ]
     names = ", ".join(repr(one.steps[0]) for one in ended)
@@ -36,8 +34,9 @@ def go_on(plan: Plan, manifest: Manifest, fresh: Set[str], incremental: bool) ->
     if incremental:
         return [f"there is more input than the last run had: {names}: of what is new alone"]
     for one in ended:
-        if not one.lasting or not one.has_given(manifest):
-            raise RunError(_cannot(one.steps[0], one.lasting))
+        why = one.cannot_resume(manifest)
+        if why is not None:
+            raise RunError(_cannot(one.steps[0], why))
     return [
         f"there is more input than the last run had: {names} go on with everything before; groups "
         "that change are given again, with a column op: u for a new total, + for a new group "
@@ -45,29 +44,12 @@ def go_on(plan: Plan, manifest: Manifest, fresh: Set[str], incremental: bool) ->
     ]
 
 
-def _sources_of(plan: Plan, one: Windows) -> set[str]:
+def _sources_of(plan: Plan, one: Operator) -> set[str]:
     before = upstream(plan, plan.node(one.steps[0]))
     return {node.name for node in before if isinstance(node, Source)}
 
 
-def _was_given(one: Windows, manifest: Manifest) -> bool:
-    """Whether the input of a job has ended before, though other sources went on or were killed."""
-    accounts = [manifest.ledger.get(job.name, {}) for job in one.family.jobs]
-    if manifest.complete:
-        return bool(accounts[0].get("aggregated"))
-    if isinstance(one, Sampled):  # its snapshots are results too, and come before the end
-        return False
-    final = all(job.emission.mode == "final" for job in one.family.jobs)
-    return final and any(account.get("results") for account in accounts)
-
-
-def _cannot(step: str, lasting: bool) -> str:
-    why = (
-        "what was given of it went into other steps with a key, or into sorted output, where it "
-        "cannot be taken back"
-        if lasting is False
-        else "an earlier version did not remember what its totals were made of"
-    )
+def _cannot(step: str, why: str) -> str:
     return (
         f"there is more input than the last run had, and {step!r} works on the whole input: its "
         f"totals cannot go on, because {why}. Either run it on everything with a new checkpoint "

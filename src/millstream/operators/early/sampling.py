@@ -48,6 +48,11 @@ class Sampled(Windows):
         ]
         return {f"values{number}": name for number, name in enumerate(wanted)}
 
+    @property
+    def gives_at_the_end(self) -> bool:
+        """Its snapshots are results too, and come before."""
+        return False
+
     def inlet(self, host: Host) -> Panes:
         """Records are reduced to panes, and each block is reported."""
         if not self.blocks or not any(map(estimated, self.job.measures)):

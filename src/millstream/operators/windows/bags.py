@@ -117,6 +117,11 @@ class Bag(Store):
 
     # -- rows over the whole input, which may go on after its end ---------------------------------
 
+    def is_settled(self) -> bool:
+        """Whether the answers of all rows were given before."""
+        stored = (one for found in self.stored.values() for one in found)
+        return self.new is None and all(one.high == SETTLED for one in stored)
+
     def parted(self) -> tuple[pa.Table | None, pa.Table | None]:
         """Rows whose answers were given before, and those that came since."""
         tables = self._read(one for found in self.stored.values() for one in found)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millstream.graph.nodes import Node
 from millstream.operators.filing import AGAIN, FUNCTION, Filed, Tables, key_columns, sure
-from millstream.operators.protocol import Done, Host, Known, Senders, Share
+from millstream.operators.protocol import Done, Host, Known, Senders, Share, Shipped
 from millstream.operators.windows.bags import BAGS, SETTLED
 from millstream.operators.windows.choosing import measure, single_values
 from millstream.operators.windows.combining import measure_combining, merges_chunks
@@ -34,6 +34,7 @@ from millstream.ops.progress import END
 from millstream.ops.records import as_json
 from millstream.ops.spans import NOTHING_CLOSED
 from millstream.state.manifests import Manifest
+from millstream.state.segments import Segment
 
 _MERGE_ROWS = 1_000_000  # partial rows a task holds before it merges them
 
@@ -97,6 +98,18 @@ class Windows:
         """Let results go on."""
         host.push(step, chunk)
 
+    # -- with agents ----------------------------------------------------------------------------
+
+    def shipped(self, report: Report) -> Shipped:
+        """Late records, and those of every pane."""
+        late = {step: sum(senders.values()) for step, senders in report.late.items()}
+        return Shipped(late, {step: dict(counts) for step, counts in report.panes.items()})
+
+    def merged(self, table: str, rows: pa.Table) -> pa.Table:
+        """States of the same pane and key are one; pieces of sessions have bounds as well."""
+        plain = table == "panes" and self.family.kind in ("time", "landmark")
+        return merge_panes(self.family, rows) if plain else rows
+
     # -- in the driver --------------------------------------------------------------------------
 
     def order(self, known: Known) -> Order:
@@ -115,9 +128,42 @@ class Windows:
 
     def has_given(self, manifest: Manifest) -> bool:
         """Whether the whole input has ended before, and is remembered."""
+        return any(segment.low == SETTLED for segment in self._segments(manifest))
+
+    def _segments(self, manifest: Manifest) -> Iterator[Segment]:
         tables = (manifest.segments.get(self.name, {}).get(table, {}) for table in BAGS)
-        segments = (one for shards in tables for found in shards.values() for one in found)
-        return any(segment.low == SETTLED for segment in segments)
+        return (one for shards in tables for found in shards.values() for one in found)
+
+    def _has_open(self, known: Known) -> bool:
+        """Whether anything is stored of which no result was given."""
+        if not self.family.span.whole:
+            return known.has_state(self.name)
+        return any(segment.high != SETTLED for segment in self._segments(known.manifest))
+
+    def has_concluded(self, manifest: Manifest) -> bool:
+        """Whether their input has ended before, though other sources went on or were killed."""
+        if not self.family.span.whole:
+            return False
+        accounts = [manifest.ledger.get(step, {}) for step in self.steps]
+        if manifest.complete:
+            return bool(accounts[0].get("aggregated"))
+        return self.gives_at_the_end and any(account.get("results") for account in accounts)
+
+    @property
+    def gives_at_the_end(self) -> bool:
+        """Whether a result is a sign that the input has ended."""
+        return all(job.emission.mode == "final" for job in self.family.jobs)
+
+    def cannot_resume(self, manifest: Manifest) -> str | None:
+        """What was given has to be taken back, and what it was made of to be there."""
+        if not self.lasting:
+            return (
+                "what was given of it went into other steps with a key, or into sorted output, "
+                "where it cannot be taken back"
+            )
+        if not self.has_given(manifest):
+            return "an earlier version did not remember what its totals were made of"
+        return None
 
     def leaves(self, order: Order) -> dict[str, int]:
         """How far windows have left or leave now, where that may be further than their input."""
@@ -137,7 +183,7 @@ class Windows:
         for job in self.family.jobs:
             at, last = watermarks[job.name], firing.get(job.name)
             leaves = job.span.closes_at(at) > _closed(job, known)
-            if (leaves or passes(job.emission, last, at)) and known.has_state(self.name):
+            if (leaves or passes(job.emission, last, at)) and self._has_open(known):
                 return True
             if last is not None and fires(job.emission, last, known.now, last.event, 0):
                 return True

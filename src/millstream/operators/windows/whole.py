@@ -27,8 +27,12 @@ Rows = dict[str, pa.Table | None]  # by table: panes, values
 
 
 def whole(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
-    """What leaves of a job over the whole input: nothing before its end."""
-    if work.closing(job) <= work.closed(job):
+    """What leaves of a job over the whole input: nothing before its end.
+
+    After it other sources may go on for long: then nothing of what was given is looked at again.
+    """
+    settled = all(bag.is_settled() for bag in bags.values())
+    if settled or work.closing(job) <= work.closed(job):
         for bag in bags.values():
             bag.add()
         return _answers(work, job, {}).chunk
