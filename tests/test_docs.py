@@ -165,6 +165,14 @@ def test_links_resolve(page: Path) -> None:
             assert anchor in _anchors(found), f"{_name(page)}: {target} has no such heading"
 
 
+def test_benchmarks_are_all_in_their_table() -> None:
+    from benchmarks.__main__ import NAMES
+
+    page = (ROOT / "docs/benchmarks.md").read_text()
+    listed = re.findall(r"^\| `(\w+)` \|", page.partition("## How the peers")[0], re.MULTILINE)
+    assert sorted(listed) == sorted(NAMES)
+
+
 def test_decisions_are_listed() -> None:
     index = (ROOT / "docs/decisions/README.md").read_text()
     for page in (ROOT / "docs/decisions").glob("[0-9]*.md"):

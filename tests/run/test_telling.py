@@ -41,7 +41,7 @@ def test_dead_letters_are_told_with_the_most_frequent_reason_and_an_example(
     assert told.startswith("3 dead letters (with reasons, they are in ")
     assert "in 'in': column 'x': 'one' is not a" in told and told.endswith("for example one")
     (gone,) = warnings_of(progress, ["in"], open_storage("ck/dead"), kept=False)
-    assert "were kept if checkpoint= named a place" in gone
+    assert "would be kept if checkpoint= named a place" in gone
 
 
 def test_python_gets_warnings_through_logging(caplog: pytest.LogCaptureFixture) -> None:

@@ -61,7 +61,9 @@ def warnings_of(
     """
     if progress.dead:
         where = (
-            f"are in {_near(dead.where())}" if kept else "were kept if checkpoint= named a place"
+            f"are in {_near(dead.where())}"
+            if kept
+            else "would be kept if checkpoint= named a place"
         )
         yield _told_dead(progress.dead, dead, where)
     for step in (name for name in steps if name in progress.ledger):
