@@ -80,7 +80,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         file = item.path.relative_to(config.rootpath).as_posix()
         spread.append(file in SPREAD)
         if not spread[-1]:
-            item.add_marker(pytest.mark.xdist_group(file))
+            kafka = file.startswith("tests/kafka/")  # one broker for all of them
+            item.add_marker(pytest.mark.xdist_group("tests/kafka" if kafka else file))
     items[:] = [item for _, item in sorted(zip(spread, items, strict=True), key=lambda one: one[0])]
 
 

@@ -47,9 +47,11 @@ from millstream.api.sources import (
     Generator,
     HostStats,
     Http,
+    Kafka,
     Rate,
     Socket,
     Stdin,
+    record_time,
 )
 from millstream.api.stream import Stream
 from millstream.api.tables import Iceberg, Postgres
@@ -90,6 +92,8 @@ __all__ = [
     "Rate",
     "HostStats",
     "Collector",
+    "Kafka",
+    "record_time",
     "Parquet",
     "Csv",
     "Jsonl",

@@ -16,6 +16,7 @@ from millstream.api.elsewhere import FLOWS, absent, one_of
 from millstream.api.frames import plainly
 from millstream.api.samples import Preview, Sample
 from millstream.api.sources import SourceSpec
+from millstream.api.sources.kafka import Kafka
 from millstream.api.stream import Stream
 from millstream.durations import Duration
 from millstream.errors import ConfigError
@@ -61,6 +62,8 @@ class Flow:
                 f"source(): expected {one_of(SourceSpec)}, got {type(source).__name__}"
                 + (f"; write ms.Files({str(source)!r})" if isinstance(source, str | Path) else "")
             )
+        if isinstance(source, Kafka):
+            source.check_source()
         stem = type(source).__name__.lower()
         return Stream(self, self.add(graph.Source, stem, (), name=name, spec=source))
 

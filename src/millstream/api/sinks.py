@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.api.frames import plainly
+from millstream.api.sources.kafka import Kafka
 from millstream.api.tables import TableSink
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
@@ -236,4 +237,4 @@ class Redis:
         return Redis, (self.address.shown,)  # written in the driver; secrets stay there
 
 
-SinkSpec = Parquet | Csv | Jsonl | Text | Console | Call | Memory | Redis | TableSink
+SinkSpec = Parquet | Csv | Jsonl | Text | Console | Call | Memory | Redis | TableSink | Kafka

@@ -11,7 +11,7 @@ import codecs
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -20,6 +20,9 @@ from millstream.errors import ConfigError
 from millstream.io.schemas import TIMESTAMP, parse_schema
 from millstream.io.timeformats import time_format as time_format_of
 from millstream.io.timepatterns import time_pattern as time_pattern_of
+
+if TYPE_CHECKING:
+    from millstream.io.kafka.decoding import Topics
 
 __all__ = ["KINDS", "READER", "Format", "SchemaLike", "infer_format", "parse_schema"]
 
@@ -71,6 +74,7 @@ class Format:
     multiline: bool = False  # csv: a quoted field may run over line ends
     time_pattern: str | None = None  # where in texts of the time column the time stands
     loose: bool = False  # json: text columns were inferred, and take any value as it is written
+    topics: Topics | None = None  # records of Kafka: where they are, and what lies beside values
 
     @property
     def cut(self) -> str:

@@ -115,7 +115,12 @@ def text_lines(table: pa.Table) -> bytes:
 
 def json_text(value: Any) -> str:
     """One value as JSON."""
-    return _encoded(_in_json(value)).decode()
+    return json_bytes(value).decode()
+
+
+def json_bytes(value: Any) -> bytes:
+    """The same as bytes."""
+    return _encoded(_in_json(value))
 
 
 def _encoded(value: Any) -> bytes:

@@ -167,6 +167,7 @@ class Control:
     results: int = 0
     rows_in: int = 0
     read: dict[str, tuple[int, float]] = field(default_factory=dict)  # source -> rows, seconds
+    sizes: Counter[str] = field(default_factory=Counter)  # source -> bytes, where tasks know them
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ class BlocksTracker(WithoutFiles):
             return self.population.files[split.file].size / self.row_bytes
         return rows_of(split) / (1.0 if self.fmt.cut == "parquet" else self.row_bytes)
 
-    def learn(self, rows: int) -> None:
+    def learn(self, rows: int, size: int = 0) -> None:
         """How many bytes a row has, from what the last batch read."""
         if rows and self._much and self.fmt.cut != "parquet":
             self.row_bytes = max(1.0, self._much / rows)

@@ -18,9 +18,11 @@ from typing import Any, TypeVar
 
 from millstream.api.sinks import FileSink
 from millstream.api.sources import Files
+from millstream.api.sources.kafka import Kafka
 from millstream.durations import micros, text
 from millstream.errors import CheckpointError, RunError
 from millstream.io.bundles import put_together
+from millstream.io.kafka.consuming import GONE
 from millstream.io.prints import MOVED
 from millstream.operators.batch import Batch, Control, digest_of
 from millstream.operators.protocol import Evicting, Known, Times
@@ -49,6 +51,7 @@ from millstream.run.sources import make_tracker, progress_of
 from millstream.run.splits import AnySplit, Item
 from millstream.run.spool import PATIENCE
 from millstream.run.spreading import Spreading, readers
+from millstream.run.topics import TopicSinks
 from millstream.run.tracking import Tracker
 from millstream.settings import Settings
 from millstream.state.bases import Change, Segments
@@ -109,6 +112,7 @@ class Engine:
         self.ordered: dict[str, int] = {}  # sources read in order, up to which batch
         self.readers: dict[str, int] = {}  # tasks that read each source in the last batch
         self.mirrors: Mirrors | None = None
+        self.topics: TopicSinks | None = None
         self.hands = Hands(settings.function_micros)
         self._all_taken: dict[str, int] = {}  # source -> by the clock until when nothing waits
         self._owned = Owned()
@@ -139,6 +143,10 @@ class Engine:
         self.mirrors = self._make_mirrors(self.plan, program)
         self._to_deliver.update(self.mirrors.takers)
         self.mirrors.check()
+        self.topics = self._make_topics(self.plan, program)
+        self._to_deliver.update(self.topics.sinks)
+        self.topics.check()
+        self.topics.open(latest)
         if latest is not None:
             self.manifest = latest
             published = self.checkpoint.published()
@@ -178,6 +186,9 @@ class Engine:
     def _make_mirrors(self, plan: Plan, program: dict[str, Any]) -> Mirrors:
         return Mirrors(plan, program["id"], self.checkpoint.state, self._waiting)
 
+    def _make_topics(self, plan: Plan, program: dict[str, Any]) -> TopicSinks:
+        return TopicSinks(plan, program["id"], self._lease.epoch, self._waiting)
+
     def replace(
         self, plan: Plan, prepare: Callable[[], None], *, dry_run: bool = False
     ) -> list[str]:
@@ -189,10 +200,11 @@ class Engine:
         known = self._known_program()
         check_owners(plan, self.checkpoint.path, known)
         program, notes = adopt(plan, known, self.manifest)
-        mirrors = self._make_mirrors(plan, program)
+        mirrors, topics = self._make_mirrors(plan, program), self._make_topics(plan, program)
         owned = self._owned
         try:
             mirrors.check()
+            topics.check()  # they take over when there is something to send
             prepare()
             if dry_run:
                 mirrors.close()
@@ -206,11 +218,14 @@ class Engine:
             owned.release(but=self._owned)
             raise
         crash_point("after-switch", self.manifest.batch)
-        if self.mirrors is not None:
-            self.mirrors.close()
+        for outside in (self.mirrors, self.topics):
+            if outside is not None:
+                outside.close()
         self._owned.release(but=owned)
-        self.plan, self.mirrors, self._owned = plan, mirrors, owned
+        self.plan, self._owned = plan, owned
+        self.mirrors, self.topics = mirrors, topics
         self._to_deliver = {sink.name: sink.spec for sink in plan.sinks()} | mirrors.takers
+        self._to_deliver.update(topics.sinks)
         self._follow(program)
         self.watermarks = {n: at for n, at in self.watermarks.items() if n in plan.levels}
         self.notes = [*self.notes, *notes]
@@ -226,8 +241,9 @@ class Engine:
     def close(self) -> None:
         """Stop receivers and give the checkpoint back; raises if something received is lost."""
         lost = self._stop_receiving()
-        if self.mirrors is not None:
-            self.mirrors.close()
+        for outside in (self.mirrors, self.topics):
+            if outside is not None:
+                outside.close()
         self.hands.close()
         self._owned.release()
         self.checkpoint.close()
@@ -285,7 +301,8 @@ class Engine:
                 items = self._run(executor, batch, splits)
                 break
             except (RunError, OSError) as error:
-                rotated = self._followed() if MOVED in str(error) else set()
+                gone = any(word in str(error) for word in (MOVED, GONE))
+                rotated = self._followed() if gone else set()
                 if not rotated or pause is None:
                     raise
                 time.sleep(pause)
@@ -303,9 +320,13 @@ class Engine:
         return True
 
     def _followed(self) -> set[str]:
-        """Sources whose files may be rotated between the plan of a batch and its reading."""
+        """Sources of which something may go between the plan of a batch and its reading."""
         specs = {node.name: node.spec for node in self.plan.sources()}
-        return {name for name, spec in specs.items() if isinstance(spec, Files) and spec.follow}
+        return {
+            name
+            for name, spec in specs.items()
+            if isinstance(spec, Kafka) or (isinstance(spec, Files) and spec.follow)
+        }
 
     def _look_again(self, name: str, executor: Executor) -> Tracker:
         """Forget what was seen of files since the last commit, and look for them anew."""
@@ -673,8 +694,9 @@ class Engine:
         self.last_rows = rows
         self.spreading.learn(controls)
         reading = [name for name, taken in splits.items() if taken]
-        if len(reading) == 1:
-            self.trackers[reading[0]].learn(rows)
+        for name in reading:
+            read = sum(control.read.get(name, (0, 0.0))[0] for control in controls)
+            self.trackers[name].learn(read, sum(control.sizes[name] for control in controls))
         if rows >= self.rows_target * self.cores // 2 and self.manifest.batch > 0:
             factor = self.batch_seconds / max(self.last_seconds, 1e-3)
             target = int(self.rows_target * min(2.0, max(0.5, factor)))

@@ -20,6 +20,7 @@ from millstream.api.flow import Flow
 from millstream.api.samples import Sample
 from millstream.api.sinks import Memory
 from millstream.api.sources import Files, Generator, Rate, SourceSpec
+from millstream.api.sources.kafka import Kafka
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.io.opening import size_of
@@ -32,6 +33,7 @@ from millstream.run.files import FilesTracker
 from millstream.run.fleeting import fleeting
 from millstream.run.listing import list_files
 from millstream.run.looked import looked_for
+from millstream.run.partitions import PartitionsTracker
 from millstream.run.planning import plan_flow
 from millstream.run.received import SpoolTracker, make_receiver
 from millstream.run.sources import make_tracker
@@ -175,7 +177,7 @@ def _shortened(name: str, spec: SourceSpec, records: int) -> SourceSpec:
     """A source that ends, with the same idea of what is late."""
     lateness = "0s" if spec.lateness is None and not spec.bounded else spec.lateness
     match spec:
-        case Files():
+        case Files() | Kafka():
             return replace_spec(spec, follow=False, lateness=lateness)
         case Rate():
             return replace_spec(spec, limit=min(records, spec.limit or records), lateness=lateness)
@@ -198,6 +200,8 @@ def _first_records(records: int, number: int, node: nodes.Source, *rest: Any) ->
     spec = node.spec
     if isinstance(spec, Files):
         return _FirstOfFiles(records, number, node, *rest)
+    if isinstance(spec, Kafka):
+        return PartitionsTracker(number, spec, SourceState(), records)
     if isinstance(spec, Rate):  # as if it had begun long enough ago
         fmt, checkpoint, _ = rest
         since = int((time.time() - records / spec.rows_per_second) * 1e6)

@@ -466,7 +466,7 @@ class FilesTracker:
         """Pieces of one file, unless participants are values of a column."""
         return split.file if isinstance(split, Split) and self.spec.participant is None else 0
 
-    def learn(self, rows: int) -> None:
+    def learn(self, rows: int, size: int = 0) -> None:
         """How many bytes a row has, from what the last batch read."""
         if rows and self._much and self.fmt.cut != "parquet":
             self.row_bytes = max(1.0, self._much / rows)

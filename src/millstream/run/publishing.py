@@ -18,6 +18,7 @@ from millstream.run.faults import crash_point
 from millstream.run.handing import Hands
 from millstream.run.mirroring import RowMirror
 from millstream.run.tables.taking import Tabled
+from millstream.run.topics import TopicSink
 from millstream.showing import visible
 from millstream.state.manifests import Manifest, Output, Place, staged_at
 from millstream.state.segments import safe_name
@@ -81,7 +82,7 @@ def publish(
     for output, place in outputs:
         if place.final is None and place.storage.exists(place.staged):
             table = pa.ipc.open_file(pa.py_buffer(place.storage.read(place.staged))).read_all()
-            _deliver(output.sink, sinks.get(output.sink), table, manifest.batch, hands or Hands())
+            _deliver(output, sinks.get(output.sink), table, manifest.batch, hands or Hands())
             place.storage.rename(place.staged, place.staged + _DONE)
 
 
@@ -97,7 +98,8 @@ def located(
     return found
 
 
-def _deliver(name: str, sink: Any, table: pa.Table, batch: int, hands: Hands) -> None:
+def _deliver(output: Output, sink: Any, table: pa.Table, batch: int, hands: Hands) -> None:
+    name = output.sink
     match sink:
         case Memory():
             sink.tables.append(table)
@@ -105,6 +107,8 @@ def _deliver(name: str, sink: Any, table: pa.Table, batch: int, hands: Hands) ->
             _print(name, sink, table, batch)
         case RowMirror() | Tabled():
             sink.deliver(table, batch)
+        case TopicSink():
+            sink.deliver(table, batch, output.checksum)
         case Call():
             hands.hand(name, sink.fn, table.to_pylist())
 

@@ -6,11 +6,26 @@ listed, each until nothing was heard of it for the idle timeout.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 from millstream.ops.progress import BEGIN, END
 from millstream.run.listing import Inode
-from millstream.run.registry import Known
 
 Stamp = tuple[int, int] | None
+
+
+class Participant(Protocol):
+    """A file or a partition: its number, the latest time in it, when it was heard of."""
+
+    @property
+    def number(self) -> int | None: ...
+    @property
+    def latest(self) -> int | None: ...
+    @property
+    def heard(self) -> int: ...
+    @property
+    def reached(self) -> int | None: ...
 
 
 class Quiet:
@@ -23,7 +38,7 @@ class Quiet:
         self._stood = BEGIN  # where files hold that are listed next and have no record
         self._held: int | None = None  # since when such files hold
 
-    def at_their_ends(self, ends: list[Known], now: int) -> dict[int, int]:
+    def at_their_ends(self, ends: Sequence[Participant], now: int) -> dict[int, int]:
         """Files of which all is read, and that have not been silent for too long.
 
         The furthest has twice the time, so that what waits for the others can leave before nobody
@@ -68,7 +83,7 @@ class Quiet:
             self._stood = max(self._stood, others)
 
 
-def how_far(file: Known) -> int:
+def how_far(file: Participant) -> int:
     """How far its time has come; nothing is known of a file without a record."""
     if file.reached is None:
         return END if file.number is None else BEGIN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,8 @@ import pyarrow as pa
 from millstream.errors import CheckpointError, RunError
 from millstream.io.columns import event_time
 from millstream.io.formats import Format
+from millstream.io.kafka.consuming import Stretch
+from millstream.io.kafka.decoding import read_records
 from millstream.io.readers import Dead, Parsed, Split, parse_lines, read_split
 from millstream.ops.chunks import OFFSET_BITS, Chunk, Int64, flat
 from millstream.ops.jobs import timestamp
@@ -29,6 +31,7 @@ class Piece:
     chunk: Chunk
     dead: list[Dead]
     offered: int
+    size: int = 0  # bytes, where only tasks know them
 
 
 def read(
@@ -57,7 +60,7 @@ def _between(piece: Piece, fmt: Format, times: tuple[int, int]) -> Piece:
         for row in np.flatnonzero(outside).tolist()
     ]
     kept = chunk.take(np.flatnonzero(~outside))
-    return Piece(kept, [*piece.dead, *dead], piece.offered)
+    return replace(piece, chunk=kept, dead=[*piece.dead, *dead])
 
 
 def _read(fmt: Format, split: AnySplit, now: int) -> Iterator[Piece]:
@@ -65,6 +68,10 @@ def _read(fmt: Format, split: AnySplit, now: int) -> Iterator[Piece]:
         yield _rate(split)
     elif isinstance(split, SpoolSplit):
         yield from _spooled(fmt, split)
+    elif isinstance(split, Stretch):
+        for parsed, size in read_records(fmt, split):
+            piece = _placed(parsed, split.source, split.file << OFFSET_BITS, now)
+            yield replace(piece, size=size)
     else:
         for parsed in read_split(fmt, split):
             yield _placed(parsed, split.source, split.file << OFFSET_BITS, now)

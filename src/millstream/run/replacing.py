@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from millstream.api.sinks import FileSink, Redis
+from millstream.api.sources.kafka import Kafka
 from millstream.api.tables import TableSink
 from millstream.errors import CheckpointError
 from millstream.graph import nodes as graph
@@ -106,7 +107,7 @@ def _moved(before: Plan, after: Plan) -> list[str]:
     return [
         f"sink {sink.name} is now {sink.spec}"
         for sink in after.sinks()
-        if isinstance(sink.spec, FileSink | Redis | TableSink)
+        if isinstance(sink.spec, FileSink | Kafka | Redis | TableSink)
         and old.get(sink.name, sink.spec) != sink.spec
     ]
 

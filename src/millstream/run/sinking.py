@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.api.sinks import FileSink, Parquet
+from millstream.api.sources import Kafka
 from millstream.graph import nodes
 from millstream.io.folders import by_folder
+from millstream.io.kafka.encoding import encode
 from millstream.io.writers import stage_file
 from millstream.operators.naming import names_of
 from millstream.ops.chunks import Chunk, concat, encode_block, placed
@@ -20,6 +22,7 @@ from millstream.ops.records import DeadLetter, as_json
 from millstream.plan.stages import Plan, gives_changes, marks_changes
 from millstream.run import fitting
 from millstream.run.splits import DRIVER, Item
+from millstream.run.topics import encoding_of
 from millstream.state.manifests import Output
 from millstream.state.storage import open_storage
 
@@ -50,6 +53,8 @@ def sink_outputs(task: Task) -> Iterator[Item]:
         if isinstance(spec, FileSink):
             _stage(task, name, spec, chunks)
             continue
+        if isinstance(spec, Kafka):
+            chunks = [_encode(task, node, chunk) for chunk in chunks]
         yield (DRIVER, "deliver", name, encode_block(concat([placed(c) for c in chunks])))
 
 
@@ -76,14 +81,29 @@ def _fit(task: Task, name: str, table: pa.Table, chunks: list[Chunk]) -> pa.Tabl
     known = fitting.unpacked(task.batch.written.get(name))
     fitted = fitting.fit(table, known, task.plan.node(name).inputs[0].name)
     task.control.written[name] = fitting.packed(fitted.schema)
-    if fitted.refused:
-        pos = np.concatenate([chunk.pos for chunk in chunks])
-        src = np.repeat([chunk.src for chunk in chunks], [len(chunk) for chunk in chunks])
-        for row, why in fitted.refused.items():
-            raw = as_json(table.slice(row, 1).to_pylist()[0])
-            letter = DeadLetter(name, int(src[row]), int(pos[row]), raw, why)
-            task.control.dead.append(letter)
-        counts = task.ledger(name)
-        counts["dead"] += len(fitted.refused)
-        counts["aggregated"] -= len(fitted.refused)
+    _refuse(task, name, fitted.refused, table, chunks)
     return fitted.table
+
+
+def _encode(task: Task, node: nodes.Node, chunk: Chunk) -> Chunk:
+    """Rows for a topic as records; rows that cannot be one are dead letters."""
+    assert isinstance(node, nodes.Sink)
+    found = encode(encoding_of(node), chunk.table)
+    _refuse(task, node.name, found.refused, chunk.table, [chunk])
+    return chunk.at(found.table, np.array(found.rows, np.int64))
+
+
+def _refuse(
+    task: Task, name: str, refused: dict[int, str], table: pa.Table, chunks: list[Chunk]
+) -> None:
+    """Rows that a sink cannot take are dead letters."""
+    if not refused:
+        return
+    pos = np.concatenate([chunk.pos for chunk in chunks])
+    src = np.repeat([chunk.src for chunk in chunks], [len(chunk) for chunk in chunks])
+    for row, why in refused.items():
+        raw = as_json(table.slice(row, 1).to_pylist()[0])
+        task.control.dead.append(DeadLetter(name, int(src[row]), int(pos[row]), raw, why))
+    counts = task.ledger(name)
+    counts["dead"] += len(refused)
+    counts["aggregated"] -= len(refused)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,14 +19,18 @@ from millstream.api.sources import (
     Rate,
     SourceSpec,
 )
+from millstream.api.sources.kafka import Kafka
 from millstream.durations import micros
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.io.formats import READER, UNITS, Format, check_zone, infer_format, parse_schema
+from millstream.io.kafka.decoding import BYTES, RECORD_TIME, Topics
+from millstream.io.schemas import TIMESTAMP
 from millstream.ops.progress import BEGIN, Horizon, SourceProgress
 from millstream.run.blocks import BlocksTracker
 from millstream.run.files import FilesTracker
 from millstream.run.listing import kind_of, list_files
+from millstream.run.partitions import PartitionsTracker
 from millstream.run.received import SpoolTracker, make_receiver
 from millstream.run.splits import AnySplit, RateSplit
 from millstream.run.tables.versions import Versions, as_files, open_table, paths_of
@@ -53,6 +59,8 @@ def _format_of(spec: SourceSpec) -> Format:
         table = open_table(spec)
         schema = None if table.file_uris() else pa.schema(table.schema().to_arrow())
         return _files_format(as_files(spec), paths_of(table), schema)
+    if isinstance(spec, Kafka):
+        return _topics_format(spec)
     if isinstance(spec, Collector):  # what its files look like agents see, and say
         return _generator_format(spec.reads)
     if isinstance(spec, Rate):
@@ -105,6 +113,50 @@ def _files_format(
         encoding=spec.encoding,
         multiline=spec.multiline,
     )
+
+
+def _topics_format(spec: Kafka) -> Format:
+    """Values in their format, with the columns that lie beside them."""
+    spec.check_source()
+    given = None if spec.schema is None else parse_schema(spec.schema)
+    declared = set() if given is None else set(given.names)
+    timed = spec.time == RECORD_TIME and RECORD_TIME not in declared
+    key = spec.keys[0] if spec.keys else None
+    topics = Topics(spec.cluster, key, spec.header_columns, timed, micros(spec.wait, "wait") / 1e6)
+    beside = set(topics.beside)
+    if spec.time in beside and not timed:
+        raise ConfigError(
+            f"time={spec.time!r}: event time is a column of values, or ms.record_time"
+        )
+    values = given if given is None else pa.schema([f for f in given if f.name not in beside])
+    if values is not None and not len(values):
+        raise ConfigError("schema=: it has no column that is in values; what is to be read?")
+    common: dict[str, Any] = {
+        "time": None if timed else spec.time,
+        "time_unit": spec.time_unit,
+        "zone": spec.zone,
+        "time_format": spec.time_format,
+        "time_pattern": spec.time_pattern,
+    }
+    if spec.format == BYTES:
+        if values is not None or common["time"] is not None:
+            raise ConfigError(
+                'format="bytes": values are one column, "value", and have no time of their own: '
+                "leave schema= out, and time= or give ms.record_time"
+            )
+        fmt = Format(BYTES, pa.schema([("value", pa.binary())]), zone=spec.zone)
+    else:
+        fmt = infer_format(
+            spec.format, [], schema=values, header=False, delimiter=spec.delimiter, **common
+        )
+    fields = {one.name: one for one in fmt.schema}
+    kinds = {RECORD_TIME: TIMESTAMP} if timed else {}
+    known = {} if given is None else {one.name: one.type for one in given}
+    for name in topics.beside:
+        fields[name] = pa.field(name, known.get(name, kinds.get(name, pa.string())))
+    order = [*(known or fields), *fields]
+    schema = pa.schema([fields[name] for name in dict.fromkeys(order)])
+    return replace(fmt, schema=schema, time=spec.time, topics=topics)
 
 
 def _generator_format(spec: Generator | Files | HostStats) -> Format:
@@ -201,6 +253,8 @@ def make_tracker(
         return FilesTracker(number, as_files(spec), fmt, sources, stem, state, listing)
     if isinstance(spec, Rate):
         return RateTracker(number, spec, state)
+    if isinstance(spec, Kafka):
+        return PartitionsTracker(number, spec, state)
     if isinstance(spec, Collector):
         from millstream.run.collecting import CollectorTracker  # a server, for who wants one
 

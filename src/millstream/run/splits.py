@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from millstream.io.kafka.consuming import Stretch
 from millstream.io.readers import Split
 
 Item = tuple[int, str, str, Any]
@@ -48,4 +49,4 @@ class RateSplit:
     interval: float
 
 
-AnySplit = Split | SpoolSplit | RateSplit
+AnySplit = Split | SpoolSplit | RateSplit | Stretch

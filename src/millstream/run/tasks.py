@@ -20,6 +20,7 @@ import pyarrow as pa
 from millstream.durations import micros
 from millstream.errors import RunError
 from millstream.graph import nodes
+from millstream.io.kafka.consuming import Stretch
 from millstream.io.readers import Split
 from millstream.io.records import reading
 from millstream.operators.batch import (
@@ -100,10 +101,13 @@ class Task:
                     for d in piece.dead
                 )
                 self.control.rows_in += piece.offered
+                self.control.sizes[source.name] += piece.size
                 due = self._watch(source).mark(piece.chunk, *_place(split))
                 chunk = replace(piece.chunk, src=self.plan.number(source), due=due)
                 self.reading = (source, split, chunk)
                 self.push(source.name, chunk)
+            if isinstance(split, Stretch) and split.lost:
+                self.ledger(source.name)["lost"] += split.lost
             rows, seconds = self.control.read.get(source.name, (0, 0.0))
             rows += self.control.rows_in - before
             self.control.read[source.name] = (rows, seconds + time.perf_counter() - begun)
@@ -307,7 +311,7 @@ class Task:
             origins = {self.plan.number(one): one.name for one in self.plan.origins()}
             return Counter({(origins.get(records.src, ""), ""): len(records)})
         source, split, chunk = self.reading
-        who: str | int = split.file if isinstance(split, Split) else ""
+        who: str | int = split.file if isinstance(split, Split | Stretch) else ""
         if source.spec.participant is None:
             return Counter({(source.name, who): len(records)})
         order = np.argsort(chunk.pos, kind="stable")
@@ -419,7 +423,7 @@ class Task:
 def _place(split: AnySplit) -> tuple[Place, int | None, int | None]:
     """Where a piece stands among those of its source; of a file also which, and its time before."""
     match split:
-        case Split():
+        case Split() | Stretch():
             return (split.file, split.start), split.file, split.after
         case SpoolSplit():
             return (split.file, 0), None, None

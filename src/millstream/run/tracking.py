@@ -51,8 +51,8 @@ class Tracker(Protocol):
     def together(self, split: AnySplit) -> int:
         """Pieces with the same number are read by one task where the order of a source matters."""
 
-    def learn(self, rows: int) -> None:
-        """How many rows the pieces of the last batch had."""
+    def learn(self, rows: int, size: int = 0) -> None:
+        """How many rows the pieces of the last batch had, and how many bytes if tasks know it."""
 
     def reached(self, files: dict[int, int], now: int) -> None:
         """The latest times seen in files that go on; called before `save`."""
@@ -93,7 +93,7 @@ class WithoutFiles:
         """All pieces are of one participant, or share them."""
         return 0
 
-    def learn(self, rows: int) -> None:
+    def learn(self, rows: int, size: int = 0) -> None:
         """Nothing to learn."""
 
     def name_of(self, file: int) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millstream.api.sources import Files, Generator, Lines, Rate
+from millstream.api.sources.kafka import Kafka
 from millstream.api.stream import Stream
 from millstream.errors import ConfigError
 from millstream.graph import nodes
@@ -110,7 +111,7 @@ def _format(spec: object) -> Format:
         return Format("json", columns, time)
     if isinstance(spec, Files | Lines) and spec.format == "text":
         return Format("text", parse_schema("value string"), time)
-    if isinstance(spec, Files):
+    if isinstance(spec, Files | Kafka):
         from millstream.run.sources import resolve_format  # looks at files, as the plan will
 
         with suppress(ConfigError):  # there may be none yet

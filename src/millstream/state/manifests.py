@@ -86,6 +86,17 @@ class Opened(msgspec.Struct):
     oldest: dict[str, Pair] = {}  # operator -> end of the oldest open one, and since when it is
 
 
+class PartitionState(msgspec.Struct, frozen=True):
+    """How far a partition of a Kafka topic has been read."""
+
+    topic: str
+    partition: Count
+    id: str  # of the topic: another of the same name has another one
+    base: Count  # the offset with position 0
+    next: Count
+    latest: Int64 | None = None  # its latest time
+
+
 class SourceState(msgspec.Struct):
     """How far a source has been read, and how far its time has come."""
 
@@ -104,6 +115,7 @@ class SourceState(msgspec.Struct):
     watermark: Int64 | None = None  # None: it holds nothing back
     ended: bool = False
     extra: dict[str, Int64] = {}
+    partitions: list[PartitionState] = []  # of Kafka topics, by their numbers
 
 
 class Manifest(msgspec.Struct):

@@ -56,7 +56,18 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "clock_skew": ('"2m"', "2m"),
     "certificate": ('"cert.pem"', "cert.pem"),
     "private_key": ('"key.pem"', "key.pem"),
+    "servers": ('"h:9092"', "h:9092"),
+    "topic": ('"trades"', "trades"),
+    "pattern": ('"trades-.*"', "trades-.*"),
+    "start": ('"latest"', "latest"),
+    "lost": ('"count"', "count"),
+    "headers": ('["trace"]', ("trace",)),
+    "kafka.key": ('"shop"', "shop"),
+    "kafka.wait": ('"5s"', "5s"),
+    "options": ('{{ "client.id" = "x" }}', {"client.id": "x"}),
     # sinks
+    "changes": ('"upsert"', "upsert"),
+    "progress": ('"far"', "far"),
     "limit": ("7", 7),
     "url": ('"redis://localhost:7/1"', "redis://localhost:7/1"),
     "postgres.url": ('"postgresql://localhost/x"', "postgresql://localhost/x"),
@@ -127,7 +138,7 @@ def classes(module: Any) -> set[str]:
 
 def test_every_source_and_sink_has_a_kind() -> None:
     assert {one.__name__ for one in options.SOURCES.values()} == classes(sources)
-    known = classes(sinks) | classes(tables) | {"Delta"}
+    known = classes(sinks) | classes(tables) | {"Delta", "Kafka"}
     assert {one.__name__ for one in options.SINKS.values()} == known - {"Memory"}
 
 
@@ -160,10 +171,14 @@ def test_every_option_of_sources_and_sinks(load: Any, kind: str, option: str) ->
         names["key"] = None
     if kind == "collector":
         names["reads"] = None
+    written_to = option in ("changes", "progress")  # what a topic has both as source and as sink
+    if kind == "kafka":
+        names |= dict.fromkeys(["key"] if written_to else ["schema"])
+        names |= dict.fromkeys([] if option == "pattern" else ["topic"])
     if option in ("certificate", "private_key"):
         names |= {"certificate": None, "private_key": None}
     text = f'functions = ["topics.py"]\n[{{}}.x]\nkind = "{kind}"\n{written(list(names), kind)}'
-    if kind in options.SOURCES:
+    if kind in options.SOURCES and not written_to:
         node = load(text.format("source")).flow.nodes[0]
     else:
         rate = '[source.r]\nkind = "rate"\n'

@@ -11,7 +11,7 @@ import json
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any
@@ -294,6 +294,7 @@ _PLAIN: dict[Any, tuple[str, Accept]] = {
     Path: _TEXT,
     timedelta: ('a duration like "5m"', _plain(str)),
     bool: ("true or false", _plain(bool)),
+    datetime: ("a moment", _plain(datetime)),
     int: ("a whole number", _plain(int)),
     float: ("a number", _plain(int, float)),
     dict[str, str]: ("a table of texts", _table),

@@ -6,10 +6,13 @@ from millstream.api.sources.collector import Collector
 from millstream.api.sources.delta import Delta
 from millstream.api.sources.files import Files
 from millstream.api.sources.generated import Generator, HostStats, Rate
+from millstream.api.sources.kafka import Kafka, record_time
 from millstream.api.sources.received import Http, Lines, Socket, Stdin
 from millstream.api.sources.timing import Timing
 
-SourceSpec = Files | Socket | Stdin | Http | Generator | Rate | HostStats | Collector | Delta
+SourceSpec = (
+    Files | Socket | Stdin | Http | Generator | Rate | HostStats | Collector | Delta | Kafka
+)
 
 __all__ = [
     "Collector",
@@ -18,10 +21,12 @@ __all__ = [
     "Generator",
     "HostStats",
     "Http",
+    "Kafka",
     "Lines",
     "Rate",
     "Socket",
     "SourceSpec",
     "Stdin",
     "Timing",
+    "record_time",
 ]

@@ -10,6 +10,7 @@ import pyarrow as pa
 from millstream.api.elsewhere import one_of
 from millstream.api.frames import plainly
 from millstream.api.sinks import Redis, SinkSpec
+from millstream.api.sources import Kafka
 from millstream.api.verbs.point import Point
 from millstream.errors import ConfigError
 from millstream.graph import nodes
@@ -53,6 +54,8 @@ class Ending(Point):
             )
         if isinstance(sink, Redis):
             self._check_redis(sink)
+        if isinstance(sink, Kafka):
+            sink.check_sink()
         self.flow.add(nodes.Sink, type(sink).__name__.lower(), (self.node,), name=name, spec=sink)
         return self
 

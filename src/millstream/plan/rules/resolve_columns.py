@@ -15,6 +15,7 @@ import pyarrow as pa
 from millstream.api.aggregates import Builtin
 from millstream.api.sinks import Parquet, Redis
 from millstream.api.sources import Delta
+from millstream.api.sources.kafka import Kafka
 from millstream.api.tables import Iceberg, Postgres
 from millstream.errors import ConfigError
 from millstream.graph import nodes
@@ -114,6 +115,10 @@ def _check(
         case nodes.Sink(spec=(Redis() | Delta() | Iceberg() | Postgres()) as spec):
             for key in spec.columns:
                 _check_name(node, "key", key, have)
+        case nodes.Sink(spec=Kafka() as spec):
+            for what, names in (("key", spec.keys), ("headers", spec.header_columns)):
+                for name in names:
+                    _check_name(node, what, name, (*have, "op"))
     if isinstance(node, nodes.Windowed):
         for name, agg in node.aggs:
             for column in agg.columns:

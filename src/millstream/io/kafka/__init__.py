@@ -1,0 +1,1 @@
+"""Kafka: ranges of offsets to records, and staged results to transactions. No Spark."""

@@ -1,0 +1,215 @@
+"""Ranges of offsets to raw records, inside tasks: one consumer per process, cluster and topic.
+
+A consumer is made when the first range of its topic is read, in the process that reads it, because
+librdkafka does not survive a fork. It goes on where it stands if the next range begins there, else
+it is assigned anew. Offsets have gaps (aborted transactions, markers, compaction): a range is over
+at the first record behind it or at the end of the partition, never after so many records.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from millstream.errors import RunError
+from millstream.io.kafka.cluster import Cluster, away, connect, require_kafka, told
+from millstream.io.timestamps import Ints
+
+GONE = "offsets that were there are there no more"
+BLOCK_RECORDS = 20_000
+BLOCK_BYTES = 8 * 1024 * 1024
+_PAUSE = 0.01  # seconds that one look for more records takes at most
+READING = {
+    "group.id": "millstream",  # librdkafka wants one; nothing is ever committed to it
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_committed",
+    "fetch.wait.max.ms": 100,
+    "fetch.queue.backoff.ms": 5,  # 1000 unless said: what a range waits for once enough was ahead
+    "queued.min.messages": 20_000,
+    "queued.max.messages.kbytes": 16_384,
+    "fetch.error.backoff.ms": 50,
+}
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Offsets [start, end) of a partition, which one task reads."""
+
+    source: int
+    file: int  # the number of the partition among all of its source
+    topic: str
+    partition: int
+    start: int
+    end: int
+    base: int  # the offset with position 0: positions have fewer bits than offsets
+    after: int | None = None  # the latest time in the partition before this batch
+    lost: int = 0  # offsets before it that were removed before they were read
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is taken of each record beside its value."""
+
+    keys: bool = False
+    times: bool = False
+    headers: tuple[str, ...] = ()
+    patience: float = 60.0  # seconds without an answer
+
+
+@dataclass
+class Block:
+    """Some records of a partition as they are, one after the other."""
+
+    offsets: Ints
+    values: list[bytes | None]
+    keys: list[bytes | None] = field(default_factory=list)
+    times: Ints | None = None  # milliseconds; -1 where Kafka has none
+    headers: dict[str, list[bytes | None]] = field(default_factory=dict)
+    size: int = 0
+
+
+def read_stretch(cluster: Cluster, wanted: Wanted, stretch: Stretch) -> Iterator[Block]:
+    """All records of a range, some at a time."""
+    key = (os.getpid(), cluster.servers, str(sorted(cluster.options.items())), stretch.topic)
+    reader = _readers.get(key)
+    if reader is None:
+        reader = _readers[key] = _Reader(cluster, stretch.topic)
+    try:
+        yield from reader.read(stretch, wanted)
+    except BaseException:
+        _readers.pop(key, None)  # it may stand anywhere
+        reader.close()
+        raise
+
+
+def close_readers() -> None:
+    """Let go of the consumers of this process."""
+    for key in [key for key in _readers if key[0] == os.getpid()]:
+        _readers.pop(key).close()
+
+
+class _Reader:
+    """A consumer of one topic, and where it stands."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self.cluster, self.topic = cluster, topic
+        self._kafka = require_kafka()
+        self._consumer = connect(self._kafka.Consumer, cluster, **READING)
+        self._stands: tuple[int, int] | None = None  # partition, and the offset that comes next
+        self._ahead: list[Any] = []  # records that came and belong to the next range
+
+    def read(self, stretch: Stretch, wanted: Wanted) -> Iterator[Block]:
+        """The records of a range."""
+        self._go_to(stretch.partition, stretch.start)
+        block: list[Any] = []
+        size = 0
+        for message in self._messages(stretch, wanted.patience):
+            block.append(message)
+            size += len(message)
+            if len(block) >= BLOCK_RECORDS or size >= BLOCK_BYTES:
+                yield _block(block, wanted, size)
+                block, size = [], 0
+        self._stands = (stretch.partition, stretch.end)
+        if block:
+            yield _block(block, wanted, size)
+
+    def _go_to(self, partition: int, start: int) -> None:
+        """Let the consumer stand at an offset of a partition."""
+        if self._stands == (partition, start):
+            return
+        self._ahead.clear()
+        self._consumer.assign([self._kafka.TopicPartition(self.topic, partition, start)])
+        self._stands = None  # until the range is read
+
+    def _messages(self, stretch: Stretch, patience: float) -> Iterator[Any]:
+        """Messages with offsets in the range; what comes behind it is kept for the next one."""
+        partition, end, at = stretch.partition, stretch.end, stretch.start
+        ahead = self._ahead
+        heard = time.monotonic()
+        while at < end:
+            if ahead:
+                several, ahead[:] = list(ahead), []
+            else:
+                several = self._consume(min(end - at, BLOCK_RECORDS), stretch)
+            for number, message in enumerate(several):
+                if message.partition() != partition:
+                    continue
+                error = message.error()
+                if error is not None:
+                    if error.code() != self._kafka.KafkaError._PARTITION_EOF:
+                        raise self._wrong(error, stretch)
+                    if message.offset() < end:
+                        raise RunError(
+                            f"Kafka at {self.cluster.servers}: {_named(stretch)} ends at offset "
+                            f"{message.offset()}, and offsets up to {end} were there: {GONE}"
+                        )
+                    at = end
+                    continue
+                offset = message.offset()
+                if offset < at:
+                    continue
+                if offset >= end:
+                    ahead.extend(one for one in several[number:] if one.error() is None)
+                    return
+                at = offset + 1
+                yield message
+            if several:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > patience:
+                raise RunError(
+                    f"Kafka at {self.cluster.servers} has not answered for {patience:.0f} s, while "
+                    f"offset {at} of {_named(stretch)} was read; nothing is lost: see that it "
+                    "runs, and start again"
+                )
+
+    def _consume(self, most: int, stretch: Stretch) -> list[Any]:
+        try:
+            found: list[Any] = self._consumer.consume(most, _PAUSE)
+        except self._kafka.KafkaException as error:
+            raise self._wrong(error.args[0], stretch) from None
+        return found
+
+    def _wrong(self, error: Any, stretch: Stretch) -> RunError:
+        codes = self._kafka.KafkaError
+        if error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
+            return RunError(
+                f"Kafka at {self.cluster.servers}: {_named(stretch)} cannot be read from offset "
+                f"{stretch.start} on: {GONE} ({told(error)})"
+            )
+        return away(self.cluster, error, f"{_named(stretch)} cannot be read")
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _named(stretch: Stretch) -> str:
+    return f"partition {stretch.partition} of topic {stretch.topic!r}"
+
+
+def _block(messages: list[Any], wanted: Wanted, size: int) -> Block:
+    block = Block(
+        np.fromiter((one.offset() for one in messages), np.int64, len(messages)),
+        [one.value() for one in messages],
+        size=size,
+    )
+    if wanted.keys:
+        block.keys = [one.key() for one in messages]
+    if wanted.times:
+        found = (one.timestamp() for one in messages)
+        times = (at if kind else -1 for kind, at in found)
+        block.times = np.fromiter(times, np.int64, len(messages))
+    if wanted.headers:
+        several = [dict(one.headers() or ()) for one in messages]
+        block.headers = {name: [one.get(name) for one in several] for name in wanted.headers}
+    return block
+
+
+_readers: dict[tuple[int, str, str, str], _Reader] = {}

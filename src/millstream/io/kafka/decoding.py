@@ -1,0 +1,204 @@
+"""Raw records to columns: values by their format, keys, times and headers beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.io.columns import build, convert, explain
+from millstream.io.formats import DEBEZIUM, Format
+from millstream.io.kafka.cluster import Cluster
+from millstream.io.kafka.consuming import Block, Stretch, Wanted, read_stretch
+from millstream.io.lines import Lines
+from millstream.io.records import MAX_RAW, Dead, Parsed, raw_text
+from millstream.io.schemas import TIMESTAMP
+from millstream.io.textkinds import parse_scanned
+from millstream.io.timestamps import Ints
+
+RECORD_TIME = "record_time"  # the column with the time that Kafka has of a record
+BYTES = "bytes"
+_NO_VALUE = "its value is null (a tombstone), and format={!r} has no such rows"
+
+
+@dataclass(frozen=True)
+class Topics:
+    """How records of topics are read: from where, and which columns are not in their values."""
+
+    cluster: Cluster
+    key: str | None = None
+    headers: tuple[str, ...] = ()
+    record_time: bool = False
+    patience: float = 60.0
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The columns that are not in values."""
+        key = () if self.key is None else (self.key,)
+        return (*key, *self.headers, *((RECORD_TIME,) if self.record_time else ()))
+
+
+def read_records(fmt: Format, stretch: Stretch) -> Iterator[tuple[Parsed, int]]:
+    """The records of a range with their positions, and how many bytes they have."""
+    topics = fmt.topics
+    assert topics is not None
+    used = set(fmt.delivered.names)
+    wanted = Wanted(
+        topics.key in used,
+        topics.record_time and RECORD_TIME in used,
+        tuple(name for name in topics.headers if name in used),
+        topics.patience,
+    )
+    for block in read_stretch(topics.cluster, wanted, stretch):
+        parsed = decode(fmt, topics, block)
+        shift = block.offsets - stretch.base
+        parsed.positions = shift[parsed.positions]
+        parsed.dead = [replace(one, position=int(shift[one.position])) for one in parsed.dead]
+        yield parsed, block.size
+
+
+def decode(fmt: Format, topics: Topics, block: Block) -> Parsed:
+    """Records as columns; positions are their numbers in the block."""
+    inner = _of_values(fmt, topics)
+    parsed = _values(inner, block)
+    errors: dict[int, str] = {}
+    columns: dict[str, pa.Array] = {}
+    rows = parsed.positions
+    for name in topics.beside:
+        if name in fmt.delivered.names:
+            kind = fmt.delivered.field(name).type
+            columns[name], bad = _beside(name, kind, topics, block, rows, fmt)
+            errors = {**bad, **errors}
+    ts = parsed.ts
+    if fmt.time == RECORD_TIME and topics.record_time:
+        assert block.times is not None
+        ts = block.times[rows] * 1000
+    elif fmt.time in columns:
+        raise AssertionError(f"time={fmt.time!r}")  # refused when the source is described
+    arrays = [
+        columns[name] if name in columns else parsed.table.column(name)
+        for name in fmt.delivered.names
+    ]
+    table = pa.Table.from_arrays(arrays, schema=fmt.delivered)
+    if not errors:
+        return Parsed(table, ts, rows, parsed.dead, parsed.offered)
+    good = np.ones(len(rows), bool)
+    good[list(errors)] = False
+    dead = [
+        Dead(int(rows[i]), _shown(block.values[int(rows[i])]), why) for i, why in errors.items()
+    ]
+    dead = sorted([*parsed.dead, *dead], key=lambda one: one.position)
+    ts = None if ts is None else ts[good]
+    return Parsed(table.filter(pa.array(good)), ts, rows[good], dead, parsed.offered)
+
+
+def _of_values(fmt: Format, topics: Topics) -> Format:
+    """The format of values alone."""
+    beside = set(topics.beside)
+    return replace(
+        fmt,
+        schema=pa.schema([field for field in fmt.schema if field.name not in beside]),
+        columns=None
+        if fmt.columns is None
+        else tuple(name for name in fmt.columns if name not in beside),
+        time=None if fmt.time in beside else fmt.time,
+        topics=None,
+    )
+
+
+def _values(fmt: Format, block: Block) -> Parsed:
+    values = block.values
+    if fmt.kind in (BYTES, "text"):
+        return _whole(fmt, values)
+    numbers = np.arange(len(values), dtype=np.int64)
+    missing: list[Dead] = []
+    if None in values:
+        there = [i for i, value in enumerate(values) if value is not None]
+        if fmt.kind != DEBEZIUM:  # where it only says once more that a row is gone
+            why = _NO_VALUE.format(fmt.kind)
+            missing = [Dead(i, "", why) for i, value in enumerate(values) if value is None]
+        values, numbers = [values[i] for i in there], np.array(there, np.int64)
+    parsed = _lines(fmt, values, numbers)
+    if missing:
+        parsed.dead = sorted([*parsed.dead, *missing], key=lambda one: one.position)
+        parsed.offered += len(missing)
+    return parsed
+
+
+def _lines(fmt: Format, values: list[bytes | None], numbers: Ints) -> Parsed:
+    """Values as if each were a line."""
+    data = b"\n".join(values)  # type: ignore[arg-type]
+    lengths = np.fromiter(map(len, values), np.int64, len(values))  # type: ignore[arg-type]
+    ends = np.cumsum(lengths + 1) - 1
+    inside = data.count(b"\n") != max(0, len(values) - 1)
+    lines = Lines(data, ends - lengths, ends, numbers, True)
+    # A record with a line end in it is one record still, which Arrow's csv reader would not see.
+    return parse_scanned(fmt, lines, tuple(fmt.schema.names), careful=inside and fmt.kind == "csv")
+
+
+def _whole(fmt: Format, values: list[bytes | None]) -> Parsed:
+    """Values that are not taken apart."""
+    raw = pa.array(values, pa.binary())
+    numbers = np.arange(len(values), dtype=np.int64)
+    dead: list[Dead] = []
+    if fmt.kind == "text":
+        try:
+            raw = raw.cast(pa.string())
+        except pa.ArrowInvalid:
+            good, dead = _decodable(values)
+            raw = pa.array([values[i] for i in good], pa.binary()).cast(pa.string())
+            numbers = np.array(good, np.int64)
+    return build(fmt, [raw], numbers, dead, lambda i: _shown(values[int(numbers[i])]))
+
+
+def _decodable(values: list[bytes | None]) -> tuple[list[int], list[Dead]]:
+    good, dead = [], []
+    for i, value in enumerate(values):
+        try:
+            (value or b"").decode()
+            good.append(i)
+        except UnicodeDecodeError as error:
+            why = f"not UTF-8: {error.reason} at byte {error.start} of the value"
+            dead.append(Dead(i, _shown(value), why))
+    return good, dead
+
+
+def _beside(
+    name: str, kind: pa.DataType, topics: Topics, block: Block, rows: Ints, fmt: Format
+) -> tuple[pa.Array, dict[int, str]]:
+    """A column that is not in values, for the records that could be read, and what is wrong."""
+    if name == RECORD_TIME and topics.record_time:
+        assert block.times is not None
+        times = block.times[rows]
+        array = pa.array(times * 1000, pa.int64(), mask=times < 0).cast(TIMESTAMP)
+        why = "Kafka has no time of this record"
+        return array, {int(i): why for i in np.flatnonzero(times < 0)}
+    found = block.keys if name == topics.key else block.headers[name]
+    raw = [found[i] for i in rows.tolist()]
+    what = "key" if name == topics.key else f"header {name!r}"
+    if kind == pa.binary():
+        return pa.array(raw, kind), {}
+    texts, errors = _texts(raw, what)
+    array, bad = convert(pa.array(texts, pa.string()), kind, fmt.zone)
+    field = pa.field(name, kind)
+    for i in np.flatnonzero(bad).tolist():
+        errors.setdefault(i, f"the {what}: {explain(field, pa.scalar(texts[i]), fmt.zone)}")
+    return array, errors
+
+
+def _texts(raw: list[bytes | None], what: str) -> tuple[list[str | None], dict[int, str]]:
+    texts: list[str | None] = []
+    errors: dict[int, str] = {}
+    for i, one in enumerate(raw):
+        try:
+            texts.append(None if one is None else one.decode())
+        except UnicodeDecodeError:
+            texts.append(None)
+            errors[i] = f"the {what} is not UTF-8: {raw_text(one or b'')[:100]!r}"
+    return texts, errors
+
+
+def _shown(value: bytes | None) -> str:
+    return raw_text((value or b"")[:MAX_RAW])
