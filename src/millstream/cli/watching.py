@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sys
 import tempfile
+import termios
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -81,12 +83,13 @@ class Watching:
 
     def _show(self, handle: Handle, shown: _Shown, place: Path) -> None:
         most = max(5, self.console.height - _FRAME)
-        with Live(console=self.console, refresh_per_second=10) as live:
+        with _without_echo(), Live(console=self.console, refresh_per_second=10) as live:
             try:
                 while handle.running:
                     live.update(shown.look(place, most, handle))
                     time.sleep(_EVERY)
             except KeyboardInterrupt:
+                live.update(shown.look(place, most, handle, "ending with this batch"), refresh=True)
                 self._stop(handle)
             live.update(shown.look(place, most, handle))
         handle.wait()
@@ -120,6 +123,24 @@ def _uninterrupted() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
+@contextmanager
+def _without_echo() -> Iterator[None]:
+    """Keep what is typed meanwhile from the screen, where a table changes in place."""
+    try:
+        terminal = sys.stdin.fileno()
+        before = termios.tcgetattr(terminal)
+    except (OSError, ValueError, termios.error):
+        yield  # not a terminal
+        return
+    silent = [*before]
+    silent[3] &= ~termios.ECHO
+    termios.tcsetattr(terminal, termios.TCSANOW, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSANOW, before)
+
+
 class _Shown:
     """What a query has given so far."""
 
@@ -139,10 +160,10 @@ class _Shown:
         self._newest.append(row)
         self._rows += 1
 
-    def look(self, place: Path, most: int, handle: Handle) -> Group:
+    def look(self, place: Path, most: int, handle: Handle, state: str = "") -> Group:
         """The table as it is now, and a line about it."""
         table, count = self._view(place, most) if self._changes else self._records(most)
-        state = (
+        state = state or (
             "Ctrl-C ends it"
             if handle.running
             else "complete"
@@ -152,9 +173,9 @@ class _Shown:
         told = f"{count:,} row{'s' if count != 1 else ''}"
         if len(table) < count:
             told += f", {len(table)} of them shown"
-        return Group(
-            as_table(table), Text(f"{told} · batch {handle.progress.batch} · {state}", "dim")
-        )
+        batch = handle.progress.batch
+        told += f" · batch {batch}" if batch >= 0 else " · no batch yet"
+        return Group(as_table(table), Text(f"{told} · {state}", "dim"))
 
     def _records(self, most: int) -> tuple[pa.Table, int]:
         rows = list(self._newest)
