@@ -74,14 +74,20 @@ def disk_path() -> Iterator[Path]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Say which tests must run in one process: those of a file, for `--dist loadgroup`."""
+    """Say which tests must run in one process: those of a file, for `--dist loadgroup`.
+
+    Those that share a Spark session run in one process too, or every process would start one.
+    """
     spread = []
     for item in items:
         file = item.path.relative_to(config.rootpath).as_posix()
-        spread.append(file in SPREAD)
+        on_spark = "spark" in getattr(item, "fixturenames", ())
+        spread.append(file in SPREAD and not on_spark)
         if not spread[-1]:
-            kafka = file.startswith("tests/kafka/")  # one broker for all of them
-            item.add_marker(pytest.mark.xdist_group("tests/kafka" if kafka else file))
+            shared = "spark" if on_spark else file
+            if file.startswith("tests/kafka/"):
+                shared = "tests/kafka"  # one broker for all of them
+            item.add_marker(pytest.mark.xdist_group(shared))
     items[:] = [item for _, item in sorted(zip(spread, items, strict=True), key=lambda one: one[0])]
 
 

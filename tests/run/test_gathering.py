@@ -195,7 +195,8 @@ def test_rows_of_another_attempt_than_was_heard_of_are_noticed(
         assert sum(row["n"] for row in driver.output()) == len(RECORDS)
 
 
-def test_gathered_on_spark(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.spark
+def test_gathered_on_spark(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, spark: Any) -> None:
     (tmp_path / "in").mkdir()
     for part in range(3):
         lines = [json.dumps(one) + "\n" for one in RECORDS[part::3]]

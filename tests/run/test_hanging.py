@@ -508,6 +508,7 @@ def write(path: Path, rows: int = 20) -> str:
     return str(path)
 
 
+@pytest.mark.spark
 def test_on_spark_a_hanging_and_a_dying_function_are_named_with_their_record(
     tmp_path: Path, spark: object
 ) -> None:
@@ -537,6 +538,7 @@ def test_on_spark_a_hanging_and_a_dying_function_are_named_with_their_record(
         assert not (checkpoint / "tasks").exists()
 
 
+@pytest.mark.spark
 def test_on_spark_a_reader_that_hangs_is_named_with_its_place(
     tmp_path: Path, spark: object
 ) -> None:

@@ -17,7 +17,8 @@ def rows_of(sink: ms.Memory) -> Counter[tuple[Any, ...]]:
     return Counter((row["k"], row["window_start"].timestamp(), row["n"]) for row in sink.rows)
 
 
-def test_a_running_flow_gets_windows_and_sinks_and_loses_them(tmp_path: Path) -> None:
+@pytest.mark.spark
+def test_a_running_flow_gets_windows_and_sinks_and_loses_them(tmp_path: Path, spark: Any) -> None:
     kept, added, raw = ms.Memory(), ms.Memory(), ms.Memory()
 
     def flow(factor: int, *, more: bool, keys: str = "k") -> ms.Flow:
