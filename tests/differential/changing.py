@@ -145,6 +145,7 @@ class Reader:
     def take(self, rows: list[Row]) -> None:
         """All rows of one batch, in order."""
         begun: dict[Any, Any] = {}  # what the rows at hand of a result are one change with
+        gone = set()
         for row in rows:
             name = tuple(row.get(one) for one in ("by", "k", *BOUNDS))
             change = (row.get("op", "early"), row.get("revision"))
@@ -154,8 +155,12 @@ class Reader:
                 case "-":
                     assert plain in held, f"{row} was never given"
                     held.remove(plain)
+                    gone.add((name, row.get("revision")))
                 case "+":
                     assert not held or begun.get(name) == change, f"{row} takes a place"
+                    replaces = (name, row.get("revision")) in gone
+                    # Where two operators meet, nothing but `by` tells whose row is replaced.
+                    assert "by" in row or not replaces, f"{row} is the other side of a change: 'u'"
                     held.append(plain)
                 case "u":
                     if begun.get(name) != change:
