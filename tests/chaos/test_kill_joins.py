@@ -126,6 +126,7 @@ def test_killed_at_every_named_point(data: tuple[Path, dict[str, Rows]], tmp_pat
 
 
 @pytest.mark.spark
+@pytest.mark.long  # test_kill.py kills on Spark, and joins are killed above
 def test_killed_on_spark(data: tuple[Path, dict[str, Rows]], tmp_path: Path) -> None:
     crashed = spawn(data[0], tmp_path, "local[2]", crash_at="after-manifest:3+", app=JOINS)
     assert finish(crashed) == -signal.SIGKILL, failed(tmp_path)

@@ -98,8 +98,8 @@ def expected(batches: list[Rows]) -> Answer:
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Answer]:
     """Files, and what must come of them: a file is a batch to the reference."""
     path = tmp_path_factory.mktemp("visits")
-    visits = make_visits(1_600, seed=11)
-    files = [visits[start : start + 400] for start in range(0, len(visits), 400)]
+    visits = make_visits(1_200, seed=11)
+    files = [visits[start : start + 300] for start in range(0, len(visits), 300)]
     for number, rows in enumerate(files):
         pq.write_table(pa.Table.from_pylist(rows), path / f"{number}.parquet")
     right = expected(files)

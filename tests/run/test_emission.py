@@ -37,14 +37,14 @@ def source(flow: ms.Flow) -> ms.Stream:
 
 
 def drive(
-    flow: ms.Flow, seed: int, parallelism: int, cut: int = 7, most: int = 200
+    flow: ms.Flow, seed: int, parallelism: int, cut: int = 8, most: int = 200
 ) -> dict[str, list[dict[str, Any]]]:
     rows = records(seed)[:most]
     with Driver(flow, parallelism=parallelism) as driver:
-        for start in range(0, len(rows), cut):
+        for number, start in enumerate(range(0, len(rows), cut)):
             driver.push("in", rows[start : start + cut]).step()
             driver.advance("4s")
-            if start % 5 == 0:
+            if number % 4 == 0:
                 driver.restart()
         driver.end()
         return {name: driver.output(name) for name in driver._sinks}
@@ -402,7 +402,7 @@ def test_changes_of_other_kinds_add_up(kind: str, seed: int) -> None:
     flow = ms.Flow("deltas")
     three_ways(flow, kind, emit="delta")
     expected = reference(flow, {"in": records(seed)[:90]})
-    for name, rows in drive(flow, seed, 1 + seed, cut=5, most=90).items():
+    for name, rows in drive(flow, seed, 1 + seed, cut=6, most=90).items():
         key = "key" if name == "with map_reduce" else "k"
         current: dict[Any, list[str]] = {}
         for row in rows:

@@ -101,7 +101,10 @@ def drive(
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
-@pytest.mark.parametrize(("cut", "parallelism"), [(11, 1), (31, 3), (1000, 2)])
+@pytest.mark.parametrize(
+    ("cut", "parallelism"),
+    [pytest.param(11, 1, marks=pytest.mark.long), (23, 3), (1000, 2)],
+)
 def test_results_are_those_of_plain_python(kind: str, cut: int, parallelism: int) -> None:
     window, rows = WINDOWS[kind], records(len(kind) + cut)
     out = drive(flow_over(window), rows, cut, parallelism)
