@@ -24,7 +24,7 @@ from millstream.operators.batch import Batch, Control
 from millstream.operators.early.logs import Log
 from millstream.ops.estimating.answers import Answers
 from millstream.ops.estimating.estimates import Confidence, Estimates
-from millstream.ops.estimating.intervals import PROMISES, free_draws
+from millstream.ops.estimating.intervals import PROMISES
 from millstream.ops.estimating.unseen import unseen
 from millstream.plan.stages import Plan
 from millstream.run.blocks import BlocksTracker
@@ -228,7 +228,7 @@ class Looker:
         if not np.isfinite(times):
             tracker.aim = None
             return
-        draws = float(free_draws(float(self._read), float(count))) * times**2
+        draws = self._known.blocks.draws * times**2
         tracker.aim = int(np.ceil(_MARGIN * draws * count / (count + draws)))
         more = tracker.population.blocks[self._read : tracker.aim]
         weight = sum(tracker.weigh(tracker.population.split(0, block)) for block in more)

@@ -19,4 +19,4 @@ flow = build_flow(
     place / "out",
     None if window == "whole" else parse_window(window),
 )
-run_in_process(flow, place / "checkpoint", parallelism=2, batch_rows=150)
+run_in_process(flow, place / "checkpoint", parallelism=2, batch_rows=60)

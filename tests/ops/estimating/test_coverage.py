@@ -11,13 +11,14 @@ from millstream.ops.estimating.moments import COUNT, SQUARES, TOTAL, Blocks, Mom
 from tests.ops.estimating.campaign import campaign, exact
 from tests.ops.estimating.kinds import KINDS
 
+IN_FEW = ("few blocks", "few sorted blocks", "sorted by group", "first: sorted by group")
 SHUFFLED = ("shuffled", "unequal blocks", "few blocks", "first: shuffled")
 
 
 def check(kind: str, runs: int, least: float = 0.94, start: int = 0) -> None:
     for (promise, name), score in campaign(kind, runs, start).items():
         where = f"{name}, {kind}, {promise}, {runs} runs: {score.right} of {score.given} are right"
-        assert score.given > 0 or (kind, name) == ("few blocks", "var"), where
+        assert score.given > 0 or (name == "var" and kind in IN_FEW), where
         assert score.right >= least * score.given, where
         if promise == ANYTIME:
             held = f"{where}; {score.right_paths} of {score.paths} whole paths"

@@ -42,7 +42,7 @@ def test_a_ranking_is_looked_at_and_ends_exact(tmp_path: Path) -> None:
     plain, looked = ms.Memory(), ms.Memory()
     run_in_process(words(tmp_path / "in", plain), tmp_path / "plain")
     *found, last = snapshots_in_process(
-        words(tmp_path / "in", looked), tmp_path / "ck", [0.3, 0.6, 0.9], parallelism=2
+        words(tmp_path / "in", looked), tmp_path / "ck", [0.5, 0.7, 0.9], parallelism=2
     )
     order = sorted(exact, key=lambda word: (-exact[word], word))
     assert [row["word"] for row in last.table.to_pylist()] == order[:10]

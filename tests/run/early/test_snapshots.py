@@ -79,9 +79,10 @@ def test_snapshots_come_at_the_shares_asked_for_with_bounds_that_hold(tmp_path: 
                 low, high = row[f"{name}_lower"], row[f"{name}_upper"]
                 assert low is None or low <= true <= high, (mark, lang, name)
     english = [by_lang(one)["en"] for one in found]
-    widths = [row["n_upper"] - row["n_lower"] for row in english]
+    assert english[0]["n_upper"] is None  # fewer than 30 blocks
+    widths = [row["n_upper"] - row["n_lower"] for row in english[1:]]
     assert widths == sorted(widths, reverse=True)
-    assert widths[2] < 30_000
+    assert widths[1] < 30_000
     assert widths[-1] == 0
 
 
@@ -282,7 +283,7 @@ def test_other_files_have_blocks_too(tmp_path: Path, kind: str) -> None:
     folder.mkdir()
     rng = np.random.default_rng(0)
     total = 0
-    for number in range(30):
+    for number in range(45):
         rows = [{"lang": "en", "views": int(v)} for v in rng.integers(0, 9, 1000)]
         total += sum(row["views"] for row in rows)
         text = "".join(json.dumps(row) + "\n" for row in rows)

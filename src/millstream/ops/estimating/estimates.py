@@ -15,16 +15,17 @@ from typing import Any
 import numpy as np
 
 from millstream.ops.estimating.distributions import normal
-from millstream.ops.estimating.intervals import ANYTIME, free_draws, radius, stretched
+from millstream.ops.estimating.intervals import ANYTIME, radius, stretched
 from millstream.ops.estimating.moments import COUNT, SIZE, SQUARES, TOTAL, Blocks, Moments
 from millstream.ops.estimating.sparse import sparse_total
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-# Read, before any bound is given: what one block in seven has is then missed with a risk of 5 %.
-LEAST_BLOCKS = 20
+# Read, before any bound is given: what one block in ten has is then missed with a risk of 4 %.
+LEAST_BLOCKS = 30
 LEAST_PRESENT = 20  # with a group in them, before its blocks say how much they differ
-LEAST_SPREAD = 40  # the same for how much variances do, and totals of which some blocks have none
+LEAST_ACTIVE = 40  # with anything but zeros, where some blocks have nothing else
+LEAST_SPREAD = 60  # with a group, before they say how much variances differ, which go by tails
 _NEARLY_ALL = 0.9  # of the blocks with a group have something of it but zeros
 LEAST_FREEDOM = 4  # below that a few blocks have most of a group
 
@@ -82,7 +83,7 @@ def total(moments: Moments, factor: str, blocks: Blocks, sure: Confidence) -> Es
     lower, upper = value - scale * found.below, value + scale * found.above
     few = moments.present < min(LEAST_PRESENT, blocks.read / 2)
     zeros = moments.active < _NEARLY_ALL * moments.present  # rare values among many that are none
-    rare = few | (zeros & (moments.active < min(LEAST_SPREAD, _NEARLY_ALL * blocks.read)))
+    rare = few | (zeros & (moments.active < min(LEAST_ACTIVE, _NEARLY_ALL * blocks.read)))
     few_say = ~rare & (found.freedom < LEAST_FREEDOM)
     if rare.any():
         low, high = sparse_total(moments, factor, blocks, sure.spent)
@@ -181,13 +182,13 @@ def _ratio(
     # What a long tail leaves of the degrees of freedom of a variance (Satterthwaite 1946): the
     # fourth moment is at least as large as the third says (Pearson 1916).
     with np.errstate(divide="ignore"):
-        freedom = np.minimum(read - 1.0, 2 * read / skew**2)
+        freedom = np.minimum(blocks.alike - 1, 2 * read / skew**2)
     if least:
         freedom = np.minimum(freedom, moments.present - 1.0)
-    wide = radius(sure.promise, sure.risk, read, blocks.count, freedom)
+    wide = radius(sure.promise, sure.risk, blocks.draws, np.maximum(freedom, 1.0))
     if read < blocks.count:
         wide = np.where(moments.present < least, np.inf, wide)
-    draws = np.sqrt(free_draws(read, blocks.count))
+    draws = np.sqrt(blocks.draws)
     if not np.isfinite(draws):
         return _Radii(np.zeros_like(wide), np.zeros_like(wide), freedom)
     times = wide * draws  # in standard errors of the mean
@@ -214,7 +215,7 @@ def _tails(
     """
     more = 1.0 if sure is None else -np.log(sure.risk / 2)
     expected = deviation * -normal(1 / (blocks.read + 1))
-    left = more * (1 - blocks.share) / (blocks.read + 1)
+    left = more * blocks.left / (blocks.read + 1)
     lowest, highest = moments.extremes
     low, high = (left * np.maximum(one - expected, 0.0) for one in (-lowest, highest))
     return low, high

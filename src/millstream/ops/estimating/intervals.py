@@ -31,23 +31,16 @@ _PRIOR = 4.0  # draws: the fewer, the earlier along the path anytime intervals a
 _FEWEST = 12.0  # draws for which the mixture for unknown deviations is used
 
 
-def free_draws(read: Floats | float, count: float) -> Floats:
-    """How many draws with replacement would say as much."""
-    left = np.maximum(count - np.asarray(read, np.float64), 0.0)
-    with np.errstate(divide="ignore"):
-        found: Floats = np.where(left > 0, read * count / np.maximum(left, 1e-300), np.inf)
-    return found
-
-
-def radius(promise: str, risk: float, read: int, count: int, freedom: Floats) -> Floats:
+def radius(promise: str, risk: float, draws: float, freedom: Floats) -> Floats:
     """Half the width of an interval for the mean of a block, in standard deviations of blocks.
 
-    risk: what may go wrong, on both sides together. freedom: how many blocks, less one, say how
-    much blocks differ; few of them make an interval wider.
+    risk: what may go wrong, on both sides together. draws: as many with replacement would say as
+    much. freedom: how many blocks, less one, say how much blocks differ; few of them make an
+    interval wider.
     """
-    draws = free_draws(float(read), float(count))
     if promise == POINTWISE:
-        return student(1 - risk / 2, freedom) / np.sqrt(draws)
+        wide: Floats = student(1 - risk / 2, freedom) / np.sqrt(draws)
+        return wide
     if not np.isfinite(draws):
         return np.zeros(len(freedom))
     return sequence(risk, draws) * _unsure(risk, np.maximum(freedom + 1, _FEWEST))

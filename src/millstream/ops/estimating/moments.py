@@ -60,6 +60,25 @@ class Blocks:
         """The share of the input that was read."""
         return float(self.sums[1] / self.size) if self.size else 1.0
 
+    @property
+    def left(self) -> float:
+        """What was not read, as a share of all blocks or of their size, whichever is more.
+
+        How far a block is from its due grows with its size. So where large blocks are left, more
+        is unknown than their number says (Royall and Cumberland 1981).
+        """
+        return max(1 - self.share, 1 - self.progress) if self.read < self.count else 0.0
+
+    @property
+    def draws(self) -> float:
+        """How many draws with replacement would say as much."""
+        return self.read / self.left if self.left > 0 else float("inf")
+
+    @property
+    def alike(self) -> float:
+        """How many blocks of one size say as much about how blocks differ (Satterthwaite 1946)."""
+        return float(self.sums[1] ** 2 / self.sums[2]) if self.read else 0.0
+
 
 class Moments:
     """Sums of products over blocks for every group; groups are numbered as they come."""

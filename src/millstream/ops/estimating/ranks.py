@@ -93,7 +93,8 @@ class Ranks:
         share = low_side.sum() / total
         rest = low_side - share * per_block
         deviation = np.sqrt((rest**2).sum() / (read - 1))
-        wide = radius(sure.promise, sure.risk, read, blocks.count, np.array([present - 1.0]))[0]
+        freedom = max(1.0, min(present, blocks.alike) - 1)
+        wide = radius(sure.promise, sure.risk, blocks.draws, np.array([freedom]))[0]
         off = deviation * wide * read / total
         # The next values outside: between two of the sample there may be others.
         low = int(np.searchsorted(below, (self.share - off) * total)) - 1

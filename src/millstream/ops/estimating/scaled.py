@@ -16,7 +16,7 @@ import numpy as np
 from millstream.errors import ConfigError
 from millstream.ops.chunks import Int64
 from millstream.ops.estimating.estimates import LEAST_BLOCKS, LEAST_PRESENT, Confidence, Estimates
-from millstream.ops.estimating.intervals import free_draws, radius
+from millstream.ops.estimating.intervals import radius
 from millstream.ops.estimating.moments import Blocks
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -58,15 +58,15 @@ class Scaled:
             less = {name: whole[name] - sums[part] for name, sums in seen.items()}
             shares = np.array([self._share(row) for row in _rows(keys, less, count)])
             left_out.append({name: _over(values, shares) for name, values in less.items()})
-        times = radius(sure.promise, sure.risk, blocks.read, blocks.count, np.full(1, _PARTS - 1.0))
-        times = times * np.sqrt(free_draws(float(blocks.read), float(blocks.count)))
+        times = radius(sure.promise, sure.risk, blocks.draws, np.full(1, _PARTS - 1.0))
+        times = times * np.sqrt(blocks.draws)
         known = (present >= LEAST_PRESENT) & (blocks.read >= max(LEAST_BLOCKS, _PARTS))
         found = {}
         for name, total in whole.items():
             value = _over(total, share)
             others = np.array([one[name] for one in left_out])
             spread = ((others - others.mean(axis=0)) ** 2).sum(axis=0)
-            error = np.sqrt((_PARTS - 1) / _PARTS * spread * (1 - blocks.share))
+            error = np.sqrt((_PARTS - 1) / _PARTS * spread * blocks.left)
             lower, upper = (
                 np.where(known, value + side * times * error, np.nan) for side in (-1, 1)
             )
