@@ -25,14 +25,13 @@ from millstream.operators.protocol import Host, Input, KeyedStep, Operator, Row,
 from millstream.operators.stores import Queue, Table, counted_rows
 from millstream.operators.waiting import Waiting, give, rows_for, without_late
 from millstream.ops.cells import Publication
-from millstream.ops.chunks import Chunk, Int64, concat
+from millstream.ops.chunks import ROW, Chunk, Int64, concat, own_columns
 from millstream.ops.joins import distinct, numbers, ranges
 from millstream.ops.keynames import SECOND_HASH
 from millstream.ops.keys import blended, content_hash
 from millstream.ops.mixed import differ, wider
 from millstream.ops.progress import END
 
-_ROW = "row."  # before the names of a row's own columns
 _COLUMNS = ("count.0", "count.1", "latest", "ts", "since")
 _LONG_AGO = -(2**62)
 
@@ -186,9 +185,7 @@ class Comparing(Waiting):
         ts = np.where(gone, work.old["ts"][content], work.now["ts"][content])
         if not self.changes:
             ts = work.came(content, copy)
-        names = [name for name in rows.column_names if name.startswith(_ROW)]
-        table = rows.select(names).rename_columns([name.removeprefix(_ROW) for name in names])
-        table = table.take(pa.array(work.some[content]))
+        table = own_columns(rows).take(pa.array(work.some[content]))
         chunk = Chunk(table, ts, blended(work.keys[0][content], copy), self.number)
         if self.changes:
             since = np.where(gone, work.old["since"][content], work.now["since"][content])
@@ -294,7 +291,7 @@ class Rows:
             "side": pa.array(np.full(len(chunk), side, np.int8)),
             "weight": pa.array(chunk.weights()),
         }
-        rows = {f"{_ROW}{name}": table.column(name) for name in table.column_names}
+        rows = {f"{ROW}{name}": table.column(name) for name in table.column_names}
         self.tables.append(pa.table(marks | rows))
 
     def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:

@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from millstream.durations import text
 from millstream.errors import ConfigError
-from millstream.operators.distinct import ROW, Rows, in_order_of_content
+from millstream.operators.distinct import Rows, in_order_of_content
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, KeyedStep, Row, Share
 from millstream.operators.stores import Queue, Table
 from millstream.operators.waiting import Waiting, give, rows_for
-from millstream.ops.chunks import Chunk, Int64, Mask, flat
+from millstream.ops.chunks import Chunk, Int64, Mask, flat, own_columns
 from millstream.ops.progress import BEGIN
 from millstream.ops.updates import NEVER
 
@@ -126,8 +126,7 @@ class Forgetting(Waiting):
                 }
             )
         )
-        names = [name for name in rows.column_names if name.startswith(ROW)]
-        table = rows.select(names).rename_columns([name.removeprefix(ROW) for name in names])
+        table = own_columns(rows)
         at = np.flatnonzero(given)
         pos = (hashes >> np.uint64(1)).astype(np.int64)
         return Chunk(table.take(pa.array(at)), ts[at], pos[at], self.number)

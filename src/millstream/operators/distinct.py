@@ -21,13 +21,11 @@ from millstream.operators.protocol import Host, KeyedStep, Share
 from millstream.operators.stores import Queue, Table
 from millstream.operators.waiting import Waiting, give, rows_for
 from millstream.ops.cells import Publication
-from millstream.ops.chunks import Chunk, Int64, Mask, concat, flat
+from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat, flat, own_columns
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
 from millstream.ops.progress import END
 from millstream.ops.updates import NEVER
-
-ROW = "row."  # before the names of a row's own columns
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -101,9 +99,7 @@ class Counting(Waiting):
         turned, here, brought = keys.turns(self.changes)
         ts, since = keys.since(brought)
         counts.put_hashed(keys.stored(ts, since))
-        columns = [name for name in rows.column_names if name.startswith(ROW)]
-        table = rows.select(columns).rename_columns([n.removeprefix(ROW) for n in columns])
-        table, pos = table.take(pa.array(turned)), keys.names()[turned]
+        table, pos = own_columns(rows).take(pa.array(turned)), keys.names()[turned]
         chunk = Chunk(table, ts[turned], pos, self.number)
         if not self.changes:
             return chunk

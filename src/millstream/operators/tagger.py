@@ -32,7 +32,7 @@ from millstream.operators.protocol import Host, Input, KeyedStep, Names, Row, Sh
 from millstream.operators.stores import Table
 from millstream.operators.waiting import Immediate, give, rows_for
 from millstream.ops.cells import Publication
-from millstream.ops.chunks import Chunk, Int64, Mask, concat, flat
+from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat, flat, own_columns
 from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
@@ -41,7 +41,6 @@ from millstream.ops.progress import END
 from millstream.ops.records import dead_row
 from millstream.ops.updates import NEVER
 
-_ROW = "row."  # before the names of a record's own columns
 _PLACE = ("ts", "src", "pos")  # which of two records is the later one
 
 
@@ -207,12 +206,12 @@ class Tagger(Immediate):
         table.put_hashed(rows.filter(pa.array(known | ~settled)))
 
     def _chunk(self, parts: list[tuple[pa.Table, int]], batch: int) -> Chunk:
-        names = [n for n in parts[-1][0].column_names if n.startswith(_ROW)]
+        names = [n for n in parts[-1][0].column_names if n.startswith(ROW)]
         keep = [*_PLACE, "hash"]
         rows = concat([_with_all(part, names).select([*keep, *names]) for part, _ in parts])
         ts, src, pos, hashes = (np.asarray(flat(rows.column(name))) for name in keep)
         weight = np.repeat([sign for _, sign in parts], [len(part) for part, _ in parts])
-        table = rows.select(names).rename_columns([name.removeprefix(_ROW) for name in names])
+        table = own_columns(rows)
         identity = (hashes >> np.uint64(1)).astype(np.int64)
         record = ((ts * 31 + src) * 1_000_003 + pos) & ((1 << 62) - 1)
         change = np.full(len(rows), batch, np.int64)
@@ -336,7 +335,7 @@ class Records:
             "pos": pa.array(chunk.pos),
         }
         names = [n for n in chunk.table.column_names if op is None or n != op.column]
-        columns = {f"{_ROW}{name}": chunk.column(name) for name in names}
+        columns = {f"{ROW}{name}": chunk.column(name) for name in names}
         if back is not None:
             marks["back"] = pa.array(back[good])
             if only:  # nobody will look at the others

@@ -21,7 +21,7 @@ from millstream.operators.protocol import Host, Input, KeyedStep, Row, Share
 from millstream.operators.stores import Table
 from millstream.operators.waiting import Immediate, rows_for
 from millstream.ops.cells import Publication
-from millstream.ops.chunks import Chunk, Int64, concat
+from millstream.ops.chunks import ROW, Chunk, Int64, concat
 from millstream.ops.joins import numbers
 from millstream.ops.keys import blended, content_hash
 from millstream.ops.mixed import exact_columns, exactly
@@ -29,7 +29,6 @@ from millstream.ops.sql.types import type_name
 from millstream.ops.updates import NEVER
 
 TABLE = "rows"
-ROW = "row."  # before the names of a row's own columns
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -26,6 +26,7 @@ Objects = np.ndarray[Any, np.dtype[np.object_]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 # A position is (file, offset in it) in one integer: 2^23 files of 2^40 bytes (or rows) each.
+ROW = "row."  # before the names of a row's own columns, where others stand beside them
 OFFSET_BITS = 40
 
 
@@ -96,7 +97,7 @@ class Chunk:
 
 def placed(chunk: Chunk) -> pa.Table:
     """Records with their time and place beside them, on the way to the driver."""
-    table = chunk.table.rename_columns([f"row.{name}" for name in chunk.table.column_names])
+    table = chunk.table.rename_columns([f"{ROW}{name}" for name in chunk.table.column_names])
     return (
         table.append_column("ts", pa.array(chunk.ts))
         .append_column("src", pa.array(np.full(len(chunk), chunk.src, np.int64)))
@@ -107,9 +108,13 @@ def placed(chunk: Chunk) -> pa.Table:
 def in_place(table: pa.Table) -> pa.Table:
     """The records of `placed` in the order of time and place, without these."""
     order = [(name, "ascending") for name in ("ts", "src", "pos")]
-    names = [name for name in table.column_names if name.startswith("row.")]
-    table = table.take(pc.sort_indices(table, sort_keys=order)).select(names)
-    return table.rename_columns([name.removeprefix("row.") for name in names])
+    return own_columns(table.take(pc.sort_indices(table, sort_keys=order)))
+
+
+def own_columns(rows: pa.Table) -> pa.Table:
+    """The own columns of rows that have others beside them, under their own names."""
+    names = [name for name in rows.column_names if name.startswith(ROW)]
+    return rows.select(names).rename_columns([name.removeprefix(ROW) for name in names])
 
 
 def flat(values: pa.Array | pa.ChunkedArray) -> pa.Array:

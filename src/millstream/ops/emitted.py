@@ -15,13 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import RunError
-from millstream.ops.chunks import Chunk, Int64, Mask, concat, flat
+from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat, flat, own_columns
 from millstream.ops.keys import factorize
 from millstream.ops.mixed import exact_columns, exactly, holds_mixed
 
 _DIGITS = 12  # results that agree in so many digits count as the same
 _CLOSE = 1e-11  # what agrees in so many digits is closer than this, relatively
-_ROW = "row."
 OLDER = (
     "this checkpoint was written by a version that stored changes in another form; let that "
     "version run to the end of its input, or start with a new checkpoint and new output directories"
@@ -111,9 +110,7 @@ class Memory:
 
     def emitted(self, rows: Int64) -> pa.Table:
         """Some rows as they were emitted."""
-        names = [name for name in self.known.column_names if name.startswith(_ROW)]
-        table = self.known.select(names).take(pa.array(rows))
-        return table.rename_columns([name.removeprefix(_ROW) for name in names])
+        return own_columns(self.known).take(pa.array(rows))
 
     def rows(self, which: Mask) -> Int64:
         """The rows of some results, in order."""
@@ -155,8 +152,8 @@ class Fresh:
             "shown": pa.array(np.ones(len(rows)), pa.int8()),
         }
         table = chunk.table.take(pa.array(rows))
-        columns = {f"{_ROW}{name}": table.column(name) for name in table.column_names}
-        return exactly(marks | columns, (f"{_ROW}{name}" for name in exact_columns(table)))
+        columns = {f"{ROW}{name}": table.column(name) for name in table.column_names}
+        return exactly(marks | columns, (f"{ROW}{name}" for name in exact_columns(table)))
 
 
 _MARKS = ("name", "window", "nth", "ts", "revision", "stamp", "shown")
@@ -171,7 +168,7 @@ def _without_rows(known: pa.Table) -> pa.Table:
     at = known.schema.get_field_index("shown")
     known = known.set_column(at, "shown", pa.array(np.zeros(len(known)), pa.int8()))
     for at, field in enumerate(known.schema):
-        if field.name.startswith(_ROW):
+        if field.name.startswith(ROW):
             known = known.set_column(at, field, pa.nulls(len(known), field.type))
     return known
 

@@ -16,14 +16,13 @@ import pyarrow.compute as pc
 
 from millstream.errors import ConfigError
 from millstream.io.schemas import parse_schema
-from millstream.ops.chunks import concat
+from millstream.ops.chunks import ROW, concat
 from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.joins import numbers
 from millstream.serve.shelves import Bools, Int64, Shelf
 from millstream.serve.slates import KeptView, Snapshot
 from millstream.state.tables import newest
 
-ROW = "row."  # before the names of a row's own columns, where it is stored
 _LEAST = 64  # rows that are looked at in a segment at once
 _MOST = 1 << 14
 _SHARES = 2  # more than its share, since shards are not all equally full

@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 
 from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed
-from millstream.operators.joins.layout import ROW, Layout
+from millstream.operators.joins.layout import Layout
 from millstream.operators.protocol import Host
 from millstream.operators.waiting import without_late
 from millstream.ops.cells import Publication
-from millstream.ops.chunks import Chunk, Int64, Mask, concat
+from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import blended, canonical, content_hash
 from millstream.ops.updates import NEVER

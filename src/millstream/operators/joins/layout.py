@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from millstream.errors import ConfigError, RunError
 from millstream.operators.protocol import Input
+from millstream.ops.chunks import own_columns
 from millstream.ops.mixed import differ, mixed, wider
 
-ROW = "row."  # before the names of a row's own columns
 Types = dict[str, pa.DataType]
 _DIGITS = 15  # that every double keeps
 
@@ -61,11 +61,8 @@ class Layout:
                 name: pa.chunked_array([pa.nulls(count, kind)])
                 for name, kind in (self.known[side] or {}).items()
             }
-        return {
-            name.removeprefix(ROW): rows.column(name)
-            for name in rows.column_names
-            if name.startswith(ROW)
-        }
+        own = own_columns(rows)
+        return dict(zip(own.column_names, own.columns, strict=True))
 
     def comparable(self, number: int, column: pa.Array) -> pa.Array:
         """A key column in the type in which both sides are compared."""
