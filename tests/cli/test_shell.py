@@ -19,7 +19,9 @@ import pytest
 from rich.console import Console
 
 from millstream.cli.loading import load_sql
-from millstream.cli.shell import Shell, is_whole, statements_in
+from millstream.cli.shell import Shell, is_whole
+from millstream.sql.grammar import texts_of
+from millstream.sql.places import Text as Sql
 from millstream.testing import run_in_process
 
 pytest.importorskip("prompt_toolkit")
@@ -147,7 +149,7 @@ def test_when_a_statement_is_whole(text: str, whole: bool) -> None:
 
 def test_statements_are_parted() -> None:
     text = "SELECT ';' AS a; -- one; two\n SELECT `b;` ;; "
-    assert [one.strip() for one in statements_in(text)] == [
+    assert [one.strip() for one in texts_of(Sql(text))] == [
         "SELECT ';' AS a",
         "-- one; two\n SELECT `b;`",
     ]

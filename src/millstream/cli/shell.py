@@ -22,7 +22,7 @@ from millstream.cli.watching import Watching
 from millstream.errors import ConfigError, MillstreamError, SqlError
 from millstream.serve.following import Follower
 from millstream.showing import visible_lines
-from millstream.sql.grammar import statements_of
+from millstream.sql.grammar import ends_with_semicolon, statements_of, texts_of
 from millstream.sql.places import Text as Sql
 from millstream.sql.statements import Query, read_statement
 
@@ -48,7 +48,6 @@ A statement ends with ; and may have many lines.
   \\save FILE             write the statements so far, for `millstream sql FILE`
   \\help, \\quit           this, and the end (as Ctrl-D)"""
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_END = re.compile(r"""'(?:[^'\\]|\\.|'')*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/|(;)""", re.DOTALL)
 
 
 class Shell:
@@ -78,7 +77,7 @@ class Shell:
 
     def _run(self, text: str) -> None:
         """Build with all statements of a text; run the queries among them one after the other."""
-        for statement in statements_in(text):
+        for statement in texts_of(Sql(text)):
             if _is_query(statement):
                 self.watching.watch(self.flow, statement)
                 continue
@@ -228,27 +227,10 @@ def is_whole(text: str) -> bool:
     plain = text.strip()
     if not plain or plain.startswith("\\") or plain.lower() in ("quit", "exit", "help"):
         return True
-    last = max((found.end() for found in _END.finditer(text) if found[1]), default=-1)
-    return last >= 0 and not _without_comments(text[last:]).strip()
-
-
-def statements_in(text: str) -> Iterator[str]:
-    """The statements of a text, each as it was written."""
-    start = 0
-    for found in _END.finditer(text):
-        if found[1]:
-            yield from _some(text[start : found.start()])
-            start = found.end()
-    yield from _some(text[start:])
-
-
-def _some(text: str) -> Iterator[str]:
-    if _without_comments(text).strip():
-        yield text.strip("\n")
-
-
-def _without_comments(text: str) -> str:
-    return re.sub(r"--[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
+    try:
+        return ends_with_semicolon(Sql(text))
+    except SqlError:  # a quote or a comment is not closed
+        return False
 
 
 def _is_query(statement: str) -> bool:
@@ -259,13 +241,14 @@ def _is_query(statement: str) -> bool:
 
 def _told(statement: str) -> str:
     """What a statement did, in its own words."""
-    words = _without_comments(statement).replace("(", " ( ").split()
+    (tokens,) = statements_of(Sql(statement))
+    words = [str(one.text) for one in tokens]
     verb = {"CREATE": "made", "DROP": "dropped", "INSERT": "filled"}.get(words[0].upper(), "done")
     plain = [one for one in words if one.upper() not in ("IF", "NOT", "EXISTS")]
     at = next(n for n, word in enumerate(plain) if word.upper() in _KINDS)
     sink = plain[at].upper() in ("SINK", "INTO")
     later = "; it gets rows when these statements run as a file (\\save)"
-    told = f"{verb} {'sink' if sink else plain[at].lower()} {plain[at + 1].rstrip(';')}"
+    told = f"{verb} {'sink' if sink else plain[at].lower()} {plain[at + 1]}"
     return told + later if sink and verb != "dropped" else told
 
 

@@ -52,6 +52,23 @@ def statements_of(text: Text) -> list[Tokens]:
     return statements
 
 
+def texts_of(text: Text) -> list[str]:
+    """Every statement as it was written, with the comments before it."""
+    tokens = _tokens(text)
+    ends = [one.start for one in tokens if kind(one) == "SEMICOLON"]
+    found = []
+    for start, end in pairwise((-1, *ends, len(text.sql))):
+        if any(start < one.start < end for one in tokens):
+            found.append(text.sql[start + 1 : end].strip("\n"))
+    return found
+
+
+def ends_with_semicolon(text: Text) -> bool:
+    """Whether the last statement is ended."""
+    tokens = _tokens(text)
+    return bool(tokens) and kind(tokens[-1]) == "SEMICOLON"
+
+
 def _dialect() -> Any:
     """Spark's SQL, as sqlglot reads it, and its words for continuous queries."""
     global _DIALECT
