@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -443,3 +444,21 @@ def test_very_many_ranges_of_panes_are_joined_where_they_are_nearest() -> None:
     ranges[500] = (4991, 5000)
     found = joined(ranges)
     assert len(found) == 1000 and (4990, 5000) in found
+
+
+def test_a_policy_that_hangs_is_given_up_and_named() -> None:
+    never = threading.Event()
+
+    class Asks(ms.ClosingPolicy):
+        def closes(self, window: ms.OpenWindow) -> str | None:
+            never.wait(60)
+            return None
+
+        def __repr__(self) -> str:
+            return "Asks()"
+
+    with Driver(tumbling(Asks()), now=START, function_timeout="100ms") as driver:
+        driver.push("in", [record(*one) for one in FIGURE]).step()
+        with pytest.raises(RunError, match=r"its closing policy Asks\(\) hangs"):
+            driver.step()
+        never.set()

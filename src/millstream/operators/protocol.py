@@ -9,7 +9,7 @@ gives it something to do, and `settle` writes into the next manifest what its ta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -129,6 +129,8 @@ class Known:
     cores: int = 1  # tasks at once
     times: Times | None = None  # None: a batch is being committed, and time is in it
     name_of: Callable[[str, str | int], str] = lambda source, who: str(who) or source
+    # Calls what asks functions of the user's, under the name it has; given up if it hangs.
+    ask: Callable[[str, Callable[[], Any]], Any] = lambda what, fn: fn()
 
     def reached(self, step: str) -> int | None:
         """How far a step has come, in microseconds."""
@@ -247,6 +249,10 @@ class KeyedStep(Keyed):
 
     at_once: ClassVar[bool] = False  # what comes counts at once, not when the watermark passes it
     keys: tuple[str, ...]
+
+    def mentions(self) -> Collection[str]:
+        """Its key."""
+        return self.keys
 
     def keys_of(self, number: int) -> tuple[str, ...]:
         """The columns of one input that must be there."""

@@ -186,14 +186,20 @@ class Looker:
         self._first = self._first or (time.monotonic(), self._progress)
         sure = Confidence(self.looks.confidence, self.looks.interval, self._batch)
         due, bound = self._due(), self.looks.until.error is not None
-        found = answers.estimates(sure) if self._complete and (due or bound) else {}
+        found = self._estimates(sure) if self._complete and (due or bound) else {}
         self.ended_by = self._bound(found)
         if self.ended_by is None and not due:
             return None
         if self._complete and not found:  # time is up
-            found = answers.estimates(sure)
+            found = self._estimates(sure)
         self._shown, self._at = self._progress, time.monotonic()
         return self._snapshot(found)
+
+    def _estimates(self, sure: Confidence) -> dict[str, Estimates]:
+        estimate = partial(self._known.estimates, sure)
+        if self.looks.metric is None:
+            return estimate()
+        return self.engine.hands.ask("snapshots(metric=)", estimate)
 
     def _due(self) -> bool:
         """Whether a share was passed since the last look, or its time has come."""

@@ -116,6 +116,7 @@ class Engine:
         self.hands = Hands(settings.function_micros)
         self._all_taken: dict[str, int] = {}  # source -> by the clock until when nothing waits
         self._owned = Owned()
+        self._heard_by: tuple[Manifest, dict[str, dict[str, int]]] | None = None
         self._held: Holdings | None = None
         self._written: Manifest | None = None  # the last one, if it was committed by this run
         self._dropped = False  # state was dropped, and no manifest says so yet
@@ -428,6 +429,7 @@ class Engine:
             self.cores,
             None if progress is None else self._times(progress),
             self._name_of,
+            self.hands.ask,
         )
 
     def _times(self, progress: dict[str, SourceProgress]) -> Times:
@@ -438,11 +440,17 @@ class Engine:
         return Times(progress, heard, inputs, outputs, started, dict(self._all_taken))
 
     def _heard(self) -> dict[str, dict[str, int]]:
-        """The wall clock when participants of sources brought something last."""
-        return {
-            name: {who: int(at * 1e6) for who, at in state.seen_at.items()}
-            for name, state in self.manifest.sources.items()
-        }
+        """The wall clock when participants of sources brought something last.
+
+        It is asked for at every look for input, and changes with the manifest alone.
+        """
+        if self._heard_by is None or self._heard_by[0] is not self.manifest:
+            found = {
+                name: {who: int(at * 1e6) for who, at in state.seen_at.items()}
+                for name, state in self.manifest.sources.items()
+            }
+            self._heard_by = (self.manifest, found)
+        return self._heard_by[1]
 
     def participants(self, source: str, progress: SourceProgress) -> dict[str, tuple[int, float]]:
         """How far everybody is who takes part in a source, and for how long each was silent."""

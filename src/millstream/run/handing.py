@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from millstream.durations import text
 from millstream.errors import RunError
@@ -31,6 +31,12 @@ _LONGEST_LOOK = 5.0  # seconds
 _HELD = 30.0  # seconds beyond the timeout that code may keep all other threads from running
 _AGAIN = "the batch is committed, and its rows are handed over again at the next start"
 _STAYS = "what was committed stays valid"
+
+T = TypeVar("T")
+
+
+class _Hangs(RunError):
+    """A call did not return in time."""
 
 
 @dataclass
@@ -83,18 +89,29 @@ class Hands:
 
     def tell(self, what: str, fn: Callable[[Any], Any], value: Any) -> None:
         """Call a function that is only told something; raises what went wrong."""
-        work = _Work(fn, [value])
+        try:
+            self.ask(what, lambda: fn(value))
+        except _Hangs:
+            raise
+        except BaseException as error:  # a user's function may raise anything
+            raise RunError(
+                f"{what}: {describe(error)}; {_STAYS}: correct the function and start again"
+            ) from error
+
+    def ask(self, what: str, fn: Callable[[], T]) -> T:
+        """What a function gives that asks others of the user's; raises what these raise."""
+        found: list[T] = []
+        work = _Work(lambda ask: found.append(ask()), [fn])
         self._begin(work)
         if not self._wait(work):
-            raise RunError(
+            raise _Hangs(
                 f"{what} hangs: its function had not returned after {text(self.timeout or 0)}; "
                 f"{_STAYS}: look for a call without a timeout, a lock or an endless loop there, or "
                 "give it longer with function_timeout="
             )
         if work.error is not None:
-            raise RunError(
-                f"{what}: {describe(work.error)}; {_STAYS}: correct the function and start again"
-            ) from work.error
+            raise work.error
+        return found[0]
 
     def close(self) -> None:
         """Let the thread end."""

@@ -8,6 +8,7 @@ looks at. The records of that batch still count; the figures are those after it.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +40,11 @@ def evicted_now(family: Family, known: Known, closed: dict[str, int]) -> dict[st
     jobs = [job for job in family.jobs if job.evicts]
     if opened is None or known.times is None:
         return {}
-    found = {job.name: _asked(job, known, closed[job.name], opened) for job in jobs}
+    found = {}
+    for job in jobs:
+        ask = partial(_asked, job, known, closed[job.name], opened)
+        assert job.closing is not None
+        found[job.name] = known.ask(f"{job.name}: its closing policy {job.closing.policy!r}", ask)
     return {name: ends for name, ends in found.items() if ends}
 
 
