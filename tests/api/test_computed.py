@@ -80,3 +80,13 @@ def test_a_column_that_sql_named_after_an_expression_is_one() -> None:
         driver.push("in", ROWS).end()
         found = sorted((row["rest"], row["s"]) for row in driver.output("out"))
     assert found == [(0, 2.5), (1, 5.0)]
+
+
+def test_windows_can_be_used_twice() -> None:
+    flow = ms.Flow("sales")
+    windows = source(flow).key_by("qty").window(ms.tumbling("1h"))
+    before = windows.keyed
+    windows.agg(total=ms.sum("price * qty"))
+    assert windows.keyed is before
+    windows.agg(n=ms.count())
+    assert sum(node.kind == "select" for node in flow.nodes) == 1

@@ -26,7 +26,7 @@ from millstream.ops.records import describe
 
 PARALLEL = 16  # reducers of a step whose result does not depend on their number
 _OWN = ("args", "help", "quiet", "verbose", "runner", "no_output", "cat_output", "output_dir")
-_HONOURED = ("upload_files", "upload_dirs", "jobconf", "cmdenv", "task_timeout")
+_HONOURED = ("upload_files", "upload_dirs", "jobconf", "cmdenv")
 _FOR_HADOOP = ("HADOOP_INPUT_FORMAT", "HADOOP_OUTPUT_FORMAT", "PARTITIONER", "LIBJARS")
 
 

@@ -46,11 +46,5 @@ def with_expressions(stream: Stream, texts: Iterable[str]) -> tuple[Stream, list
 
 
 def _is_column(node: Node, name: str) -> bool:
-    """Whether a step on the way to here makes a column of just that name."""
-    items = [one.name for one in getattr(node, "items", ())]
-    aggs = [one for one, _ in getattr(node, "aggs", ())]
-    schema = getattr(getattr(node, "spec", None), "schema", None)
-    known = list(getattr(schema, "names", ()))
-    if name in (*items, *aggs, *known, *getattr(node, "keys", ())):
-        return True
-    return any(_is_column(one, name) for one in node.inputs)
+    """Whether a step on the way to here has a column of just that name."""
+    return name in node.mentions() or any(_is_column(one, name) for one in node.inputs)

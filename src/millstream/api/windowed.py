@@ -69,11 +69,11 @@ class WindowedStream:
             aggregates.free(self.keyed.keys, taken - {*self.keyed.keys}, "key_by")
         taken |= set(FIDELITY) if self.fidelity else set()
         checked = aggregates.checked(aggs, "agg", taken)
-        self.keyed = self.keyed._computing(checked)
+        keyed = self.keyed._computing(checked)
         if self._inherits(checked):
             inherited = aggregates.mean("fidelity")
-            return self._add("agg", True, aggs=(*checked.items(), ("fidelity", inherited)))
-        return self._add("agg", aggs=tuple(checked.items()))
+            return self._add(keyed, "agg", True, aggs=(*checked.items(), ("fidelity", inherited)))
+        return self._add(keyed, "agg", aggs=tuple(checked.items()))
 
     def _inherits(self, aggs: dict[str, Any]) -> bool:
         """Whether results stand on others that say how much of their input they stand on.
@@ -91,7 +91,7 @@ class WindowedStream:
         """
         if isinstance(reducer, MapReduce):
             return self.map_reduce(reducer)
-        return self._add("reduce", reducer=function("reduce", reducer))
+        return self._add(self.keyed, "reduce", reducer=function("reduce", reducer))
 
     def map_reduce(self, job: Any, *, sorted: bool = False) -> Stream:
         """A MapReduce job over these windows."""
@@ -106,8 +106,7 @@ class WindowedStream:
             fidelity=self.fidelity,
         )
 
-    def _add(self, stem: str, inherits: bool = False, **fields: Any) -> Stream:
-        keyed = self.keyed
+    def _add(self, keyed: KeyedStream, stem: str, inherits: bool = False, **fields: Any) -> Stream:
         taken = ("window_start", "window_end", *(FIDELITY if self.fidelity else ()))
         for name in keyed.keys:
             if name in taken:

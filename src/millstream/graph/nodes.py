@@ -6,7 +6,7 @@ sources, sinks, windows and aggregates are held as they are; the planner turns t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -30,6 +30,10 @@ class Node:
         """What the plan calls it."""
         return type(self).__name__.lower()
 
+    def mentions(self) -> Collection[str]:
+        """Columns it names itself, so that they are no expressions."""
+        return ()
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Source(Node):
@@ -37,12 +41,21 @@ class Source(Node):
 
     spec: Any
 
+    def mentions(self) -> Collection[str]:
+        """Those of a schema that was given as one."""
+        schema = getattr(self.spec, "schema", None)
+        return schema.names if isinstance(schema, pa.Schema) else ()
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Select(Node):
     """Columns computed by SQL expressions."""
 
     items: tuple[Expression, ...]
+
+    def mentions(self) -> Collection[str]:
+        """Its expressions."""
+        return [one.name for one in self.items]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -70,6 +83,10 @@ class Process(Node):
     behind: int = 0  # how far before its event a record may lie, in microseconds
     publishes: tuple[str, ...] | None = None  # None: found by looking at the code
     schema: pa.Schema | None = None
+
+    def mentions(self) -> Collection[str]:
+        """Its key."""
+        return self.keys
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -99,6 +116,10 @@ class Pairs(Node):
     keys: tuple[str, ...]
     null_keys: str = "dead"
     span: Span | None = None  # of the windows after it; None: they follow from the records
+
+    def mentions(self) -> Collection[str]:
+        """Its key."""
+        return self.keys
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -137,6 +158,10 @@ class Windowed(Keyed):
     partition: Callable[[Any], int] | None = None  # which shard a key belongs to; None: by hash
     policy: Any = None  # when a window leaves that is not complete; None: never
     fidelity: bool = False  # results say how much of their input they stand on
+
+    def mentions(self) -> Collection[str]:
+        """Its key and its aggregates."""
+        return (*self.keys, *(name for name, _ in self.aggs))
 
     def output_watermark(self, at: int) -> int:
         """Results have the end of their window as their time."""

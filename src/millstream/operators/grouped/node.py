@@ -27,6 +27,10 @@ class Grouped(KeyedStep):
         """Always."""
         return True
 
+    def mentions(self) -> tuple[str, ...]:
+        """The key and the aggregates."""
+        return (*self.keys, *(name for name, _ in self.aggs))
+
     def operator(self, number: int, changes: bool) -> Grouping:
         """Keeps a row per group."""
         measures = tuple(agg.measure(name) for name, agg in self.aggs)
@@ -34,7 +38,7 @@ class Grouped(KeyedStep):
 
     def columns(self, have: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """The key and the aggregates."""
-        return (*self.keys, *(name for name, _ in self.aggs))
+        return self.mentions()
 
     def resolve(
         self, inputs: tuple[Input, ...]
