@@ -51,7 +51,7 @@ def test_a_table_shows_bounds_progress_and_what_is_left() -> None:
             table,
             False,
             promise="holds",
-            unseen=Unseen(4, 0.01),
+            unseen=Unseen(4, 0.01, {"n": 12.0}),
             elapsed=5.0,
             left=15.0,
             notes=("max: none",),
@@ -64,7 +64,8 @@ def test_a_table_shows_bounds_progress_and_what_is_left() -> None:
     assert "├" in lines[2]
     assert "?" in lines[4]
     assert "95% confidence: holds" in text
-    assert "1.00% of the input" in text
+    assert "1.00% of the input; if it is strewn as others are, n 12" in text
+    assert "±   ?: too little was read" in text
     assert "max: none" in text
     assert "and 2 more" in shown(ms.Snapshot(0.25, table, False), rows=1)
 
@@ -74,4 +75,11 @@ def test_what_ended_a_run_is_said() -> None:
     assert "ended by rel_error(0.01)" in shown(
         ms.Snapshot(0.2, table, False, ended_by="rel_error(0.01)")
     )
-    assert "exact" in shown(ms.Snapshot(1.0, table, True, ended_by="all was read"))
+    whole = shown(ms.Snapshot(1.0, table, True, ended_by="all was read"))
+    assert "exact" in whole
+    assert "?" not in whole
+
+
+def test_a_small_error_is_not_none() -> None:
+    table = pa.table({"n": [10_000.0], "n_lower": [9_999.0], "n_upper": [10_001.0]})
+    assert "10,000 ±<0.1%" in shown(ms.Snapshot(0.9, table, False))

@@ -108,14 +108,27 @@ def _said(snapshot: Snapshot, rows: int) -> list[str]:
         said.append(f"and {more:,} more")
     if not snapshot.exact:
         said.append(f"{snapshot.confidence:.0%} confidence: {snapshot.promise}")
+        if _unsure(snapshot):
+            said.append(
+                "±   ?: too little was read of it for bounds, which need 30 blocks and more"
+            )
         if snapshot.unseen is not None and snapshot.unseen.blocks:
             held = snapshot.unseen.holds.items()
             values = ", ".join(f"{visible(name)} {most:,.0f}" for name, most in held)
             said.append(
                 f"a group not seen yet holds at most {snapshot.unseen.share:.2%} of the input"
-                + (f" ({values})" if values else "")
+                + (f"; if it is strewn as others are, {values}" if values else "")
             )
     return [*said, *map(visible, snapshot.notes)]
+
+
+def _unsure(snapshot: Snapshot) -> bool:
+    """Whether there are estimates without bounds."""
+    table = snapshot.table
+    return any(
+        table.column(f"{name}_upper").null_count > table.column(name).null_count
+        for name in values_of(table.column_names)
+    )
 
 
 def _number(value: Any) -> float:
@@ -132,7 +145,8 @@ def _told(estimate: list[Any], exact: bool) -> str:
     told = f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.4g}"
     if lower is None or upper is None or not value:
         return f"{told} ±   ?"
-    return f"{told} ±{max(upper - value, value - lower) / abs(value):5.1%}"
+    far = max(upper - value, value - lower) / abs(value)
+    return f"{told} ±{far:5.1%}" if far >= 0.001 or far == 0 else f"{told} ±<0.1%"
 
 
 def _bar(estimate: list[Any], widest: float) -> str:
