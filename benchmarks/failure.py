@@ -185,7 +185,7 @@ def collect(work: Path, agents: int, pieces: int) -> None:
 def agents(work: Path, count: int, port: int) -> None:
     """All agents, each a process that was forked off before anything was connected."""
     from millstream.agent.agent import Agent
-    from millstream.agent.sending import Collector
+    from millstream.agent.sending import Connection
 
     pids = []
     for number in range(count):
@@ -194,7 +194,7 @@ def agents(work: Path, count: int, port: int) -> None:
             name = f"node-{number:02}"
             flow = _flow(work, port, count, number)
             place = work / "agents" / name
-            agent = Agent(flow, Collector(f"127.0.0.1:{port}", None), name, place, rows=ROWS)
+            agent = Agent(flow, Connection(f"127.0.0.1:{port}", None), name, place, rows=ROWS)
             while not agent.done:
                 begun = time.monotonic()
                 agent.step()

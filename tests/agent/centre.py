@@ -9,7 +9,7 @@ from typing import Any, Self
 import millstream as ms
 from millstream.agent.agent import Agent
 from millstream.agent.relay import Relay
-from millstream.agent.sending import Collector
+from millstream.agent.sending import Connection
 from millstream.run.collecting import MessageReceiver
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
@@ -80,9 +80,9 @@ def relay_of(
     here = ms.Collector(
         f"127.0.0.1:{listen}", spec.reads, agents=spec.agents, boundary=spec.boundary
     )
-    parent, asking = (Collector(f"127.0.0.1:{to}", None) for _ in range(2))
+    parent, asking = (Connection(f"127.0.0.1:{to}", None) for _ in range(2))
     return Relay(flow, parent, asking, name, place / name, here, most, **options)
 
 
 def agent_of(flow: ms.Flow, port: int, name: str, place: Path, **options: Any) -> Agent:
-    return Agent(flow, Collector(f"127.0.0.1:{port}", None), name, place / name, **options)
+    return Agent(flow, Connection(f"127.0.0.1:{port}", None), name, place / name, **options)

@@ -21,7 +21,7 @@ import pytest
 import millstream as ms
 from millstream.agent import agent as agents
 from millstream.agent.agent import Agent
-from millstream.agent.sending import Away, Collector
+from millstream.agent.sending import Away, Connection
 from millstream.agent.working import Working
 from millstream.errors import ConfigError, RunError
 from millstream.io.prints import MOVED
@@ -236,10 +236,10 @@ def test_a_wrong_token_is_refused_and_a_right_one_is_not(
     monkeypatch.setenv("MILLSTREAM_AGENT_TOKEN", "the-right-token-of-24-ch")
     with Centre(flow_of(place, port), place / "collector"):
         for token in (None, "another-token-of-23-chs"):
-            wrong = Collector(f"127.0.0.1:{port}", token)
+            wrong = Connection(f"127.0.0.1:{port}", token)
             with pytest.raises(ConfigError, match="does not take this token"):
                 wrong.hello("a", 1)
-        right = Collector(f"127.0.0.1:{port}", "the-right-token-of-24-ch")
+        right = Connection(f"127.0.0.1:{port}", "the-right-token-of-24-ch")
         assert right.hello("a", 1).durable == -1
         right.close()
 
@@ -254,10 +254,10 @@ def test_over_tls_only_the_right_certificate_is_trusted(place: Path, port: int) 
     keys = {"certificate": place / "ours.pem", "private_key": place / "ours.key"}
     with Centre(flow_of(place, port, **keys), place / "collector"):
         with pytest.raises(Away):
-            Collector(f"127.0.0.1:{port}", None, place / "theirs.pem").hello("a", 1)
+            Connection(f"127.0.0.1:{port}", None, place / "theirs.pem").hello("a", 1)
         with pytest.raises(Away):
-            Collector(f"127.0.0.1:{port}", None).hello("a", 1)
-        known = Collector(f"127.0.0.1:{port}", None, place / "ours.pem")
+            Connection(f"127.0.0.1:{port}", None).hello("a", 1)
+        known = Connection(f"127.0.0.1:{port}", None, place / "ours.pem")
         assert known.hello("a", 1).number == 1
         known.close()
 

@@ -25,7 +25,7 @@ from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.planning import plan_flow
 from millstream.serve.following import Follower
-from millstream.serve.status import View
+from millstream.serve.status import Served
 from millstream.settings import Settings
 from millstream.state import segments
 from millstream.state.checkpoint import Checkpoint, checksum
@@ -215,7 +215,7 @@ def case(work: Path, seed: int) -> str:
 def look(checkpoint: Path) -> None:
     """What a server over it tells."""
     with contextlib.suppress(ms.CheckpointError):
-        View(Follower(checkpoint)).status()
+        Served(Follower(checkpoint)).status()
 
 
 @pytest.mark.parametrize("seed", range(len(FILES) * 8))

@@ -11,7 +11,7 @@ import millstream as ms
 from millstream.cli.serving import _ADDRESS
 from millstream.serve.following import Follower
 from millstream.serve.server import parse_address
-from millstream.serve.status import View
+from millstream.serve.status import Served
 from millstream.testing import Driver, run_in_process
 
 
@@ -22,7 +22,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def status() -> dict[str, Any]:
-    return View(Follower("ck")).status()
+    return Served(Follower("ck")).status()
 
 
 def windows(sink: str) -> ms.Flow:

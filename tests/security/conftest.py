@@ -16,7 +16,7 @@ import pytest
 from millstream.serve.following import Follower
 from millstream.serve.guard import Rules
 from millstream.serve.server import Server
-from millstream.serve.status import View
+from millstream.serve.status import Served
 
 HEAD = b"host: localhost\r\n\r\n"
 LAST = b"host: localhost\r\nconnection: close\r\n\r\n"
@@ -26,7 +26,7 @@ class Target:
     """A served checkpoint."""
 
     def __init__(self, path: Path, **rules: Any) -> None:
-        self.view = View(Follower(path, eager=True))
+        self.view = Served(Follower(path, eager=True))
         self.server = Server(self.view, "127.0.0.1", 0, Rules(**rules))
         self.server.start()
         self.client = httpx.Client(base_url=self.server.url, timeout=30)

@@ -11,7 +11,7 @@ import pytest
 from millstream.serve.following import Follower
 from millstream.serve.guard import Rules
 from millstream.serve.server import Server
-from millstream.serve.status import View
+from millstream.serve.status import Served
 from tests.serve.writing import Writer
 
 Serve = Callable[..., httpx.Client]
@@ -29,7 +29,7 @@ def serve() -> Iterator[Serve]:
     open_ones: list[tuple[Server, httpx.Client]] = []
 
     def start(path: Path, **rules: object) -> httpx.Client:
-        view = View(Follower(path, eager=True))
+        view = Served(Follower(path, eager=True))
         server = Server(view, "127.0.0.1", 0, Rules(**rules))  # type: ignore[arg-type]
         server.start()
         client = httpx.Client(base_url=server.url, timeout=10)

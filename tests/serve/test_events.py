@@ -17,7 +17,7 @@ import httpx
 from millstream.serve.events import Listeners, Stream, slate_events
 from millstream.serve.following import Follower
 from millstream.serve.guard import Rules
-from millstream.serve.status import View
+from millstream.serve.status import Served
 from tests.serve.conftest import Serve
 from tests.serve.writing import GONE, Put, Writer
 
@@ -142,7 +142,7 @@ def test_a_stream_adds_up_to_the_state(writer: Writer, serve: Serve) -> None:
 def test_heartbeats_and_a_listener_that_takes_nothing(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "ck")
     writer.commit(Put("a", {"n": 1}))
-    view, rules = View(Follower(writer.path, eager=True)), Rules(stalled=0.2)
+    view, rules = Served(Follower(writer.path, eager=True)), Rules(stalled=0.2)
 
     async def talk(takes: int) -> list[bytes]:
         listeners, got = Listeners(1), []

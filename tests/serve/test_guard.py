@@ -12,7 +12,7 @@ from millstream.errors import ConfigError
 from millstream.serve.following import Follower
 from millstream.serve.guard import COOKIE
 from millstream.serve.server import open_server, parse_address
-from millstream.serve.status import View
+from millstream.serve.status import Served
 from millstream.serve.tokens import find_token
 from tests.serve.conftest import Serve
 from tests.serve.writing import Put, Writer
@@ -212,7 +212,7 @@ def test_the_page_gets_a_cookie_once(closed: httpx.Client) -> None:
 
 
 def test_other_addresses_need_a_token(path: Path) -> None:
-    view = View(Follower(path))
+    view = Served(Follower(path))
     for host in ("0.0.0.0", "::", "10.1.2.3"):
         with pytest.raises(ConfigError, match="needs a token"):
             open_server(view, host, 0)
@@ -241,7 +241,7 @@ def test_a_token_comes_from_a_file_or_the_environment(
 
 
 def test_a_port_that_is_taken_is_one_clear_line(path: Path) -> None:
-    view = View(Follower(path))
+    view = Served(Follower(path))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is taken") as refused:
@@ -269,6 +269,6 @@ def test_no_addresses(given: int | str) -> None:
 
 
 def test_small_answers_are_sent_at_once(path: Path) -> None:
-    server = open_server(View(Follower(path)), "127.0.0.1", 0)
+    server = open_server(Served(Follower(path)), "127.0.0.1", 0)
     assert server._socket.proto == socket.IPPROTO_TCP  # what asyncio looks at for TCP_NODELAY
     server.stop()

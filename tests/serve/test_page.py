@@ -25,7 +25,7 @@ from millstream.serve.app import STATIC
 from millstream.serve.drawing import drawn
 from millstream.serve.following import Follower
 from millstream.serve.server import Server, open_server
-from millstream.serve.status import Live, View
+from millstream.serve.status import Live, Served
 from millstream.state.manifests import Hot
 from millstream.testing import Driver, run_in_process
 from tests.serve.writing import GONE, Put, Writer
@@ -154,7 +154,7 @@ class Site:
 
 def serve(path: Path, port: int = 0) -> Server:
     """A server over a checkpoint."""
-    server = open_server(View(Follower(path)), "127.0.0.1", port)
+    server = open_server(Served(Follower(path)), "127.0.0.1", port)
     server.start()
     return server
 
@@ -558,7 +558,7 @@ def test_with_a_token_the_page_keeps_a_cookie(site: Site, window: Window) -> Non
     site.count("walmart", 1)
     site.server.stop()
     token = "one-token-for-this-test"
-    site.server = open_server(View(Follower(site.writer.path)), "127.0.0.1", 0, token)
+    site.server = open_server(Served(Follower(site.writer.path)), "127.0.0.1", 0, token)
     site.server.start()
     refused = window.page.goto(site.url("counts", "walmart"))
     assert refused.status == 401
@@ -653,7 +653,7 @@ def test_early_answers_are_drawn_with_error_bars(
     looks = [look(0.01, [90.0, 210.0, 3.0], None), look(0.25, [100.0, 200.0, 2.0], 0.5, left=21.0)]
     Writer(tmp_path, flow="shops").commit()
     live = Live(answers=drawn("agg", looks, 5))
-    view = View(Follower(tmp_path, {}), lambda: live)
+    view = Served(Follower(tmp_path, {}), lambda: live)
     server = open_server(view, "127.0.0.1", 0, None)
     server.start()
     try:

@@ -16,7 +16,7 @@ import msgspec
 
 from millstream.agent.clocks import clock_of
 from millstream.agent.outbox import Outbox
-from millstream.agent.sending import Away, Collector
+from millstream.agent.sending import Away, Connection
 from millstream.agent.working import Working, collector_of, plan_here
 from millstream.api.flow import Flow
 from millstream.errors import ConfigError, RunError
@@ -38,7 +38,7 @@ class Agent:
     """One agent on its machine."""
 
     flow: Flow
-    collector: Collector
+    collector: Connection
     name: str
     directory: Path
     settings: Settings = field(default_factory=Settings)

@@ -18,18 +18,18 @@ import pyarrow as pa
 
 from millstream.agent.agent import Agent
 from millstream.agent.clocks import Clock
-from millstream.agent.sending import Away, Collector
+from millstream.agent.sending import Away, Connection
 from millstream.agent.working import plan_here
 from millstream.api.flow import Flow
-from millstream.api.sources import Collector as CollectorSpec
+from millstream.api.sources import Collector
 from millstream.errors import ConfigError
 from millstream.operators.protocol import Shipping
 from millstream.ops.chunks import concat, decode_block, encode_block
 from millstream.plan.stages import Plan
 from millstream.run.collecting import (
+    Enrolled,
     Hello,
     Later,
-    Member,
     MessageReceiver,
     Refused,
     Welcome,
@@ -50,9 +50,9 @@ class Children(MessageReceiver):
     def __init__(
         self,
         name: str,
-        spec: CollectorSpec,
+        spec: Collector,
         place: Storage,
-        parent: Collector,
+        parent: Connection,
         program: dict[str, Any],
         most: int,
     ) -> None:
@@ -60,7 +60,7 @@ class Children(MessageReceiver):
         self._asking = threading.Lock()
         super().__init__(name, spec, place, "children")
 
-    def enrol(self, hello: Hello) -> Member:
+    def enrol(self, hello: Hello) -> Enrolled:
         """Ask the parent for somebody new."""
         own = [one for one in self.roster.values() if not one.through]
         if len(own) >= self.most and not hello.through:
@@ -76,13 +76,13 @@ class Children(MessageReceiver):
                 raise Refused(str(error)) from None
             finally:
                 self.parent.close()
-        return Member(welcome.number, hello.life, hello.relay, hello.through)
+        return Enrolled(welcome.number, hello.life, hello.relay, hello.through)
 
     def _program(self) -> dict[str, Any]:
         return self.program
 
 
-class Combining:
+class Relaying:
     """What stands in the place of a source: messages of children, several as one."""
 
     def __init__(
@@ -191,11 +191,11 @@ class Relay(Agent):
     def __init__(
         self,
         flow: Flow,
-        collector: Collector,
-        asking: Collector,
+        collector: Connection,
+        asking: Connection,
         name: str,
         directory: Path,
-        spec: CollectorSpec,
+        spec: Collector,
         most: int,
         **options: Any,
     ) -> None:
@@ -241,4 +241,4 @@ class Relay(Agent):
             self.source, self.spec, self.outbox.root, self.asking, welcome.program, self.most
         )
         children.committed = self.known
-        return Combining(plan, self.source, children, state, self.clock)
+        return Relaying(plan, self.source, children, state, self.clock)

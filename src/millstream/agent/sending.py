@@ -28,7 +28,7 @@ class Away(Exception):
     """The collector cannot be reached now."""
 
 
-class Collector:
+class Connection:
     """The collector as an agent sees it."""
 
     def __init__(self, address: str, token: str | None, ca: Path | None = None) -> None:

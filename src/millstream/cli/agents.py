@@ -36,7 +36,7 @@ def run_agent(
     """Read, send and forget until all is committed, or Ctrl-C or SIGTERM."""
     from millstream.agent.agent import Agent
     from millstream.agent.relay import Relay
-    from millstream.agent.sending import Collector
+    from millstream.agent.sending import Connection
     from millstream.agent.working import collector_of
     from millstream.serve.tokens import find_token
     from millstream.settings import Settings
@@ -56,10 +56,10 @@ def run_agent(
         "say": lambda text: print(visible_lines(text), file=sys.stderr, flush=True),
     }
     if below is None:
-        agent = Agent(flow, Collector(to, token, ca), name, place, **options)
+        agent = Agent(flow, Connection(to, token, ca), name, place, **options)
     else:
         here = replace(spec, address=below.listen, token_file=token_file or spec.token_file)
-        parent, asking = Collector(to, token, ca), Collector(to, token, ca)
+        parent, asking = Connection(to, token, ca), Connection(to, token, ca)
         agent = Relay(flow, parent, asking, name, place, here, below.children, **options)
     before = {
         number: signal.signal(number, lambda *_: agent.stop())

@@ -84,13 +84,13 @@ def _run(stages: Sequence[Stage], request: Request, output: Path, checkpoint: Pa
         load=lambda: Application(load()),
         looks=request.looks,
         console=Console(stderr=True),
-        on_look=None if request.looks is None else Peeking(stages, checkpoint, output),
+        on_look=None if request.looks is None else Glimpses(stages, checkpoint, output),
     )
     if not request.quiet:
         _show_counters(output / COUNTERS)
 
 
-class Peeking:
+class Glimpses:
     """Shows what a program gives for what was read so far, and keeps it beside the results.
 
     It is computed in a process of its own: a program may change the directory it stands in.

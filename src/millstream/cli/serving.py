@@ -33,11 +33,11 @@ def serve_checkpoint(checkpoint: Path, host: str, port: int, token_file: Path | 
     """Serve until Ctrl-C or SIGTERM."""
     from millstream.serve.following import Follower
     from millstream.serve.server import open_server
-    from millstream.serve.status import View
+    from millstream.serve.status import Served
     from millstream.serve.tokens import find_token
 
     token = find_token(token_file)
-    server = open_server(View(Follower(checkpoint, eager=True)), host, port, token)
+    server = open_server(Served(Follower(checkpoint, eager=True)), host, port, token)
     stopped = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: stopped.set())

@@ -147,9 +147,9 @@ class Comparing(Waiting):
     changes: bool  # what it gave may be taken back
     types: dict[str, pa.DataType]
 
-    def inlet(self, host: Host) -> Rows:
+    def inlet(self, host: Host) -> SidedRows:
         """Rows of both sides by the hash of their content."""
-        return Rows(self, host)
+        return SidedRows(self, host)
 
     def run(self, share: Share) -> None:
         """Count new rows, or those that the watermark has passed; give what changes."""
@@ -256,7 +256,7 @@ class _Counts:
 
 
 @dataclass
-class Rows:
+class SidedRows:
     """Rows of both sides on their way to be counted, in one task."""
 
     operator: Comparing

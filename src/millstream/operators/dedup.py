@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from millstream.durations import text
 from millstream.errors import ConfigError
-from millstream.operators.distinct import Rows, in_order_of_content
+from millstream.operators.distinct import ComparedRows, in_order_of_content
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, KeyedStep, Row, Share
 from millstream.operators.stores import Queue, Table
@@ -76,9 +76,9 @@ class Forgetting(Waiting):
     changes: bool = False
     whole: bool = True  # rows keep all their columns
 
-    def inlet(self, host: Host) -> Rows:
+    def inlet(self, host: Host) -> ComparedRows:
         """Records by the hash of what is compared."""
-        return Rows(self, host)
+        return ComparedRows(self, host)
 
     def run(self, share: Share) -> None:
         """Look at the records that the watermark has passed."""

@@ -73,9 +73,9 @@ class Counting(Waiting):
     changes: bool  # its input takes back what it gave
     whole: bool = False  # of a row only what is compared is kept
 
-    def inlet(self, host: Host) -> Rows:
+    def inlet(self, host: Host) -> ComparedRows:
         """Rows by the hash of their content."""
-        return Rows(self, host)
+        return ComparedRows(self, host)
 
     def run(self, share: Share) -> None:
         """Count the rows that the watermark has passed; give and take back what changes."""
@@ -125,7 +125,7 @@ class Compares(Protocol):
 
 
 @dataclass
-class Rows:
+class ComparedRows:
     """Records on their way to be compared, in one task."""
 
     operator: Compares

@@ -70,9 +70,9 @@ class Lasting(OneStep):
     number: int
     changes: bool  # its input takes back what it gave
 
-    def inlet(self, host: Host) -> Rows:
+    def inlet(self, host: Host) -> LastRows:
         """Rows by what readers know them by."""
-        return Rows(self, host)
+        return LastRows(self, host)
 
     def run(self, share: Share) -> None:
         """Give what comes, take back what has become too old."""
@@ -85,7 +85,7 @@ class Lasting(OneStep):
         new = rows_for(share)
         if new is not None:  # what is too old by now comes and goes within this batch
             new = new.filter(pa.array(np.asarray(flat(new.column("time"))) > now))
-        waiting = Waiting(self.name, "waiting", new, batch, control)
+        waiting = LeavingRows(self.name, "waiting", new, batch, control)
         old = waiting.due(closed + 1, now + 1)
         parts = [] if new is None or not len(new) else [new]
         if old is not None:
@@ -149,7 +149,7 @@ class _Report:
     next: int  # when the next row leaves
 
 
-class Waiting(Queue):
+class LeavingRows(Queue):
     """Rows by the time at which they leave, with weights."""
 
     def _write(self, rows: pa.Table | None, suffix: str = "") -> dict[int, Segment]:
@@ -165,7 +165,7 @@ def _counted(rows: pa.Table, sign: int = 1) -> pa.Table:
 
 
 @dataclass
-class Rows:
+class LastRows:
     """Rows on their way to where they wait, in one task."""
 
     operator: Lasting

@@ -79,9 +79,9 @@ class Keeping(Immediate):
     name: str
     changes: bool  # its input takes back what it gave
 
-    def inlet(self, host: Host) -> Rows:
+    def inlet(self, host: Host) -> ViewRows:
         """Rows by what they are known by."""
-        return Rows(self, host)
+        return ViewRows(self, host)
 
     def run(self, share: Share) -> None:
         """Add what came to what is stored of the same rows."""
@@ -142,7 +142,7 @@ def _added_up(rows: pa.Table) -> pa.Table:
 
 
 @dataclass
-class Rows:
+class ViewRows:
     """Rows on their way to the table, in one task."""
 
     operator: Keeping

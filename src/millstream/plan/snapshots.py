@@ -10,7 +10,7 @@ from millstream.graph import nodes
 
 
 @dataclass(frozen=True)
-class Top:
+class Ranking:
     """A ranking of the groups of the window before it."""
 
     step: str
@@ -21,7 +21,7 @@ class Top:
     k: int
 
 
-def ranking_of(node: nodes.Node) -> Top | None:
+def ranking_of(node: nodes.Node) -> Ranking | None:
     """The top_k over the groups of an aggregate over the whole input, if a step is that."""
     if not isinstance(node, nodes.Windowed) or len(node.aggs) != 1 or len(node.inputs) != 1:
         return None
@@ -35,7 +35,7 @@ def ranking_of(node: nodes.Node) -> Top | None:
     if not ranks_keys or agg.by not in [value for value, _ in before.aggs]:
         return None
     k = dict(agg.options)["k"]
-    return Top(node.name, name, node.keys, str(agg.column), str(agg.by), int(k))
+    return Ranking(node.name, name, node.keys, str(agg.column), str(agg.by), int(k))
 
 
 def snapshot_columns(node: nodes.Windowed) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ class Later(RunError):
     """What an agent asks for can only be said when somebody else is there again."""
 
 
-class Member(msgspec.Struct):
+class Enrolled(msgspec.Struct):
     """An agent that has been here."""
 
     number: int  # in positions of its records
@@ -72,7 +72,7 @@ class Member(msgspec.Struct):
     through: bool = False  # what it makes comes through a relay
 
 
-_roster = msgspec.json.Decoder(dict[str, Member])
+_roster = msgspec.json.Decoder(dict[str, Enrolled])
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ welcomes = msgspec.json.Decoder(Welcome)
 
 
 @dataclass
-class Waiting:
+class Unsealed:
     """A message, and who waits for it to be durable."""
 
     head: Head
@@ -122,7 +122,7 @@ class MessageReceiver(Receiver):
     def __init__(self, name: str, spec: Collector, checkpoint: Storage, stem: str) -> None:
         super().__init__(name, spec, checkpoint.within("spool").within(stem))
         self.checkpoint = checkpoint
-        self.roster: dict[str, Member] = {}
+        self.roster: dict[str, Enrolled] = {}
         self.durable: dict[str, int] = {}  # agent -> the last message that is here
         self.committed: dict[str, int] = {}
         self.taken: dict[str, int] = {}  # what has gone on from here, perhaps not committed yet
@@ -133,7 +133,7 @@ class MessageReceiver(Receiver):
         self.ahead = 0  # of a relay: how far its clock is before that of the root, in microseconds
         self.contents: dict[int, list[Head]] = {}  # piece -> its messages, without their rows
         self._accepted: dict[str, int] = {}  # also those that are not durable yet
-        self._waiting: list[Waiting] = []
+        self._waiting: list[Unsealed] = []
         self._size = 0
         if self.spool.exists(ROSTER):
             self.roster = _roster.decode(self.spool.read(ROSTER))
@@ -184,7 +184,7 @@ class MessageReceiver(Receiver):
             self.clock.now() - self.ahead,
         )
 
-    def _join(self, hello: Hello) -> Member:
+    def _join(self, hello: Hello) -> Enrolled:
         expected = self.spec.participants
         if expected and hello.agent not in expected and not hello.relay:
             raise Refused(
@@ -199,9 +199,9 @@ class MessageReceiver(Receiver):
         self.roster = roster
         return member
 
-    def enrol(self, hello: Hello) -> Member:
+    def enrol(self, hello: Hello) -> Enrolled:
         """The number of somebody new."""
-        return Member(len(self.roster) + 1, hello.life, hello.relay, hello.through)
+        return Enrolled(len(self.roster) + 1, hello.life, hello.relay, hello.through)
 
     def _program(self) -> dict[str, Any]:
         known = msgspec.json.decode(self.checkpoint.read("flow.json"))
@@ -231,7 +231,7 @@ class MessageReceiver(Receiver):
                 raise Refused(f"message {head.number} came, and {last + 1} was expected")
             if self._held + self._size > AHEAD:
                 raise Refused("the collector is behind; send it again later")
-            message = Waiting(head, data)
+            message = Unsealed(head, data)
             self._accepted[head.agent] = head.number
             self._waiting.append(message)
             self._size += len(data)
@@ -254,15 +254,15 @@ class MessageReceiver(Receiver):
     def amount(self) -> int:
         return self._size
 
-    def cut(self) -> list[Waiting] | None:
+    def cut(self) -> list[Unsealed] | None:
         taken, self._waiting, self._size = self._waiting, [], 0
         return taken or None
 
-    def encode(self, content: list[Waiting]) -> tuple[bytes, int]:
+    def encode(self, content: list[Unsealed]) -> tuple[bytes, int]:
         self.contents[self._number] = [one.head for one in content]
         return b"".join(one.data for one in content), sum(one.head.weight for one in content)
 
-    def kept(self, content: list[Waiting]) -> None:
+    def kept(self, content: list[Unsealed]) -> None:
         with self._lock:
             self.durable.update({one.head.agent: one.head.number for one in content})
         for one in content:

@@ -35,7 +35,7 @@ from millstream.run.spark import OnSpark
 from millstream.run.telling import told_work, warnings_of
 from millstream.serve.following import Follower
 from millstream.serve.slates import Decoder
-from millstream.serve.status import Live, View
+from millstream.serve.status import Live, Served
 from millstream.settings import Settings
 from millstream.state.checkpoint import SCRATCH
 
@@ -383,7 +383,7 @@ def _open_server(engine: Engine, address: int | str, handle: Handle) -> Server:
 
     host, port = parse_address(address)
     follower = Follower(engine.checkpoint.path, handle._decoders, eager=True, new=True)
-    view = View(follower, lambda: handle._live or Live())
+    view = Served(follower, lambda: handle._live or Live())
     token_file = handle._settings.token_file
     token = find_token(None if token_file is None else Path(token_file))
     return open_server(view, host, port, token)

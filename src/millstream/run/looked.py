@@ -13,7 +13,7 @@ from millstream.operators.dedup import Dedup
 from millstream.operators.early.sampling import Sampled
 from millstream.operators.windows.family import Windows
 from millstream.ops.estimating.answers import totalled
-from millstream.plan.snapshots import Top, ranking_of
+from millstream.plan.snapshots import Ranking, ranking_of
 from millstream.plan.stages import Plan
 
 
@@ -24,7 +24,7 @@ class Looked:
     plan: Plan
     windows: Sampled  # whose blocks are reported
     answers: Sampled  # whose results are the answer: the same, or a ranking of them
-    top: Top | None = None
+    top: Ranking | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -136,13 +136,13 @@ def _first(plan: Plan) -> list[Windows]:
     return found
 
 
-def _rankings(plan: Plan, windows: Windows) -> list[Top]:
+def _rankings(plan: Plan, windows: Windows) -> list[Ranking]:
     """The rankings of the groups of windows that come right after them."""
     after = (one for step in windows.steps for one in plan.consumers(plan.node(step)))
     return [top for one in after if (top := ranking_of(one)) is not None]
 
 
-def _ranked(tops: dict[str, tuple[Windows, Top]], plan: Plan, step: str) -> bool:
+def _ranked(tops: dict[str, tuple[Windows, Ranking]], plan: Plan, step: str) -> bool:
     """Whether a window is there for a ranking only."""
     return any(
         step in windows.steps and [n.name for n in plan.consumers(plan.node(step))] == [top]

@@ -16,7 +16,7 @@ from millstream.ops.estimating.answers import Answers, estimated
 from millstream.ops.estimating.estimates import Confidence, Estimates
 from millstream.ops.estimating.places import places
 from millstream.ops.keys import factorize, key_arrays
-from millstream.plan.snapshots import Top
+from millstream.plan.snapshots import Ranking
 from millstream.run.looked import Looked
 from millstream.run.splits import Item
 from millstream.run.tasks import Task
@@ -65,7 +65,7 @@ def exact_table(looked: Looked, looks: Looks, table: pa.Table | None) -> pa.Tabl
     return _with_bounds(table, [*measures, *(name for name, _ in looks.ratios)])
 
 
-def _ranked(top: Top, looks: Looks, answers: Answers, table: pa.Table, look: int) -> pa.Table:
+def _ranked(top: Ranking, looks: Looks, answers: Answers, table: pa.Table, look: int) -> pa.Table:
     """The ranking as far as it is known, with the places that can no longer change."""
     groups = max(1, answers.groups)
     sure = Confidence(1 - (1 - looks.confidence) / (groups + 1), looks.interval, look)
@@ -95,7 +95,7 @@ def _with_bounds(table: pa.Table, measures: list[str]) -> pa.Table:
     return pa.table(columns)
 
 
-def _as_places(top: Top, table: pa.Table) -> pa.Table:
+def _as_places(top: Ranking, table: pa.Table) -> pa.Table:
     """An exact ranking, one row for each place."""
     rows = [
         {

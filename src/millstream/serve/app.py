@@ -27,7 +27,7 @@ from millstream.serve.events import Listeners, Stream, row_events, slate_events
 from millstream.serve.guard import Asgi, Guard, Rules
 from millstream.serve.keys import LONGEST_TEXT
 from millstream.serve.slates import Unknown
-from millstream.serve.status import View
+from millstream.serve.status import Served
 from millstream.serve.telling import to_json, told
 from millstream.serve.views import BadRequest, check_condition, place_of, read_page
 from millstream.serve.workers import Workers
@@ -44,7 +44,7 @@ _WHERE = Text("where")
 _LIMIT, _SINCE = Number("limit", 1, MOST_ON_A_PAGE), Number("since", -1, 2**62)
 
 
-def make_app(view: View, rules: Rules | None = None) -> Asgi:
+def make_app(view: Served, rules: Rules | None = None) -> Asgi:
     """The application that shows a view, behind its guard."""
     rules = rules or Rules()
     interface = Interface(view, rules)
@@ -76,7 +76,7 @@ def make_app(view: View, rules: Rules | None = None) -> Asgi:
 class Interface:
     """What can be asked of a view."""
 
-    def __init__(self, view: View, rules: Rules) -> None:
+    def __init__(self, view: Served, rules: Rules) -> None:
         self.view, self.rules = view, rules
         self.listeners = Listeners(rules.listeners)
         self._pages = Workers("pages", 1, rules.requests)
@@ -291,7 +291,7 @@ class _Streaming(Response):
         await self.stream(scope, receive, send)
 
 
-async def _follow(view: View, listeners: Listeners) -> None:
+async def _follow(view: Served, listeners: Listeners) -> None:
     """Move the view to every new batch, on a thread of its own: slow pages do not hold it up."""
     loop, told = asyncio.get_running_loop(), None
     with ThreadPoolExecutor(1, "millstream-follow") as thread:

@@ -19,7 +19,7 @@ from millstream.serve.changes import Change, Changed, find_changes
 from millstream.serve.guard import HEAD, Receive, Rules, Scope, Send
 from millstream.serve.moves import moves
 from millstream.serve.slates import Snapshot, Stored
-from millstream.serve.status import View
+from millstream.serve.status import Served
 from millstream.serve.telling import content, iso, to_json
 from millstream.serve.workers import Workers
 
@@ -73,7 +73,7 @@ class Stream:
 
     def __init__(
         self,
-        view: View,
+        view: Served,
         listeners: Listeners,
         rules: Rules,
         tell: Callable[[Snapshot, Snapshot], Iterator[bytes]],

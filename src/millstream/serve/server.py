@@ -18,7 +18,7 @@ from millstream.errors import ConfigError
 from millstream.serve.app import make_app
 from millstream.serve.connections import Attending, Crowd
 from millstream.serve.guard import HEADERS, Rules, is_local
-from millstream.serve.status import View
+from millstream.serve.status import Served
 from millstream.serve.tokens import TOKEN_VARIABLE
 
 DEFAULT_PORT = 8321
@@ -31,7 +31,7 @@ _UNREAD = 1 << 17  # bytes the kernel keeps per connection; it takes twice that
 class Server:
     """Serves a view from a thread until it is stopped."""
 
-    def __init__(self, view: View, host: str, port: int, rules: Rules) -> None:
+    def __init__(self, view: Served, host: str, port: int, rules: Rules) -> None:
         self._socket = _bind(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
         self.crowd = Crowd(rules)
@@ -90,7 +90,7 @@ class Server:
         asyncio.run(self._server.serve([self._socket]))
 
 
-def open_server(view: View, host: str, port: int, token: str | None = None) -> Server:
+def open_server(view: Served, host: str, port: int, token: str | None = None) -> Server:
     """A server on an address; beyond this machine only with a token."""
     if not is_local(host) and token is None:
         raise ConfigError(

@@ -39,7 +39,7 @@ class Live:
     answers: dict[str, Any] | None = None  # of a flow that is looked at (`drawing.py`)
 
 
-class View:
+class Served:
     """What the server shows: the newest snapshot, and what the running flow says of itself."""
 
     def __init__(self, follower: Follower, live: Callable[[], Live | None] | None = None) -> None:

@@ -55,7 +55,7 @@ def place_of(text: str) -> Place:
 
 
 @dataclass(frozen=True)
-class Page:
+class ViewPage:
     """Some rows, and where the next page begins."""
 
     rows: pa.Table
@@ -70,7 +70,7 @@ def read_page(
     limit: int = 100,
     seconds: float | None = None,
     size: int | None = None,
-) -> Page:
+) -> ViewPage:
     """Rows that a condition lets through, in the order of what they are known by.
 
     If time runs out, or rows have `size` bytes as they are stored, the page ends early; `next` says
@@ -95,14 +95,14 @@ def read_page(
             if given < times[at]:
                 given += after.copies if after is not None and _same(last, after) else 0
                 last = Place(last.hash, last.check, given)
-            return Page(shown(view, found), str(last))
+            return ViewPage(shown(view, found), str(last))
         found.append(_repeated(rows, times))
         count += int(times.sum())
         if bound is None:
-            return Page(shown(view, found), None)
+            return ViewPage(shown(view, found), None)
         late = seconds is not None and time.monotonic() - begun > seconds
         if late or count == limit:
-            return Page(shown(view, found), str(bound))
+            return ViewPage(shown(view, found), str(bound))
         after, step = bound, min(2 * step, most)
 
 

@@ -32,7 +32,7 @@ Packed = dict[str, dict[str, dict[str, list[Any]]]]  # operator, table, shard
 _packed = msgspec.msgpack.Decoder(tuple[Packed, list[SegmentFile]])
 
 
-class Page(msgspec.Struct, frozen=True):
+class StatePage(msgspec.Struct, frozen=True):
     """What was stored in some shards."""
 
     segments: Segments
@@ -108,10 +108,10 @@ class _Pages:
     """Pages that this process has read, as long as they are not too many."""
 
     def __init__(self) -> None:
-        self._read: OrderedDict[tuple[Storage, str, int], Page] = OrderedDict()
+        self._read: OrderedDict[tuple[Storage, str, int], StatePage] = OrderedDict()
         self._size = 0
 
-    def get(self, directory: Storage, batch: int, digest: str, number: int) -> Page:
+    def get(self, directory: Storage, batch: int, digest: str, number: int) -> StatePage:
         key = (directory, digest, number)
         page = self._read.get(key)
         if page is None:
@@ -128,7 +128,7 @@ _pages = _Pages()
 read_page = _pages.get
 
 
-def _read(directory: Storage, batch: int, digest: str, number: int) -> Page:
+def _read(directory: Storage, batch: int, digest: str, number: int) -> StatePage:
     name = pages_name(batch)
     try:
         start, size, check = _places(directory, batch, digest)[number]
@@ -139,7 +139,7 @@ def _read(directory: Storage, batch: int, digest: str, number: int) -> Page:
         raise CheckpointError(f"{directory.where(name)} is damaged (its checksum does not match)")
     segments, files = unpack(data)
     shards = (one for tables in segments.values() for one in tables.values())
-    return Page(segments, files, sum(len(found) for one in shards for found in one.values()))
+    return StatePage(segments, files, sum(len(found) for one in shards for found in one.values()))
 
 
 @lru_cache(maxsize=2)

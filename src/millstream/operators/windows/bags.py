@@ -21,7 +21,7 @@ SETTLED = -1  # the pane of rows whose answers were given when the whole input e
 _NEVER = 2**61
 
 
-class Bag(Store):
+class PaneBag(Store):
     """Rows that are only added, and forgotten when no window needs them."""
 
     def __init__(self, work: Work, table: str, blocks: list[bytes]) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.operators.stores import Table
-from millstream.operators.windows.bags import BAGS, Bag
+from millstream.operators.windows.bags import BAGS, PaneBag
 from millstream.operators.windows.looking import (
     Look,
     Round,
@@ -46,7 +46,9 @@ from millstream.ops.rates import has_choice, longest
 def leaving(work: Work, rows: dict[str, list[bytes]]) -> dict[str, Chunk]:
     """Process one family's share of a batch; segments and accounts go into its control."""
     family = work.family
-    bags = {table: Bag(work, table, rows.get(table, [])) for table in BAGS if family.users(table)}
+    bags = {
+        table: PaneBag(work, table, rows.get(table, [])) for table in BAGS if family.users(table)
+    }
     if family.span.whole:
         return {family.jobs[0].name: whole(work, family.jobs[0], bags)}
     if any(job.evicts for job in family.jobs):
@@ -61,7 +63,7 @@ def leaving(work: Work, rows: dict[str, list[bytes]]) -> dict[str, Chunk]:
 # -- plain windows over time ------------------------------------------------------------------
 
 
-def _plain(work: Work, bags: dict[str, Bag]) -> dict[str, Chunk]:
+def _plain(work: Work, bags: dict[str, PaneBag]) -> dict[str, Chunk]:
     """Tumbling, sliding and hopping windows: every job slides over the family's panes."""
     family, strategies = work.family, work.report.strategies
     looks = {job.name: look_of(work, job) for job in family.jobs}
@@ -107,7 +109,7 @@ def _plain(work: Work, bags: dict[str, Bag]) -> dict[str, Chunk]:
 class _Rows:
     """All rows of a family, for windows that are computed from them."""
 
-    def __init__(self, work: Work, bags: dict[str, Bag], due: bool) -> None:
+    def __init__(self, work: Work, bags: dict[str, PaneBag], due: bool) -> None:
         self.work, self.family = work, work.family
         self.single = work.order.single
         loaded = {table: bag.all_rows() if due else None for table, bag in bags.items()}
@@ -200,7 +202,7 @@ def _without_unknown(work: Work, job: WindowJob, chunk: Chunk) -> Chunk:
 # -- other kinds --------------------------------------------------------------------------------
 
 
-def _sessions(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
+def _sessions(work: Work, job: WindowJob, bags: dict[str, PaneBag]) -> Chunk:
     """Sessions are looked at when the oldest could be over; otherwise new pieces are only added."""
     gap, watermark, src = job.span.size, work.closing(job), work.numbers[job.name]
     look = look_of(work, job)
@@ -232,7 +234,7 @@ def _size(rows: pa.Table | None) -> int:
     return 0 if rows is None else len(rows)
 
 
-def _landmarks(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
+def _landmarks(work: Work, job: WindowJob, bags: dict[str, PaneBag]) -> Chunk:
     """Panes that close go into the totals of their keys; only keys with new records are touched."""
     family, closed, closing = work.family, work.closed(job), work.closing(job)
     look, src = look_of(work, job), work.numbers[job.name]
@@ -266,7 +268,7 @@ def _landmarks(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
     return as_wanted(work, job, look, chunk, opened, rounds)
 
 
-def _numbered(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
+def _numbered(work: Work, job: WindowJob, bags: dict[str, PaneBag]) -> Chunk:
     """Rows whose order is settled get their numbers; windows that are full leave."""
     family, bag, watermark = work.family, bags["values"], work.closing(job)
     number, furthest = work.numbers[job.name], work.clocks.furthest[job.name]

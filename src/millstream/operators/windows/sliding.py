@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from millstream.errors import RunError
 from millstream.operators.stores import Kept
-from millstream.operators.windows.bags import Bag
+from millstream.operators.windows.bags import PaneBag
 from millstream.operators.windows.work import Work
 from millstream.ops import running, stacks
 from millstream.ops.answering import Answers
@@ -54,7 +54,7 @@ class Slider(Protocol):
         """Whether panes are needed although no window leaves."""
 
 
-def slider_of(work: Work, job: WindowJob, bag: Bag | None) -> Slider | None:
+def slider_of(work: Work, job: WindowJob, bag: PaneBag | None) -> Slider | None:
     """The slider of an operator; None if its windows are always computed from panes or values."""
     if bag is not None and running.can_run(job):
         return RunningValues(work, job, bag)
@@ -66,7 +66,7 @@ def slider_of(work: Work, job: WindowJob, bag: Bag | None) -> Slider | None:
 class _Sliding:
     """What both sliders look at."""
 
-    def __init__(self, work: Work, job: WindowJob, bag: Bag) -> None:
+    def __init__(self, work: Work, job: WindowJob, bag: PaneBag) -> None:
         self.work, self.job, self.bag = work, job, bag
         self.closed, self.closing = work.closed(job), work.closing(job)
         self.steps = (self.closing - self.closed) // job.span.step
@@ -129,7 +129,7 @@ class RunningValues(_Sliding):
 
     name = "running values"
 
-    def __init__(self, work: Work, job: WindowJob, bag: Bag) -> None:
+    def __init__(self, work: Work, job: WindowJob, bag: PaneBag) -> None:
         super().__init__(work, job, bag)
         self.store = Kept(work.family.name, f"running {job.name}", work.batch, work.control)
 
@@ -181,7 +181,7 @@ class KeptStacks(_Sliding):
 
     name = "kept stacks"
 
-    def __init__(self, work: Work, job: WindowJob, bag: Bag) -> None:
+    def __init__(self, work: Work, job: WindowJob, bag: PaneBag) -> None:
         super().__init__(work, job, bag)
         self.tops = Kept(work.family.name, f"tops {job.name}", work.batch, work.control)
         self.front = Kept(work.family.name, f"front {job.name}", work.batch, work.control)

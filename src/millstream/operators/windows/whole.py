@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from millstream.operators.windows.bags import Bag, in_pane
+from millstream.operators.windows.bags import PaneBag, in_pane
 from millstream.operators.windows.work import Work
 from millstream.ops.changes import lifted
 from millstream.ops.changes import settle as without_taken_back
@@ -26,7 +26,7 @@ from millstream.ops.preparing import merge_panes
 Rows = dict[str, pa.Table | None]  # by table: panes, values
 
 
-def whole(work: Work, job: WindowJob, bags: dict[str, Bag]) -> Chunk:
+def whole(work: Work, job: WindowJob, bags: dict[str, PaneBag]) -> Chunk:
     """What leaves of a job over the whole input: nothing before its end.
 
     After it other sources may go on for long: then nothing of what was given is looked at again.
