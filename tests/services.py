@@ -126,3 +126,52 @@ class PostgreSQL:
     def stop(self) -> None:
         self._process.send_signal(signal.SIGINT)
         self._process.wait()
+
+
+class Connect:
+    """A server of Spark Connect with two cores, in a process of its own."""
+
+    def __init__(self, folder: str) -> None:
+        import pyspark
+
+        self.port = free_port()
+        home = os.path.dirname(pyspark.__file__)
+        command = [f"{home}/bin/spark-submit", "--master", "local[2]", "--driver-memory", "1g"]
+        command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+        for name, value in {
+            "spark.connect.grpc.binding.port": str(self.port),
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.sql.warehouse.dir": f"{folder}/warehouse",
+            "spark.ui.enabled": "false",
+        }.items():
+            command += ["--conf", f"{name}={value}"]
+        environment = {
+            **os.environ,
+            "SPARK_HOME": home,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        self._log = open(f"{folder}/connect.log", "wb")  # noqa: SIM115  as long as the server
+        self._process = subprocess.Popen(
+            [*command, "spark-internal"],
+            env=environment,
+            cwd=folder,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+        await_answer(
+            lambda: socket.create_connection(("127.0.0.1", self.port), 5).close(),
+            self._process,
+            "a server of Spark Connect",
+        )
+
+    @property
+    def url(self) -> str:
+        return f"sc://127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._log.close()

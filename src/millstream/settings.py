@@ -17,7 +17,9 @@ from millstream.errors import ConfigError
 class Settings:
     """How a flow runs; what it computes does not depend on any of these.
 
-    master: Spark's master; "local[*]" uses all cores of this machine.
+    master: Spark's master; "local[*]" uses all cores of this machine, "sc://host:15002" a server of
+        Spark Connect.
+    runner: "rdd", or "frames" for tasks on DataFrames; default "rdd", and "frames" over Connect.
     shards: parts of the state, chosen at the first start; default 4 x cores, at least 8, on a
         cluster at least 256.
     parallelism: tasks per stage; default as many as Spark has cores, asked before every batch.
@@ -55,6 +57,7 @@ class Settings:
     """
 
     master: str = "local[*]"
+    runner: str | None = None
     shards: int | None = None
     parallelism: int | None = None
     min_cores: int | None = None
@@ -98,6 +101,8 @@ class Settings:
         return None if given is None else micros(given, "function_timeout")
 
     def __post_init__(self) -> None:
+        if self.runner not in (None, "rdd", "frames"):
+            raise ConfigError(f'runner={self.runner!r}: use "rdd" or "frames"')
         for name in (
             "batch_rows",
             "batch_bytes",

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from millstream.errors import ConfigError
+
 AppFile = Annotated[
     Path,
     typer.Argument(
@@ -49,6 +51,17 @@ Master = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", help="Print nothing but errors and what the flow prints.")
 ]
+
+
+def properties_of(given: list[str]) -> dict[str, str]:
+    """Properties of Spark as they are written on the command line."""
+    found = {}
+    for one in given:
+        name, sign, value = one.partition("=")
+        if not sign or not name.strip():
+            raise ConfigError(f"--spark {one}: expected NAME=VALUE, like spark.executor.memory=2g")
+        found[name.strip()] = value
+    return found
 
 
 def checkpoint_option(help: str) -> Any:

@@ -19,7 +19,7 @@ from millstream.api.early import Snapshot
 from millstream.api.flow import Flow
 from millstream.api.samples import Sample
 from millstream.api.sinks import Memory
-from millstream.api.sources import Files, Generator, Rate, SourceSpec
+from millstream.api.sources import Files, Frame, Generator, Rate, SourceSpec
 from millstream.api.sources.kafka import Kafka
 from millstream.errors import ConfigError
 from millstream.graph import nodes
@@ -179,6 +179,8 @@ def _shortened(name: str, spec: SourceSpec, records: int) -> SourceSpec:
     match spec:
         case Files() | Kafka():
             return replace_spec(spec, follow=False, lateness=lateness)
+        case Frame(streams=False):
+            return replace_spec(spec, df=spec.df.limit(records))
         case Rate():
             return replace_spec(spec, limit=min(records, spec.limit or records), lateness=lateness)
         case Generator():

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millstream.api.early import Snapshot
 from millstream.api.frames import plainly
@@ -18,13 +18,17 @@ from millstream.api.sinks import Redis
 from millstream.errors import MillstreamError, RunError
 from millstream.io.mirrors import require_redis
 from millstream.plan.stages import Plan
-from millstream.run.cores import wait_for_cores
+from millstream.run.cores import Decided, wait_for_cores
 from millstream.run.early import Looker
 from millstream.run.engine import Engine
 from millstream.run.fleeting import remove_fleeting
+from millstream.run.onframes import OnFrames
+from millstream.run.program import LEAST_SHARDS
+from millstream.run.remote import is_remote, open_remote
 from millstream.run.replacing import Replacement, replace_program
 from millstream.run.reporting import Progress, Reporter
 from millstream.run.session import (
+    check_cluster,
     close_session,
     end_java,
     has_session,
@@ -40,8 +44,6 @@ from millstream.settings import Settings
 from millstream.state.checkpoint import SCRATCH
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
-
     from millstream.api.flow import Flow
     from millstream.serve.server import Server
 
@@ -79,7 +81,7 @@ class Handle:
         self._ended = False
         self.warnings: tuple[str, ...] = ()  # what to look at, once it has ended
         self._error: BaseException | None = None
-        self._executor: OnSpark | None = None
+        self._executor: OnSpark | OnFrames | None = None
         self._decoders = _decoders(engine.plan)
         self._server: Server | None = None
         self._live: Live | None = None
@@ -219,14 +221,23 @@ class Handle:
             self._over.set()
 
     def _main(self) -> None:
-        session = None
-        ours = False
+        session: Any = None
+        ours = remote = False
         scratch = self._engine.checkpoint.local / SCRATCH
         try:
-            session, ours = open_session(self._flow, self._settings, scratch)
+            remote = is_remote(self._settings)
+            if remote:
+                session, ours = open_remote(self._flow, self._settings)
+            else:
+                session, ours = open_session(self._flow, self._settings, scratch)
             self._ours = ours
             self._executor = self._on_spark(session, self._engine.plan)
-            decided = wait_for_cores(session, self._settings)
+            if remote:
+                decided = Decided(self._executor.cores, LEAST_SHARDS)
+            else:
+                decided = wait_for_cores(session, self._settings)
+                if ours:
+                    check_cluster(session)
             self._engine.open(decided.cores, decided.least_shards)
             self._reporter.begin()
             if decided.note:
@@ -252,7 +263,7 @@ class Handle:
                 if self._executor is not None and not ours:
                     self._executor.close()
                 if session is not None and ours:
-                    close_session(session)
+                    session.stop() if remote else close_session(session)
                     remove_scratch(scratch)
             finally:
                 self._close()  # last: the next run may begin as soon as it can lock
@@ -274,9 +285,16 @@ class Handle:
         if self._fleeting:
             remove_fleeting(self._engine.checkpoint.path)
 
-    def _on_spark(self, context: SparkContext, plan: Plan) -> OnSpark:
+    def _on_spark(self, session: Any, plan: Plan) -> OnSpark | OnFrames:
         checkpoint, timeout = self._engine.checkpoint.local, self._settings.function_micros
-        return OnSpark(context, plan, checkpoint, timeout)
+        if is_remote(self._settings):
+            return OnFrames(session, plan, checkpoint, timeout)
+        if self._settings.runner == "frames":
+            from pyspark.sql import SparkSession
+
+            frames = session if hasattr(session, "createDataFrame") else SparkSession(session)
+            return OnFrames(frames, plan, checkpoint, timeout)
+        return OnSpark(session, plan, checkpoint, timeout)
 
     def _loop(self) -> None:
         engine = self._engine
@@ -318,7 +336,7 @@ class Handle:
                     raise  # the change is made, and something after it failed
 
     def _replace(self, request: _Request) -> Replacement:
-        flow, ready = request.flow, list[OnSpark]()
+        flow, ready = request.flow, list[OnSpark | OnFrames]()
         before = self._executor
         assert before is not None
 

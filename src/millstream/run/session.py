@@ -28,6 +28,7 @@ from pyspark.java_gateway import launch_gateway
 from millstream.errors import ConfigError
 from millstream.run.archive import archive_options
 from millstream.run.processes import kill_session, starting_spark
+from millstream.run.remote import is_remote
 from millstream.settings import Settings
 
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1"
@@ -43,10 +44,16 @@ _PROPERTIES = {
 _JAVA = 17
 _CONNECT_SECONDS = 3.0
 
+SENDING = (
+    "use an image that has it, or send an environment along: "
+    "spark={'spark.archives': 'environment.tar.gz#environment', "
+    "'spark.pyspark.python': './environment/bin/python'} (docs/deploying.md)"
+)
+
 
 def check_surroundings(settings: Settings) -> None:
     """Java is there and the master answers, or one line says what to do; starts nothing."""
-    if SparkContext._active_spark_context is not None:
+    if SparkContext._active_spark_context is not None or is_remote(settings):
         return
     check_java()
     _check_master(settings.master)
@@ -133,16 +140,26 @@ def remove_scratch(scratch: Path) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
 
 
-def check_workers(context: SparkContext) -> None:
+def check_cluster(context: SparkContext) -> None:
+    """The workers of a cluster have what this machine has, or it is said how to send it there."""
+    if not str(context.master).startswith("local"):
+        check_workers(context, SENDING)
+
+
+def check_workers(context: SparkContext, remedy: str | None = None) -> None:
     """The workers of a context that somebody else made have this package, or it is said how."""
-    needed = ["millstream", "pyarrow", "msgspec"]
-    remedy = (
+    needed = ["millstream", "pyarrow", "msgspec", "sqlglot"]
+    remedy = remedy or (
         f"set os.environ['PYSPARK_PYTHON'] = {sys.executable!r} before the Spark context is made, "
         "or let Millstream make it"
     )
     try:  # functions of the standard library, so that they can be loaded in any case
         found = context.parallelize(needed, 1).map(find_spec).map(type).collect()
     except Exception as error:
+        if "Cannot run program" in str(error):
+            raise ConfigError(
+                f"Spark's workers have no {context.pythonExec} to run; {remedy}"
+            ) from error
         if "PYTHON_VERSION_MISMATCH" not in str(error) and "version" not in str(error):
             raise
         raise ConfigError(
@@ -268,8 +285,12 @@ def _forget_directories(context: SparkContext) -> None:
 
 
 def _set_environment(settings: Settings) -> None:
-    """Workers must be this very interpreter with this very package, wherever it was started."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    """Workers must be this very interpreter with this very package, wherever it was started.
+
+    On machines that have neither, the one that was sent there (`spark.archives`).
+    """
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = settings.spark.get("spark.pyspark.python", sys.executable)
     package = str(Path(__file__).parents[2])
     paths = [package, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(p for p in paths if p))

@@ -13,6 +13,8 @@ from millstream.api.sources import (
     Collector,
     Delta,
     Files,
+    Frame,
+    FrameStream,
     Generator,
     HostStats,
     Lines,
@@ -27,6 +29,7 @@ from millstream.io.formats import READER, UNITS, Format, check_zone, infer_forma
 from millstream.io.kafka.decoding import BYTES, RECORD_TIME, Topics
 from millstream.io.schemas import TIMESTAMP
 from millstream.ops.progress import BEGIN, Horizon, SourceProgress
+from millstream.run import frames
 from millstream.run.blocks import BlocksTracker
 from millstream.run.files import FilesTracker
 from millstream.run.listing import kind_of, list_files
@@ -55,6 +58,8 @@ def resolve_format(name: str, spec: SourceSpec) -> Format:
 def _format_of(spec: SourceSpec) -> Format:
     if isinstance(spec, Files):
         return _files_format(spec)
+    if isinstance(spec, Frame):
+        return _files_format(frames.as_files(spec, "frame"), [], frames.schema_of(spec))
     if isinstance(spec, Delta):
         table = open_table(spec)
         schema = None if table.file_uris() else pa.schema(table.schema().to_arrow())
@@ -247,6 +252,10 @@ def make_tracker(
         return BlocksTracker(number, spec, fmt, place, stem, state, looks.seed, marks)
     if isinstance(spec, Files):
         return FilesTracker(number, spec, fmt, checkpoint.within("sources"), stem, state)
+    if isinstance(spec, FrameStream):
+        return frames.FrameStreamTracker(number, spec, fmt, checkpoint, stem, state)
+    if isinstance(spec, Frame):
+        return frames.FrameTracker(number, spec, fmt, checkpoint, stem, state)
     if isinstance(spec, Delta):
         sources = checkpoint.within("sources")
         listing = Versions(spec, sources, stem)

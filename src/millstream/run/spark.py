@@ -6,6 +6,7 @@ job needs no query planning (measured in docs/decisions/0002-one-job-per-batch-o
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
 import uuid
@@ -49,16 +50,8 @@ class OnSpark:
         self.context = context
         self.watch = Attempt(str(checkpoint), "", 0, timeout)
         self.plan = plan
-        _send_by_value(plan)
-        try:
-            packed = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
-        except Exception as error:  # whatever a user's object raises when it is pickled
-            raise ConfigError(
-                f"flow {plan.flow!r} cannot be sent to Spark's workers: {error}; functions must "
-                "not hold open files, sockets, locks or Spark objects"
-            ) from error
         identity = uuid.uuid4().hex
-        self.program = self.context.broadcast((identity, packed))
+        self.program = self.context.broadcast((identity, packed_plan(plan)))
         self._jobs = f"millstream-{identity}"
         self.context.setJobGroup(self._jobs, f"millstream {plan.flow}", interruptOnCancel=True)
 
@@ -74,12 +67,12 @@ class OnSpark:
             splits = [split for part in parts for split in part]
             return self._collected(
                 self.context.parallelize([0], 1).mapPartitions(
-                    lambda rest: _all_levels(program, batch, splits, rest)
+                    lambda rest: whole_task(program, batch, splits, rest)
                 )
             )
         bare, tasks = shared_out(self.plan, batch, parts)
         rdd = self.context.parallelize(tasks, len(tasks)).mapPartitions(
-            lambda given: _ingest(program, bare, given)
+            lambda given: ingest_task(program, bare, given)
         )
         known = bare
         for level in range(1, levels_of(self.plan, batch) + 1):
@@ -89,7 +82,7 @@ class OnSpark:
             heard = None
             if batch.gathers:
                 known, heard = caught_up(known, self._gathered(sent, batch.parallelism))
-            rdd = sent.mapPartitionsWithIndex(_level(program, known, level, heard))
+            rdd = sent.mapPartitionsWithIndex(keyed_task(program, known, level, heard))
         return self._collected(rdd)
 
     def _gathered(self, sent: RDD[tuple[int, Item]], part: int) -> Heard:
@@ -107,8 +100,8 @@ class OnSpark:
         watch = self.watch
         return self._collected(
             self.context.parallelize(things, parts).mapPartitionsWithIndex(
-                lambda part, mine: _watched(
-                    watch, f"probe-{part}", lambda: _probe(step, look, mine)
+                lambda part, mine: watched_task(
+                    watch, f"probe-{part}", lambda: probe_task(step, look, mine)
                 )
             )
         )
@@ -136,7 +129,7 @@ class OnSpark:
             notes.remove()
 
     def _told(self, error: Exception, notes: Notes) -> RunError:
-        steps = _with_functions(self.plan)
+        steps = with_functions(self.plan)
         if _MARK in str(error):
             return told(error, steps)
         return hung(notes, "*", self.watch.timeout) or told(error, steps, notes.calls("call"))
@@ -152,7 +145,19 @@ class OnSpark:
             self.program.unpersist()
 
 
-def _level(program: Any, batch: Batch, level: int, heard: Heard | None) -> Any:
+def packed_plan(plan: Plan) -> bytes:
+    """A plan as it is sent to workers."""
+    _send_by_value(plan)
+    try:
+        return bytes(cloudpickle.dumps(plan))  # type: ignore[no-untyped-call]
+    except Exception as error:  # whatever a user's object raises when it is pickled
+        raise ConfigError(
+            f"flow {plan.flow!r} cannot be sent to Spark's workers: {error}; functions must "
+            "not hold open files, sockets, locks or Spark objects"
+        ) from error
+
+
+def keyed_task(program: Any, batch: Batch, level: int, heard: Heard | None) -> Any:
     """A function of its own, so that every stage keeps its own level."""
 
     def run(part: int, pairs: Iterable[tuple[int, Item]]) -> Iterator[Item]:
@@ -170,7 +175,7 @@ def _level(program: Any, batch: Batch, level: int, heard: Heard | None) -> Any:
     return run
 
 
-def _ingest(program: Any, batch: Batch, given: Iterable[Any]) -> Iterator[Item]:
+def ingest_task(program: Any, batch: Batch, given: Iterable[Any]) -> Iterator[Item]:
     (task,) = list(given)
     yield from task.stored
     yield from _task(
@@ -178,7 +183,7 @@ def _ingest(program: Any, batch: Batch, given: Iterable[Any]) -> Iterator[Item]:
     )
 
 
-def _all_levels(
+def whole_task(
     program: Any, batch: Batch, splits: list[AnySplit], rest: Iterable[Any]
 ) -> Iterator[Item]:
     list(rest)  # a worker whose input was not read to its end is not used again
@@ -200,10 +205,10 @@ def _loaded(program: Any) -> Plan:
 def _task(batch: Batch, level: int, part: int, work: Any) -> Iterator[Item]:
     """One attempt at a task of a batch, with the functions it calls watched."""
     watch = Attempt(batch.checkpoint, "", 0, batch.function_timeout)
-    return _watched(watch, f"{level}-{part}", work)
+    return watched_task(watch, f"{level}-{part}", work)
 
 
-def _watched(watch: Attempt, task: str, work: Any) -> Iterator[Any]:
+def watched_task(watch: Attempt, task: str, work: Any) -> Iterator[Any]:
     context = TaskContext.get()
     tried = 0 if context is None else context.attemptNumber()
 
@@ -214,7 +219,9 @@ def _watched(watch: Attempt, task: str, work: Any) -> Iterator[Any]:
     return _marked(attentive)
 
 
-def _probe(operator: str, look: Callable[[Iterable[P]], list[T]], things: Iterable[P]) -> list[T]:
+def probe_task(
+    operator: str, look: Callable[[Iterable[P]], list[T]], things: Iterable[P]
+) -> list[T]:
     """What a look at things shows; `operator` is what `run/calls.py` names."""
     return look(things)
 
@@ -230,6 +237,7 @@ def _marked(work: Any) -> Iterator[Any]:
         raise RuntimeError(f"{_MARK}{describe(error)}{_MARK}") from error
 
 
+_ABSENT = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _DEAD_WORKER = ("Python worker exited unexpectedly", "EOFException")
 _NO_JVM = ("Answer from Java side is empty", "trying to connect to the Java server")
 
@@ -242,6 +250,12 @@ def told(error: Exception, steps: list[str], calls: Sequence[Call] = ()) -> RunE
     text = str(error)
     if _MARK in text:
         return RunError(text.split(_MARK)[1])
+    if absent := _ABSENT.search(text):
+        return RunError(
+            f"Spark's workers cannot import {absent[1]!r}, which this process can: send it along "
+            "with --py-files or spark.archives (over Connect: session.addArtifacts), or use an "
+            "image that has it (docs/deploying.md). The batch was not committed"
+        )
     gone = isinstance(error, ConnectionError | EOFError)
     if gone or type(error).__name__ == "Py4JNetworkError" or any(t in text for t in _NO_JVM):
         return RunError(
@@ -264,7 +278,7 @@ def told(error: Exception, steps: list[str], calls: Sequence[Call] = ()) -> RunE
     return RunError(f"a Spark job failed: {(telling or lines or ['unknown'])[-1][:500]}")
 
 
-def _with_functions(plan: Plan) -> list[str]:
+def with_functions(plan: Plan) -> list[str]:
     """The steps that run a user's functions in workers."""
     ours = (NoneType, Builtin, DictCodec)
     return [

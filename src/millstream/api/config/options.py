@@ -24,7 +24,7 @@ from millstream.api.config.functions import Functions, suggest
 from millstream.api.keyed import KeyedStream
 from millstream.api.mapreduce import MapReduce
 from millstream.api.sinks import Memory, SinkSpec
-from millstream.api.sources import SourceSpec
+from millstream.api.sources import Frame, FrameStream, SourceSpec
 from millstream.api.stream import Stream
 from millstream.api.updater import KeyedStreams
 from millstream.api.windowed import WindowedStream
@@ -71,8 +71,12 @@ def _by_name(method: Callable[..., Any], *leave_out: str) -> Options:
     return {name: one for name, one in found if name in named and name not in leave_out}
 
 
-# A sink in memory has no reader but the program that made it.
-SOURCES = {one.__name__.lower(): one for one in typing.get_args(SourceSpec)}
+# A sink in memory has no reader but the program that made it, and a DataFrame is made by one.
+SOURCES = {
+    one.__name__.lower(): one
+    for one in typing.get_args(SourceSpec)
+    if one not in (Frame, FrameStream)
+}
 SINKS = {one.__name__.lower(): one for one in typing.get_args(SinkSpec) if one is not Memory}
 
 

@@ -39,3 +39,7 @@ class Peeking(Point):
         `millstream.Settings`), on Spark. No checkpoint is left, and sinks get nothing.
         """
         return self.flow.collected(self.name, options)
+
+    def to_frame(self, spark: Any, **options: Any) -> Any:
+        """The same as a DataFrame of a Spark session."""
+        return spark.createDataFrame(self.collect(**options))

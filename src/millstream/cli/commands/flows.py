@@ -17,6 +17,7 @@ from millstream.cli.options import (
     Quiet,
     TrustConfig,
     checkpoint_option,
+    properties_of,
     token_option,
 )
 from millstream.cli.serving import DEFAULT_PORT, OptionalPort
@@ -41,6 +42,12 @@ def run(
         ),
     ] = None,
     master: Master = "local[*]",
+    spark: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="A property of Spark; may be repeated.", show_default=False
+        ),
+    ] = None,
     parallelism: Annotated[
         int | None,
         typer.Option(
@@ -157,6 +164,7 @@ def run(
         "batch_rows": batch_rows,
         "dead_letter_limit": dead_letter_limit,
         "remove": tuple(remove or ()),
+        "spark": properties_of(spark or []),
         "incremental": incremental,
         "serve": serve,
         "token_file": token_file,

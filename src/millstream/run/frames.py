@@ -1,0 +1,190 @@
+"""DataFrames as sources: Spark's tasks write their rows into the checkpoint, to be read as files.
+
+A batch DataFrame is written once. Of a streaming one every micro-batch is written, and a marker
+with its number names its files: Spark repeats the last batch after a crash, and one that has a
+marker is not taken twice.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millstream.api.sources import Files, Frame, FrameStream
+from millstream.errors import ConfigError, RunError
+from millstream.io.formats import Format
+from millstream.run.files import FilesTracker
+from millstream.run.listing import Seen, look
+from millstream.state.locations import is_url
+from millstream.state.manifests import SourceState
+from millstream.state.storage import Storage, open_storage
+
+_FILE = 32 * 1024 * 1024  # bytes of rows that go into one file
+_WHOLE = "whole.json"
+
+
+def schema_of(spec: Frame) -> pa.Schema:
+    """The columns of a DataFrame."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    try:
+        return to_arrow_schema(spec.df.schema, timezone="UTC")
+    except Exception as error:  # a type that Arrow does not have
+        raise ConfigError(f"a column of the DataFrame cannot be read: {error}") from None
+
+
+def as_files(spec: Frame, path: str) -> Files:
+    """What was written as parquet files with the same times."""
+    timing = {
+        name: getattr(spec, name)
+        for name in spec.__dataclass_fields__
+        if name not in ("df", "available_now", "checkpoint")
+    }
+    return Files(path, "parquet", follow=spec.streams, **timing)
+
+
+def write_frame(df: Any, place: Storage) -> list[str]:
+    """Have Spark's tasks write the rows; gives the names of the files of those that succeeded."""
+    where = place.where()
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"name": pa.array(_write(where, batches), pa.string())})
+
+    written = df.mapInArrow(write, "name string").toArrow()
+    return sorted(written.column("name").to_pylist())
+
+
+def _write(where: str, batches: Iterator[pa.RecordBatch]) -> list[str]:
+    """One task: files of bounded size, under names of this attempt."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    part = 0 if context is None else context.partitionId()
+    place = open_storage(where)
+    names: list[str] = []
+    held: list[pa.RecordBatch] = []
+
+    def flush() -> None:
+        out = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_batches(held), out, compression="zstd", compression_level=1)
+        names.append(f"{part:05d}-{len(names):04d}-{uuid.uuid4().hex[:12]}.parquet")
+        place.put(names[-1], out.getvalue())
+        held.clear()
+
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+        if sum(one.nbytes for one in held) >= _FILE:
+            flush()
+    if held:
+        flush()
+    return names
+
+
+class FrameTracker(FilesTracker):
+    """A batch DataFrame, written when it is first asked for."""
+
+    def __init__(
+        self,
+        number: int,
+        spec: Frame,
+        fmt: Format,
+        checkpoint: Storage,
+        stem: str,
+        state: SourceState,
+    ) -> None:
+        self._place = checkpoint.within("frames").within(stem)
+        self._place.create()
+        if not self._place.exists(_WHOLE):
+            if spec.df is None:
+                raise RunError("the DataFrame of a source is gone before it was read")
+            names = write_frame(spec.df, self._place)
+            self._place.put(_WHOLE, msgspec.json.encode(names))
+        names = msgspec.json.decode(self._place.read(_WHOLE), type=list[str])
+        where, sources = self._place.where(), checkpoint.within("sources")
+        super().__init__(
+            number, as_files(spec, where), fmt, sources, stem, state, lambda: _seen(where, names)
+        )
+
+
+class FrameStreamTracker(FilesTracker):
+    """A streaming DataFrame: a query of Spark's writes, and this reads what it has finished."""
+
+    def __init__(
+        self,
+        number: int,
+        spec: FrameStream,
+        fmt: Format,
+        checkpoint: Storage,
+        stem: str,
+        state: SourceState,
+    ) -> None:
+        self._place = checkpoint.within("frames").within(stem)
+        self._place.create()
+        self._names: dict[str, list[str]] = {}  # marker -> its files
+        where, sources = self._place.where(), checkpoint.within("sources")
+        super().__init__(number, as_files(spec, where), fmt, sources, stem, state, self._listing)
+        if spec.checkpoint is None and is_url(where):
+            raise ConfigError(
+                "FrameStream(checkpoint=): the flow's checkpoint is in an object store; say where "
+                "Spark can keep its own, like s3a://bucket/folder"
+            )
+        writer = spec.df.writeStream.foreachBatch(self._take)
+        writer = writer.option("checkpointLocation", spec.checkpoint or f"{where}/spark")
+        if spec.available_now:
+            writer = writer.trigger(availableNow=True)
+        self._query = writer.start()
+
+    def _take(self, df: Any, batch: int) -> None:
+        """One micro-batch of Spark's; called by it, also again after a crash."""
+        marker = f"batch-{batch:012d}.json"
+        if not self._place.exists(marker):
+            names = write_frame(df, self._place)
+            self._place.put(marker, msgspec.json.encode(names))
+
+    def _listing(self) -> list[Seen]:
+        for name in self._place.names():
+            if name.startswith("batch-") and name not in self._names:
+                found = msgspec.json.decode(self._place.read(name), type=list[str])
+                self._names[name] = found
+        where = self._place.where()
+        return [seen for names in self._names.values() for seen in _seen(where, names)]
+
+    def poll(self, *args: Any) -> None:
+        active = self._query.isActive  # asked before looking: its last batch may end meanwhile
+        error = None if active else self._query.exception()
+        if error is not None:
+            raise RunError(f"the stream of Spark ended: {str(error).splitlines()[0][:300]}")
+        super().poll(*args)
+        self.ended = not active and self.pending() == 0
+
+    def take(self, rows: int, size: int, parts: int) -> list[Any]:
+        taken = super().take(rows, size, parts)
+        self.ended = not self._query.isActive and self.pending() == 0
+        return taken
+
+    def committed(self) -> None:
+        """What was read and committed need not be kept; markers stay."""
+        super().committed()
+        for file in self.files:
+            if file.done and file.offset >= file.end > 0:
+                self._place.delete(file.path.rpartition("/")[2])
+
+    def ask_to_stop(self, patience: float) -> None:
+        with suppress(Exception):  # Spark may be gone
+            self._query.stop()
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self._query.stop()
+
+
+def _seen(where: str, names: list[str]) -> list[Seen]:
+    found = (look(f"{where}/{name}") for name in names)
+    return [seen for seen in found if seen is not None]
