@@ -157,7 +157,7 @@ def infer_format(
     fmt = replace(fmt, schema=_zoned(found, zone))
     _check_supported(fmt)
     if time is not None:
-        _check_time(fmt, time)
+        check_time(fmt, time)
         if kind not in ("parquet", DEBEZIUM, READER):
             sampling.check_times(fmt, paths)
     return fmt
@@ -256,7 +256,8 @@ def _decimal_inside(kind: pa.DataType, top: bool) -> bool:
     return any(_decimal_inside(child, top=False) for child in inner)
 
 
-def _check_time(fmt: Format, time: str) -> None:
+def check_time(fmt: Format, time: str) -> None:
+    """Refuse a time column that is not there, or cannot hold times."""
     names = fmt.schema.names
     if time not in names:
         raise ConfigError(

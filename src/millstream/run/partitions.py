@@ -282,7 +282,7 @@ class PartitionsTracker(WithoutFiles):
                 (blank if part.latest is None else ends).append(part)
         if not self.spec.follow:
             return Horizon(None, files, heard=self._heard(files))
-        files |= self._quiet.at_their_ends(ends, now)
+        files |= self._quiet.at_their_ends(ends, now, alone=not files)
         listed = self._quiet.without_records({(0, part.number): None for part in blank}, now)
         self._quiet.stands(min(files.values(), default=None), listed is not None, now)
         return Horizon(listed, files, heard=self._heard(files))

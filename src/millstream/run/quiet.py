@@ -38,11 +38,13 @@ class Quiet:
         self._stood = BEGIN  # where files hold that are listed next and have no record
         self._held: int | None = None  # since when such files hold
 
-    def at_their_ends(self, ends: Sequence[Participant], now: int) -> dict[int, int]:
+    def at_their_ends(
+        self, ends: Sequence[Participant], now: int, *, alone: bool = True
+    ) -> dict[int, int]:
         """Files of which all is read, and that have not been silent for too long.
 
         The furthest has twice the time, so that what waits for the others can leave before nobody
-        holds anything.
+        holds anything; unless these are not `alone`, because others go on.
         """
         self._since = now if self._since is None else self._since
         if not ends:
@@ -52,7 +54,7 @@ class Quiet:
             file.number: file.latest
             for file in ends
             if self.idle is None
-            or now - max(file.heard, self._since) <= self.idle * (1 + (file is furthest))
+            or now - max(file.heard, self._since) <= self.idle * (1 + (alone and file is furthest))
             if file.number is not None and file.latest is not None
         }
 

@@ -23,10 +23,19 @@ from millstream.api.sources import (
 )
 from millstream.api.sources.kafka import Kafka
 from millstream.durations import micros
-from millstream.errors import ConfigError
+from millstream.errors import ConfigError, RunError
 from millstream.graph import nodes
-from millstream.io.formats import READER, UNITS, Format, check_zone, infer_format, parse_schema
-from millstream.io.kafka.decoding import BYTES, RECORD_TIME, Topics
+from millstream.io.formats import (
+    READER,
+    UNITS,
+    Format,
+    check_time,
+    check_zone,
+    infer_format,
+    parse_schema,
+)
+from millstream.io.kafka import avro, protobuf
+from millstream.io.kafka.decoding import BYTES, RECORD_TIME, REGISTERED, Topics
 from millstream.io.schemas import TIMESTAMP
 from millstream.ops.progress import BEGIN, Horizon, SourceProgress
 from millstream.run import frames
@@ -143,7 +152,9 @@ def _topics_format(spec: Kafka) -> Format:
         "time_format": spec.time_format,
         "time_pattern": spec.time_pattern,
     }
-    if spec.format == BYTES:
+    if spec.format in REGISTERED:
+        topics, fmt = _registered(spec, topics, common)
+    elif spec.format == BYTES:
         if values is not None or common["time"] is not None:
             raise ConfigError(
                 'format="bytes": values are one column, "value", and have no time of their own: '
@@ -162,6 +173,25 @@ def _topics_format(spec: Kafka) -> Format:
     order = [*(known or fields), *fields]
     schema = pa.schema([fields[name] for name in dict.fromkeys(order)])
     return replace(fmt, schema=schema, time=spec.time, topics=topics)
+
+
+def _registered(spec: Kafka, topics: Topics, common: dict[str, Any]) -> tuple[Topics, Format]:
+    """Values with a schema of a registry: the newest one says which columns there are."""
+    registry = spec.schemas
+    assert registry is not None
+    try:
+        wanted = registry.latest(spec.known_by)
+    except RunError as error:
+        raise ConfigError(f"{error} (subject {spec.known_by!r})") from None
+    if wanted.kind != spec.format.upper():
+        raise ConfigError(
+            f"format={spec.format!r}: the schema of {spec.known_by!r} is {wanted.kind}"
+        )
+    columns = (avro if spec.format == "avro" else protobuf).columns_of(wanted)
+    fmt = Format(spec.format, columns, **common)
+    if fmt.time is not None:
+        check_time(fmt, fmt.time)
+    return replace(topics, registry=registry, wanted=wanted), fmt
 
 
 def _generator_format(spec: Generator | Files | HostStats) -> Format:

@@ -21,7 +21,14 @@ def encoding_of(sink: graph.Sink) -> Encoding:
     spec: Kafka = sink.spec
     most = int((spec.options or {}).get("message.max.bytes", MAX_RECORD))
     return Encoding(
-        sink.name, spec.format, spec.keys, spec.header_columns, spec.changes, min(most, 2**31 - 1)
+        sink.name,
+        spec.format,
+        spec.keys,
+        spec.header_columns,
+        spec.changes,
+        min(most, 2**31 - 1),
+        spec.schemas,
+        spec.known_by,
     )
 
 

@@ -67,6 +67,8 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "options": ('{{ "client.id" = "x" }}', {"client.id": "x"}),
     # sinks
     "changes": ('"upsert"', "upsert"),
+    "registry": ('"http://h:8081"', "http://h:8081"),
+    "subject": ('"trade"', "trade"),
     "progress": ('"far"', "far"),
     "limit": ("7", 7),
     "url": ('"redis://localhost:7/1"', "redis://localhost:7/1"),
@@ -174,11 +176,14 @@ def test_every_option_of_sources_and_sinks(load: Any, kind: str, option: str) ->
         names["reads"] = None
     written_to = option in ("changes", "progress")  # what a topic has both as source and as sink
     if kind == "kafka":
-        names |= dict.fromkeys(["key"] if written_to else ["schema"])
+        registered = option in ("registry", "subject")
+        names |= dict.fromkeys(["key"] if written_to else [] if registered else ["schema"])
         names |= dict.fromkeys([] if option == "pattern" else ["topic"])
     if option in ("certificate", "private_key"):
         names |= {"certificate": None, "private_key": None}
     text = f'functions = ["topics.py"]\n[{{}}.x]\nkind = "{kind}"\n{written(list(names), kind)}'
+    if kind == "kafka" and registered:
+        text += 'format = "avro"\n' + 'registry = "http://h:8081"\n' * (option == "subject")
     if kind in options.SOURCES and not written_to:
         node = load(text.format("source")).flow.nodes[0]
     else:

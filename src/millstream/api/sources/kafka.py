@@ -12,10 +12,11 @@ from millstream.api.sources.timing import Timing, fill
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 from millstream.io.kafka.cluster import Cluster, check_options, check_servers
-from millstream.io.kafka.decoding import RECORD_TIME
+from millstream.io.kafka.decoding import RECORD_TIME, REGISTERED
+from millstream.io.kafka.registry import Registry, check_url
 
-FORMATS = ("json", "csv", "text", "bytes", "debezium")
-WRITTEN = ("json", "text", "bytes")
+FORMATS = ("json", "csv", "avro", "protobuf", "text", "bytes", "debezium")
+WRITTEN = ("json", "avro", "text", "bytes")
 CHANGES = ("debezium", "upsert")
 record_time = RECORD_TIME  # the column with the time that Kafka has of a record
 
@@ -34,8 +35,8 @@ class Kafka(Timing):
     servers: addresses of brokers, like "a:9092,b:9092".
     topic: the topic (a source may have several); pattern: a regular expression for names of topics,
         of which new ones are taken up.
-    format: of values: json, csv, text (a column `value`), bytes (the same as bytes), or debezium;
-        a sink writes json, text or bytes.
+    format: of values: json, csv, avro, protobuf, text (a column `value`), bytes (the same as
+        bytes), or debezium; a sink writes json, avro, text or bytes.
     schema: the columns of values in json, csv and debezium.
     time: the column of event time, or `ms.record_time`, the time Kafka has of each record.
     key: the column (of a sink also several) that is the key of records. In a source it is a text
@@ -48,6 +49,9 @@ class Kafka(Timing):
     changes: how a sink tells changes: "debezium" for envelopes, "upsert" for the newest row per key
         and a tombstone where it is gone; else a column `op` says what happened.
     progress: the topic in which sinks note how far they are.
+    registry: the address of a schema registry, for avro and protobuf; its user and password may be
+        the setting "registry.auth" in options, as "user:password".
+    subject: what the schema is known by there; by default the topic and "-value".
     wait: how long to try when Kafka is away before the run stops.
     options: settings of librdkafka, such as those of TLS and SASL; "env:NAME" stands for what an
         environment variable has, "file:PATH" for the content of a file. They are never shown.
@@ -66,6 +70,8 @@ class Kafka(Timing):
     lost: str = "stop"
     changes: str | None = None
     progress: str = "millstream-progress"
+    registry: str | None = None
+    subject: str | None = None
     wait: Duration = "60s"
     options: Mapping[str, str] | None = None
 
@@ -98,7 +104,26 @@ class Kafka(Timing):
         if not isinstance(self.progress, str) or not self.progress:
             raise ConfigError("Kafka(progress=): expected the name of a topic")
         micros(self.wait, "Kafka(wait=)")
+        self._check_registry()
         _check_start(self.start)
+
+    def _check_registry(self) -> None:
+        registered = self.format in REGISTERED
+        if registered != (self.registry is not None):
+            raise ConfigError(
+                f"Kafka(format={self.format!r}, registry=): {' and '.join(REGISTERED)} need a "
+                "registry, which has their schemas, and no other format does"
+            )
+        if self.registry is not None:
+            check_url("Kafka", self.registry)
+            if self.schema is not None:
+                raise ConfigError("Kafka(schema=, registry=): the registry has the schema")
+            if self.subject is None and len(self.topics) != 1:
+                raise ConfigError(
+                    "Kafka(subject=): of several topics, say what their schema is known by"
+                )
+        elif self.subject is not None:
+            raise ConfigError("Kafka(subject=): this is for a registry")
 
     # -- what each side of it asks ---------------------------------------------------------------
 
@@ -160,6 +185,19 @@ class Kafka(Timing):
     def cluster(self) -> Cluster:
         """Where the brokers are and how to speak to them."""
         return Cluster(self.servers, dict(self.options or {}))
+
+    @property
+    def schemas(self) -> Registry | None:
+        """The schema registry."""
+        if self.registry is None:
+            return None
+        own = self.cluster.registry()
+        return Registry(self.registry, own.get("auth"), own.get("ca"))
+
+    @property
+    def known_by(self) -> str:
+        """What the schema of values is known by in the registry."""
+        return self.subject or f"{self.topics[0]}-value"
 
     @property
     def bounded(self) -> bool:

@@ -105,6 +105,7 @@ class _Reader:
         self._consumer = connect(self._kafka.Consumer, cluster, **READING)
         self._stands: tuple[int, int] | None = None  # partition, and the offset that comes next
         self._ahead: list[Any] = []  # records that came and belong to the next range
+        self._ended = -1  # up to where all has come, as the end of the partition was told
 
     def read(self, stretch: Stretch, wanted: Wanted) -> Iterator[Block]:
         """The records of a range."""
@@ -126,6 +127,7 @@ class _Reader:
         if self._stands == (partition, start):
             return
         self._ahead.clear()
+        self._ended = -1
         self._consumer.assign([self._kafka.TopicPartition(self.topic, partition, start)])
         self._stands = None  # until the range is read
 
@@ -134,7 +136,7 @@ class _Reader:
         partition, end, at = stretch.partition, stretch.end, stretch.start
         ahead = self._ahead
         heard = time.monotonic()
-        while at < end:
+        while at < end and (ahead or self._ended < end):
             if ahead:
                 several, ahead[:] = list(ahead), []
             else:
@@ -146,29 +148,38 @@ class _Reader:
                 if error is not None:
                     if error.code() != self._kafka.KafkaError._PARTITION_EOF:
                         raise self._wrong(error, stretch)
-                    if message.offset() < end:
-                        raise RunError(
-                            f"Kafka at {self.cluster.servers}: {_named(stretch)} ends at offset "
-                            f"{message.offset()}, and offsets up to {end} were there: {GONE}"
-                        )
-                    at = end
+                    self._ended = max(self._ended, message.offset())
                     continue
                 offset = message.offset()
                 if offset < at:
                     continue
                 if offset >= end:
-                    ahead.extend(one for one in several[number:] if one.error() is None)
+                    ahead.extend(several[number:])
                     return
                 at = offset + 1
                 yield message
             if several:
                 heard = time.monotonic()
             elif time.monotonic() - heard > patience:
+                self._check_there(stretch)
                 raise RunError(
                     f"Kafka at {self.cluster.servers} has not answered for {patience:.0f} s, while "
                     f"offset {at} of {_named(stretch)} was read; nothing is lost: see that it "
                     "runs, and start again"
                 )
+
+    def _check_there(self, stretch: Stretch) -> None:
+        """Refuse a range that is there no more, because Kafka has lost the end of a partition."""
+        part = self._kafka.TopicPartition(self.topic, stretch.partition)
+        try:
+            found = self._consumer.get_watermark_offsets(part, 10)
+        except self._kafka.KafkaException:
+            return
+        if found is not None and found[1] < stretch.end:
+            raise RunError(
+                f"Kafka at {self.cluster.servers}: {_named(stretch)} ends at offset {found[1]}, "
+                f"and offsets up to {stretch.end} were there: {GONE}"
+            )
 
     def _consume(self, most: int, stretch: Stretch) -> list[Any]:
         try:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from millstream.io.columns import build, convert, explain
 from millstream.io.formats import DEBEZIUM, Format
+from millstream.io.kafka import avro, protobuf
 from millstream.io.kafka.cluster import Cluster
 from millstream.io.kafka.consuming import Block, Stretch, Wanted, read_stretch
+from millstream.io.kafka.registry import NotThere, Registry, Schema
 from millstream.io.lines import Lines
 from millstream.io.records import MAX_RAW, Dead, Parsed, raw_text
 from millstream.io.schemas import TIMESTAMP
@@ -20,6 +24,7 @@ from millstream.io.timestamps import Ints
 
 RECORD_TIME = "record_time"  # the column with the time that Kafka has of a record
 BYTES = "bytes"
+REGISTERED = ("avro", "protobuf")  # values whose schemas a registry has
 _NO_VALUE = "its value is null (a tombstone), and format={!r} has no such rows"
 
 
@@ -32,6 +37,8 @@ class Topics:
     headers: tuple[str, ...] = ()
     record_time: bool = False
     patience: float = 60.0
+    registry: Registry | None = None
+    wanted: Schema | None = None  # the schema that values are read by
 
     @property
     def beside(self) -> tuple[str, ...]:
@@ -62,7 +69,7 @@ def read_records(fmt: Format, stretch: Stretch) -> Iterator[tuple[Parsed, int]]:
 def decode(fmt: Format, topics: Topics, block: Block) -> Parsed:
     """Records as columns; positions are their numbers in the block."""
     inner = _of_values(fmt, topics)
-    parsed = _values(inner, block)
+    parsed = _values(inner, block, topics)
     errors: dict[int, str] = {}
     columns: dict[str, pa.Array] = {}
     rows = parsed.positions
@@ -108,7 +115,7 @@ def _of_values(fmt: Format, topics: Topics) -> Format:
     )
 
 
-def _values(fmt: Format, block: Block) -> Parsed:
+def _values(fmt: Format, block: Block, topics: Topics) -> Parsed:
     values = block.values
     if fmt.kind in (BYTES, "text"):
         return _whole(fmt, values)
@@ -120,7 +127,10 @@ def _values(fmt: Format, block: Block) -> Parsed:
             why = _NO_VALUE.format(fmt.kind)
             missing = [Dead(i, "", why) for i, value in enumerate(values) if value is None]
         values, numbers = [values[i] for i in there], np.array(there, np.int64)
-    parsed = _lines(fmt, values, numbers)
+    if fmt.kind in REGISTERED:
+        parsed = _registered(fmt, topics, values, numbers)
+    else:
+        parsed = _lines(fmt, values, numbers)
     if missing:
         parsed.dead = sorted([*parsed.dead, *missing], key=lambda one: one.position)
         parsed.offered += len(missing)
@@ -136,6 +146,35 @@ def _lines(fmt: Format, values: list[bytes | None], numbers: Ints) -> Parsed:
     lines = Lines(data, ends - lengths, ends, numbers, True)
     # A record with a line end in it is one record still, which Arrow's csv reader would not see.
     return parse_scanned(fmt, lines, tuple(fmt.schema.names), careful=inside and fmt.kind == "csv")
+
+
+def _registered(fmt: Format, topics: Topics, values: list[bytes | None], numbers: Ints) -> Parsed:
+    """Values that say with which schema of a registry they were written."""
+    assert topics.registry is not None and topics.wanted is not None
+    reader = _reader(fmt.kind, topics.registry, topics.wanted)
+    rows, at, dead = [], [], []
+    for number, value in zip(numbers.tolist(), values, strict=True):
+        try:
+            rows.append(reader.row(value or b""))
+            at.append(number)
+        except ValueError as error:
+            dead.append(Dead(number, _shown(value), str(error)))
+        except NotThere as error:  # a number that nobody has: a broken value, or another registry
+            dead.append(Dead(number, _shown(value), str(error)))
+    raw = [_column([row.get(one.name) for row in rows], one.type) for one in fmt.delivered]
+    shown = dict(zip(numbers.tolist(), values, strict=True))
+    return build(fmt, raw, np.array(at, np.int64), dead, lambda i: _shown(shown[at[i]]))
+
+
+def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_string(kind):
+        values = [one if one is None or isinstance(one, str) else str(one) for one in values]
+    return pa.array(values, kind)
+
+
+@lru_cache(maxsize=16)
+def _reader(kind: str, registry: Registry, wanted: Schema) -> Any:
+    return (avro if kind == "avro" else protobuf).Reader(registry, wanted)
 
 
 def _whole(fmt: Format, values: list[bytes | None]) -> Parsed:

@@ -11,7 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from millstream.errors import RunError
+from millstream.errors import ConfigError, RunError
+from millstream.io.kafka.avro import told_of, writer_of
+from millstream.io.kafka.registry import Registry
 from millstream.io.writers import json_bytes
 from millstream.ops.chunks import flat
 
@@ -38,6 +40,8 @@ class Encoding:
     headers: tuple[str, ...] = ()
     changes: str | None = None
     most: int = MAX_RECORD
+    registry: Registry | None = None
+    subject: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,12 @@ def encode(how: Encoding, table: pa.Table) -> Encoded:
     left = [one for one in table.column_names if one not in how.headers]
     marks = [OP, "revision"] if how.changes is not None else []
     rows = table.select([name for name in left if name not in marks])
-    values = list(_values(how, rows, ops))
-    kept, refused = [], {}
+    values, refused = _values(how, rows, ops)
+    kept = []
     for at, (key, value) in enumerate(zip(keys, values, strict=True)):
         size = len(key or b"") + len(value or b"") + sum(len(one or b"") for one in headers[at])
+        if at in refused:
+            continue
         if size > how.most:
             refused[at] = (
                 f"a record of {size:,} bytes; the limit is {how.most:,} (message.max.bytes in "
@@ -122,7 +128,29 @@ def as_bytes(value: Any) -> bytes | None:
     return found[1:-1] if found.startswith(b'"') else found  # a moment, without quotes
 
 
-def _values(how: Encoding, rows: pa.Table, ops: list[str | None]) -> Iterator[bytes | None]:
+def _values(
+    how: Encoding, rows: pa.Table, ops: list[str | None]
+) -> tuple[list[bytes | None], dict[int, str]]:
+    """The values of records, and why rows have none."""
+    if how.format != "avro":
+        return list(_plainly(how, rows, ops)), {}
+    assert how.registry is not None
+    try:
+        write = writer_of(how.registry, how.subject, rows.schema)
+    except (ConfigError, RunError) as error:
+        raise RunError(f"sink {how.sink!r}: {error}") from None
+    values: list[bytes | None] = []
+    refused = {}
+    for at, row in enumerate(rows.to_pylist()):
+        try:
+            values.append(write(row))
+        except (ValueError, TypeError, OverflowError, AttributeError, KeyError) as error:
+            values.append(None)
+            refused[at] = f"it cannot be written in Avro: {told_of(error)}"
+    return values, refused
+
+
+def _plainly(how: Encoding, rows: pa.Table, ops: list[str | None]) -> Iterator[bytes | None]:
     if how.format in ("text", "bytes"):
         yield from _plain(how, rows)
         return
