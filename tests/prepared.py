@@ -7,6 +7,7 @@ own arguments, directory, environment, standard streams, exit code and end, as i
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
@@ -14,9 +15,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 _MODULES = (
     "millstream.cli.commands",
@@ -176,12 +179,30 @@ def _become(request: dict[str, Any], control: socket.socket, fds: list[int]) -> 
     return command
 
 
+def _end(main: Callable[[], Any]) -> NoReturn:
+    """Call it as the script that pip writes does, and end as an interpreter does.
+
+    But for taking everything apart: that would copy all the pages that forks share.
+    """
+    try:
+        sys.exit(main())
+    except SystemExit as end:
+        said = end.code
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    if said is not None and not isinstance(said, int):
+        print(said, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(said & 0xFF if isinstance(said, int) else int(said is not None))
+
+
 def _run(command: list[str]) -> None:
     sys.argv = command
     if command[0] == "millstream":
         from millstream.cli import main
 
-        sys.exit(main())  # as the script that pip writes does
+        _end(main)
     import runpy
 
     sys.path.insert(0, str(Path(command[0]).parent))
