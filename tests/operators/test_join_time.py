@@ -63,7 +63,7 @@ def drive(flow: ms.Flow, given: dict[str, list[Row]], rng: random.Random, path: 
     driver = Driver(flow, parallelism=rng.randrange(1, 4), checkpoint=path)
     while any(left.values()):
         for name, rows in left.items():
-            size = rng.choice([0, 3, 11])
+            size = rng.choice([0, 4, 17])
             driver.push(name, rows[:size])
             left[name] = rows[size:]
         driver.step()
