@@ -25,10 +25,10 @@ Runs = Mapping[int, list[bytes]]
 
 
 def stored_runs(checkpoint: Path, step: str, batch: int) -> Runs:
-    """What mappers of a step gave up to a committed batch, by reducer and in order."""
+    """What mappers of a step gave up to a committed batch (-1: all), by reducer and in order."""
     place = Checkpoint(checkpoint, create=False)
     manifest = place.latest()
-    while manifest is not None and manifest.batch > batch:
+    while manifest is not None and manifest.batch > batch >= 0:
         manifest = place.before(manifest)
     if manifest is None:
         return {}

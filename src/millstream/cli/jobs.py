@@ -24,7 +24,6 @@ from millstream.api.early import Looks
 from millstream.api.flow import Flow
 from millstream.cli.running import run_flow
 from millstream.errors import ConfigError
-from millstream.run.reporting import Progress
 from millstream.showing import visible
 
 SNAPSHOTS = "_snapshots"  # beside the results; readers of these skip it
@@ -99,13 +98,15 @@ class Glimpses:
     def __init__(self, stages: Sequence[Stage], checkpoint: Path, output: Path) -> None:
         self.stages, self.checkpoint, self.place = stages, checkpoint, output / SNAPSHOTS
 
-    def __call__(self, progress: Progress) -> None:
-        """Take one of what is committed by now."""
+    def __call__(self, share: float, batch: int) -> None:
+        """Take one of what is committed by now; what an earlier run has taken is there."""
         self.place.mkdir(parents=True, exist_ok=True)
-        path = self.place / f"{100 * (progress.fraction or 0):05.1f}%.txt"
+        path = self.place / f"{100 * share:05.1f}%.txt"
+        if batch < 0 and path.exists():
+            return
         begun = multiprocessing.get_context("spawn").Process(
             target=write_answer,
-            args=(tuple(self.stages), self.checkpoint.absolute(), progress.batch, path.absolute()),
+            args=(tuple(self.stages), self.checkpoint.absolute(), batch, path.absolute()),
         )
         begun.start()
         begun.join()

@@ -78,12 +78,13 @@ def run_flow(
     load: Callable[[], Application],
     looks: Looks | None = None,
     console: Console | None = None,
-    on_look: Callable[[Progress], None] | None = None,
+    on_look: Callable[[float, int], None] | None = None,
 ) -> None:
     """Run to the end or to a signal; raises what went wrong.
 
     `load` loads the file again, for `millstream reload`. looks: show early answers. console: where
-    progress is shown. on_look: shows early answers instead, called when one is due.
+    progress is shown. on_look: shows early answers instead, called when one is due with the share
+    that was read and the batch, which is -1 if an earlier run had read it.
     """
     console = console or Console()
     handle = start(flow, checkpoint, Settings.from_options(options), looks)
@@ -136,7 +137,7 @@ def watch(
     display: Display,
     stopping: Stopping,
     look: Callable[[], None],
-    on_look: Callable[[Progress], None] | None = None,
+    on_look: Callable[[float, int], None] | None = None,
 ) -> None:
     """Show progress until the flow has ended; what is said of its program is shown once."""
     noted = 0
@@ -157,7 +158,7 @@ def watch(
         elif (newest := handle.snapshot) is not None and newest is not seen:
             seen = newest
             if not newest.exact:
-                on_look(handle.progress)
+                on_look(newest.progress, handle.progress.batch)
         look()
         time.sleep(_LOOK)
     display.update(handle.progress)

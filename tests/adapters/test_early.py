@@ -1,0 +1,61 @@
+"""Snapshots of programs of lines: what a program gives for what was read, also after a kill."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from millstream.adapters.early import answer_of, stored_runs
+from millstream.adapters.flows import Reading, build_flow
+from millstream.adapters.streaming import streaming_stage
+from millstream.api.flow import Flow
+from millstream.cli.jobs import SNAPSHOTS, Peeking
+from millstream.testing import snapshots_in_process
+from tests.adapters.programs import lines_in
+from tests.adapters.test_streaming import AWK_MAP, AWK_SUM
+
+FILES, LINES = 12, 1500
+
+
+def test_a_snapshot_is_what_the_program_gives_for_what_was_read(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(FILES):
+        text = "".join(f"word{n % 7} of file{number}\n" for n in range(LINES))
+        (tmp_path / "in" / f"{number}.txt").write_text(text)
+    stage = streaming_stage(AWK_MAP, AWK_SUM, AWK_SUM, reducers=2, combine_files=True)
+    flow = build_flow("lines", [stage], Reading([str(tmp_path / "in")]), tmp_path / "out")
+    first, last = snapshots_in_process(flow, tmp_path / "ck", [0.5])
+    assert last.exact
+    whole = _counts(list(lines_in(tmp_path / "out")))
+    assert whole[b"of"] == FILES * LINES
+    assert sum(whole.values()) == 3 * FILES * LINES
+
+    again = snapshots_in_process(flow_of(tmp_path, "two"), tmp_path / "two", [0.5])
+    begun = next(again)
+    again.close()  # a kill
+    assert begun.progress == first.progress
+    part = _counts(answer_of([stage], stored_runs(tmp_path / "two", "job", -1)))
+    assert 0.4 < part[b"of"] / whole[b"of"] < 0.6
+    assert part[b"of"] == sum(n for word, n in part.items() if word.startswith(b"file"))
+
+    peek = Peeking([stage], tmp_path / "two", tmp_path / "shown")
+    peek(begun.progress, -1)  # an earlier run has read it
+    (path,) = (tmp_path / "shown" / SNAPSHOTS).iterdir()
+    assert path.name == f"{100 * begun.progress:05.1f}%.txt"
+    assert _counts(path.read_bytes().split(b"\n")[:-1]) == part
+    path.write_bytes(b"taken before\n")
+    peek(begun.progress, -1)
+    assert path.read_bytes() == b"taken before\n"
+
+
+def flow_of(place: Path, out: str) -> Flow:
+    stage = streaming_stage(AWK_MAP, AWK_SUM, AWK_SUM, reducers=2, combine_files=True)
+    return build_flow("lines", [stage], Reading([str(place / "in")]), place / f"{out}-out")
+
+
+def _counts(lines: list[bytes]) -> Counter[bytes]:
+    found: Counter[bytes] = Counter()
+    for line in lines:
+        word, _, number = line.partition(b"\t")
+        found[word] += int(number)
+    return found
