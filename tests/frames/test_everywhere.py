@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import millstream as ms
+from tests.chaos import test_cluster
+from tests.frames.apps import everywhere
+from tests.frames.apps.everywhere import ROWS, make_flow, records
 from tests.services import Connect, unavailable
 
 pytestmark = pytest.mark.spark
-ROWS = 3_000
-
-
-def records() -> pa.Table:
-    ids = list(range(ROWS))
-    return pa.table(
-        {
-            "id": ids,
-            "k": [f"k{i % 13}" for i in ids],
-            "v": [i * 31 % 97 for i in ids],
-            "ts": pa.array([(1_700_000_000 + i) * 1_000_000 for i in ids], pa.int64()).cast(
-                pa.timestamp("us", "UTC")
-            ),
-        }
-    )
 
 
 def definition() -> tuple[Counter[Any], dict[str, int]]:
@@ -41,19 +33,6 @@ def definition() -> tuple[Counter[Any], dict[str, int]]:
         windows.setdefault((row["k"], at), []).append(row["v"])
         counts[row["k"]] += 1
     return Counter((k, at, len(v), sum(v)) for (k, at), v in windows.items()), dict(counts)
-
-
-def count(event: Any, slate: dict[str, Any], ctx: Any) -> None:
-    slate["n"] = slate.get("n", 0) + 1
-
-
-def make_flow(source: Any, out: Path) -> ms.Flow:
-    flow = ms.Flow("everywhere")
-    rows = flow.source(source, name="rows").where("v >= 0")
-    windows = rows.key_by("k").window(ms.tumbling("1m")).agg(n=ms.count(), total=ms.sum("v"))
-    windows.sink(ms.Parquet(out), name="windows")
-    rows.key_by("k").update(count, name="counts")
-    return flow
 
 
 @pytest.fixture(scope="module")
@@ -119,18 +98,47 @@ def test_the_answer_is_the_same_everywhere(
             return remote
 
     else:
-        unavailable("a standalone cluster is started by tests/chaos/test_cluster.py only")
+        run_on_cluster(source_of(kind, tmp_path, None), tmp_path)
+        check(tmp_path)
+        return
     try:
         source = source_of(kind, tmp_path, session)
         progress = make_flow(source, tmp_path / "out").run(tmp_path / "ck", **options)
     finally:
         if remote is not None:
             remote.stop()
+    check(tmp_path)
+    assert progress.rows == ROWS and progress.dead == 0
+
+
+def run_on_cluster(source: ms.Files, place: Path) -> None:
+    """The flow as a process of its own, on a master and two workers."""
+    port = test_cluster.free_port()
+    with ExitStack() as stack:
+        spark = place / "spark"
+        master = test_cluster.master_arguments(port)
+        stack.enter_context(test_cluster.daemon(spark, "master", *master))
+        test_cluster.wait_for_text(spark / "master.log", "I have been elected leader")
+        for name in ("one", "two"):
+            worker = test_cluster.worker_arguments(port, spark / name)
+            stack.enter_context(test_cluster.daemon(spark, name, *worker))
+        where = [str(source.path), str(place / "out"), str(place / "ck")]
+        ran = subprocess.run(
+            [sys.executable, everywhere.__file__, *where, f"spark://127.0.0.1:{port}"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+
+
+def check(place: Path) -> None:
+    """Results and slates are what the definition says."""
     windows, counts = definition()
-    files = sorted((tmp_path / "out").glob("part-*.parquet"))
+    files = sorted((place / "out").glob("part-*.parquet"))
     found = pa.concat_tables([pq.read_table(file) for file in files]).to_pylist()
     assert windows == Counter(
         (r["k"], int(r["window_start"].timestamp()), r["n"], r["total"]) for r in found
     )
-    assert {key: slate["n"] for key, slate in ms.slates(tmp_path / "ck", "counts")} == counts
-    assert progress.rows == ROWS and progress.dead == 0
+    assert {key: slate["n"] for key, slate in ms.slates(place / "ck", "counts")} == counts

@@ -12,7 +12,7 @@ import pytest
 
 import millstream as ms
 from millstream.errors import RunError
-from millstream.run.session import check_workers
+from millstream.run.session import check_cluster, check_workers
 from millstream.run.spark import told
 from millstream.testing import Driver
 
@@ -326,3 +326,23 @@ def test_a_context_whose_workers_lack_the_package_is_refused_with_what_to_set() 
         check_workers(Workers("pyarrow", "msgspec"))  # type: ignore[arg-type]
     assert "Spark's workers run python3, which does not have 'millstream'" in str(caught.value)
     assert f"os.environ['PYSPARK_PYTHON'] = {sys.executable!r}" in str(caught.value)
+
+
+def test_a_cluster_whose_workers_lack_the_package_is_told_how_to_send_it() -> None:
+    cluster = Workers("pyarrow", "msgspec")
+    cluster.master = "spark://host:7077"  # type: ignore[attr-defined]
+    with pytest.raises(
+        ms.ConfigError, match=r"does not have 'millstream'; use an image .*spark\.archives"
+    ):
+        check_cluster(cluster)  # type: ignore[arg-type]
+    cluster.master = "local[2]"  # type: ignore[attr-defined]
+    check_cluster(cluster)  # type: ignore[arg-type]
+
+
+def test_a_module_that_workers_lack_is_named_with_what_to_do() -> None:
+    error = RuntimeError(
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+        "ModuleNotFoundError: No module named 'geo.shapes'\n\tat org.apache.spark.Task"
+    )
+    said = str(told(error, ["map"]))
+    assert "cannot import 'geo.shapes'" in said and "--py-files" in said and "\n" not in said

@@ -28,14 +28,13 @@ from millstream.run.spark import (
     keyed_task,
     packed_plan,
     probe_task,
-    told,
+    told_of,
     watched_task,
     whole_task,
-    with_functions,
 )
 from millstream.run.splits import AnySplit, Item
 from millstream.run.tasks import levels_of
-from millstream.run.watching import Attempt
+from millstream.run.watching import Attempt, Notes
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -111,10 +110,14 @@ class OnFrames:
         return [one for _, several in sorted(found, key=lambda pair: pair[0]) for one in several]
 
     def _collected(self, work: Callable[[], T]) -> T:
+        notes = Notes(self.watch.checkpoint)
+        notes.remove()  # of an earlier run
         try:
             return work()
         except (PySparkException, ConnectionError, EOFError) as error:
-            raise told(error, with_functions(self.plan)) from error
+            raise told_of(error, self.plan, self.watch, notes) from error
+        finally:
+            notes.remove()
 
     def cancel(self) -> None:
         """Give up the query under way."""

@@ -148,7 +148,7 @@ def check_cluster(context: SparkContext) -> None:
 
 def check_workers(context: SparkContext, remedy: str | None = None) -> None:
     """The workers of a context that somebody else made have this package, or it is said how."""
-    needed = ["millstream", "pyarrow", "msgspec", "sqlglot"]
+    needed = ["millstream", "pyarrow", "msgspec"]
     remedy = remedy or (
         f"set os.environ['PYSPARK_PYTHON'] = {sys.executable!r} before the Spark context is made, "
         "or let Millstream make it"

@@ -120,19 +120,13 @@ class OnSpark:
                 return list(rdd.collect())
             return list(self.context.runJob(rdd, work, parts))
         except (PySparkException, ConnectionError, EOFError) as error:
-            raise self._told(error, notes) from error
+            raise told_of(error, self.plan, self.watch, notes) from error
         except Exception as error:
             if type(error).__module__.startswith("py4j"):
-                raise self._told(error, notes) from error
+                raise told_of(error, self.plan, self.watch, notes) from error
             raise
         finally:
             notes.remove()
-
-    def _told(self, error: Exception, notes: Notes) -> RunError:
-        steps = with_functions(self.plan)
-        if _MARK in str(error):
-            return told(error, steps)
-        return hung(notes, "*", self.watch.timeout) or told(error, steps, notes.calls("call"))
 
     def cancel(self) -> None:
         """Give up the job under way, from another thread; Spark ends the workers it is in."""
@@ -276,6 +270,14 @@ def told(error: Exception, steps: list[str], calls: Sequence[Call] = ()) -> RunE
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if "Error" in line or "Exception" in line]
     return RunError(f"a Spark job failed: {(telling or lines or ['unknown'])[-1][:500]}")
+
+
+def told_of(error: Exception, plan: Plan, watch: Attempt, notes: Notes) -> RunError:
+    """What went wrong in a Spark job, with what its tasks noted before they ended."""
+    steps = with_functions(plan)
+    if _MARK in str(error):
+        return told(error, steps)
+    return hung(notes, "*", watch.timeout) or told(error, steps, notes.calls("call"))
 
 
 def with_functions(plan: Plan) -> list[str]:
