@@ -500,9 +500,18 @@ def test_agents_go_on_with_a_changed_program_once_they_have_it(place: Path, port
         centre.engine.close()
         centre.flow = flow("a", more=True)
         centre.open()
-        one.collector.close(), other.collector.close()
-        with pytest.raises(ConfigError, match="operator 'minutes' is not here"):
-            one.step(), one.step()
+        said: list[str] = []
+        one.say = said.append
+        one.step()  # also without a new connection: the answer tells that there is a newer one
+        one.step(), one.step()
+        assert len(said) == 1 and "operator 'minutes' is not here" in said[0]
+        assert "goes on with the program it has" in said[0]
+        one.reload, one._next_look = (lambda: flow("a", more=True)), 0.0  # the file is changed
+        for _ in range(100):
+            one.step(), time.sleep(0.01)
+            if len(said) > 1:
+                break
+        assert "which this file has, too" in said[1] and one.edition == 2
         one.close(), other.close()
         one = agent_of(flow("a", more=True), port, "a", place / "agents", rows=2)
         other = agent_of(flow("b", more=True), port, "b", place / "agents", rows=2)

@@ -688,7 +688,7 @@ def test_fidelity_over_time_and_who_is_silent(window: Window, tmp_path: Path) ->
 
     live = told(75.0)
     Writer(tmp_path, flow="shops").commit()
-    server = open_server(View(Follower(tmp_path, {}), lambda: live), "127.0.0.1", 0, None)
+    server = open_server(Served(Follower(tmp_path, {}), lambda: live), "127.0.0.1", 0, None)
     server.start()
     try:
         window.page.goto(server.url)
@@ -709,7 +709,7 @@ def test_fidelity_over_time_and_who_is_silent(window: Window, tmp_path: Path) ->
 def test_a_flow_without_figures_has_no_chart_of_them(window: Window, tmp_path: Path) -> None:
     Writer(tmp_path, flow="shops").commit()
     live = Live(participants={"in": {"in": (0, 99.0)}})
-    server = open_server(View(Follower(tmp_path, {}), lambda: live), "127.0.0.1", 0, None)
+    server = open_server(Served(Follower(tmp_path, {}), lambda: live), "127.0.0.1", 0, None)
     server.start()
     try:
         window.page.goto(server.url)
