@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -419,6 +420,21 @@ def test_the_command_needs_neither_spark_nor_java(place: Path, port: int) -> Non
         assert {one.returncode for one in commands} == {0}, told
         assert all("all is read and committed" in text for text in told)
     assert [row["n"] for row in rows(place)] == [4, 4]
+
+
+def test_a_server_that_has_stopped_is_not_stopped_again(place: Path, port: int) -> None:
+    def pending() -> int:
+        """Servers that Flight would shut down when they go, or at the end of the interpreter."""
+        waiting = weakref.finalize._registry.values()  # type: ignore[attr-defined]
+        owners = (getattr(one.func, "__self__", None) for one in waiting)
+        return sum(type(owner).__name__ == "_FlightServerFinalizer" for owner in owners)
+
+    before = pending()
+    with Centre(flow_of(place, port), place / "collector") as centre:
+        server = centre.engine.trackers["in"].messages.server  # type: ignore[attr-defined]
+        assert pending() == before + 1
+    server.end()
+    assert pending() == before
 
 
 # -- a pause is no failure ------------------------------------------------------------------------

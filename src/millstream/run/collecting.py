@@ -495,9 +495,13 @@ class CollectorServer(flight.FlightServerBase):  # type: ignore[misc]
         writer.write(pa.py_buffer(msgspec.json.encode(welcome)))
 
     def end(self) -> None:
-        """Stop, once."""
+        """Stop, once.
+
+        Not by `shutdown`: Flight would do it again when this object goes, or at the interpreter's
+        end, and it may be done only once.
+        """
         if self._ended.acquire(blocking=False):
-            self.shutdown()
+            self.__exit__(None, None, None)
             self.wait()
 
 
