@@ -1,23 +1,29 @@
 """Functions OVER the rows of a group in an order: ranks, neighbours, and aggregates of frames.
 
-All rows of a group are kept in a bag in that order, and beside it what was given of them. A group
-of which a row came or went is gone through anew, and what differs is given: the cost of a batch
-follows the sizes of the groups that it touches, not what is stored.
+All rows of a group are kept in a bag in that order, and beside it what was given of them. If a row
+came or went, those that this can reach are gone through anew (`tails.py`), and what differs is
+given. Where a function looks at a whole group, all of it is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.errors import RunError
-from millstream.operators.grouped.moves import VALUE
-from millstream.operators.protocol import Input, KeyedStep
-from millstream.operators.top import PLACE, Topping, told
-from millstream.ops.chunks import flat
+from millstream.operators.filing import Filed, Tables
+from millstream.operators.grouped.moves import VALUE, Moves
+from millstream.operators.protocol import Input, KeyedStep, Share
+from millstream.operators.stores import Bag
+from millstream.operators.tails import FEW, Reach, Tails, tails_of
+from millstream.operators.top import PLACE, Topping, changed_rows, told
+from millstream.operators.waiting import give, rows_for
+from millstream.ops.chunks import Int64, Mask, concat, flat
 from millstream.ops.expressions import ExpressionError
 from millstream.ops.keys import factorize
 from millstream.ops.overlooking import UP_TO_HERE, Frame, Rows, Total, counted, extreme, outermost
@@ -25,6 +31,7 @@ from millstream.state.bags import Entries, Order
 
 RANKS = ("row_number", "rank", "dense_rank")
 NEIGHBOURS = ("lag", "lead")
+_MOST = 5_000  # rows of an end of a group beyond which all of it is read
 AGGREGATES = ("count", "sum", "avg", "min", "max", "first_value", "last_value")
 
 
@@ -88,12 +95,15 @@ class Over(KeyedStep):
     def details(self, inputs: tuple[Input, ...]) -> list[str]:
         """For the plan."""
         kept = "rows by group and in order, all of which are read when the group has changed"
+        if reach_of(self.calls) is not None:
+            kept = "rows by group and in order, read from the first on that a change reaches"
         return [*(f"{one.name} = {one}" for one in self.calls), kept]
 
     def remembered(self) -> dict[str, Any]:
         """What rows are kept by, and what is made of them."""
         calls = {one.name: str(one) for one in self.calls}
-        return {"keys": list(self.keys), "by": [*map(told, self.order)], "over": calls}
+        made = {"keys": list(self.keys), "by": [*map(told, self.order)], "over": calls}
+        return made if reach_of(self.calls) is None else made | {"given": "in order"}
 
 
 @dataclass(frozen=True)
@@ -102,8 +112,49 @@ class Overlooking(Topping):
 
     calls: tuple[Call, ...] = ()
 
+    def run(self, share: Share) -> None:
+        """Bring groups up to date; give what functions say of rows, take back what they said."""
+        host, batch, control = share.host, share.host.batch, share.host.control
+        reach = reach_of(self.calls)
+        rows = Bag(self.name, "rows", batch, control, self.by)
+        given = Bag(self.name, "given", batch, control, () if reach is None else self.by)
+        new = rows_for(share)
+        if new is not None:
+            moves = Moves.of(new)
+            rows.add(self._kept(moves))
+            parts = list(self._differing(moves, rows, given, reach, batch.number))
+            if parts:
+                changed = concat(parts)
+                given.add(changed)
+                give(host, self.name, self._chunk(changed, batch.number))
+        rows.store()
+        given.store()
+
+    def _differing(
+        self, moves: Moves, rows: Bag, given: Bag, reach: Reach | None, batch: int
+    ) -> Iterator[pa.Table]:
+        """What is given and taken back, of groups whose ends say enough first."""
+        left, most = np.arange(moves.count), FEW
+        while reach is not None and len(left) and most <= _MOST:
+            keys = moves.keys.at(left)
+            now = self._listed(rows.first(keys, most, last=True))
+            was = self._listed(given.first(keys, most, last=True))
+            known, tails = tails_of(now, was, _fresh(moves, left), self.by, reach, most, len(left))
+            if tails is not None:
+                made = self._said_of(tails)
+                changed = changed_rows(tails.before, made, batch)
+                if changed is not None:
+                    yield changed
+            left, most = left[~known], most * 8
+        if len(left):
+            keys = moves.keys.at(left)
+            before, whole = given.first(keys), rows.first(keys)
+            changed = changed_rows(self._listed(before), self._numbered(whole), batch)
+            if changed is not None:
+                yield changed
+
     def _numbered(self, found: Entries) -> pa.Table | None:
-        """What is to be given, row by row, with a column per function."""
+        """What is to be given of whole groups, row by row, with a column per function."""
         rows = self._listed(found)
         if rows is None or not len(rows):
             return rows
@@ -115,17 +166,114 @@ class Overlooking(Topping):
             differs[1:] |= codes[1:] != codes[:-1]
         places, made = Rows(begins, differs), rows
         for call in self.calls:
-            values = None
-            if call.column is not None:
-                values = flat(rows.column(f"{VALUE}{call.column}"))
-            try:
-                column = evaluate(call, values, places)
-            except (ValueError, ExpressionError) as error:
-                raise RunError(
-                    f"{self.name}: {call}: {error}; cast the column to DOUBLE or DECIMAL(38, 0)"
-                ) from None
+            column = self._evaluated(call, _values(call, rows), places)
             made = made.append_column(f"{VALUE}{call.name}", column)
         return made
+
+    def _said_of(self, tails: Tails) -> pa.Table:
+        """The same of the ends of groups, going on from what was said of the rows before."""
+        begins = np.r_[True, tails.group[1:] != tails.group[:-1]][: len(tails.group)]
+        places = Rows(begins, tails.differs)
+        going = tails.shown | tails.last  # what functions see that go on from the row before
+        first = np.r_[True, tails.group[going][1:] != tails.group[going][:-1]]
+        further = Rows(first[: int(going.sum())], tails.differs[going] | first[: int(going.sum())])
+        made = tails.now.filter(pa.array(tails.shown))
+        for call in self.calls:
+            values = _values(call, tails.now)
+            if not goes_on(call):
+                column = self._evaluated(call, values, places).filter(pa.array(tails.shown))
+            else:
+                column = self._continued(call, values, tails, going, further)
+            made = made.append_column(f"{VALUE}{call.name}", column)
+        return made
+
+    def _continued(
+        self, call: Call, values: pa.Array | None, tails: Tails, going: Mask, rows: Rows
+    ) -> pa.Array:
+        """A function of all rows up to this one, of which the one before knew the rest."""
+        last = tails.last[going]
+        said = pa.nulls(len(last), call.type)
+        if last.any():
+            assert tails.given is not None
+            known = flat(tails.given.column(f"{VALUE}{call.name}")).cast(call.type)
+            place = np.zeros(len(last), np.int64)
+            place[last] = tails.carried
+            said = known.take(pa.array(place, mask=~last))
+        if call.function in (*RANKS, "count"):
+            values = None if values is None else _replaced(values.filter(pa.array(going)), last)
+            own = np.asarray(self._evaluated(call, values, rows))
+            before = np.asarray(said.fill_null(0))[np.maximum(rows.start, 0)]
+            counted_twice = last[rows.start] & (values is None)
+            return pa.array((own + before - counted_twice)[~last])
+        assert values is not None
+        mine = values.filter(pa.array(going)).cast(call.type)
+        column = self._evaluated(call, pc.if_else(pa.array(last), said, mine), rows)
+        return column.filter(pa.array(~last))
+
+    def _evaluated(self, call: Call, values: pa.Array | None, rows: Rows) -> pa.Array:
+        try:
+            return evaluate(call, values, rows)
+        except (ValueError, ExpressionError) as error:
+            raise RunError(
+                f"{self.name}: {call}: {error}; cast the column to DOUBLE or DECIMAL(38, 0)"
+            ) from None
+
+    def stored(self) -> Tables:
+        """The same, in order both."""
+        tables = super().stored()
+        if reach_of(self.calls) is not None:
+            tables[self.name]["given"] = Filed("bag", "expires", "hash", self.by)
+        return tables
+
+
+def reach_of(calls: tuple[Call, ...]) -> Reach | None:
+    """How far the rows of functions lie around each; None if they look at a whole group."""
+    back, ahead = 0, 0
+    for call in calls:
+        frame = call.frame
+        ends_here = call.function == "last_value" and frame.after == 0
+        if goes_on(call) or ends_here:
+            continue
+        if call.function in NEIGHBOURS:
+            back = max(back, call.offset if call.function == "lag" else 0)
+            ahead = max(ahead, call.offset if call.function == "lead" else 0)
+        elif call.function in RANKS or frame.before is None or frame.after is None:
+            return None
+        else:
+            back, ahead = max(back, frame.before), max(ahead, frame.after)
+    return Reach(back, ahead, any(map(goes_on, calls)))
+
+
+def goes_on(call: Call) -> bool:
+    """Whether what it says of a row follows from the row and what it said of the one before."""
+    if call.function in RANKS:
+        return call.function != "rank"
+    if call.function in NEIGHBOURS or call.frame.before is not None:
+        return False
+    if call.frame.after != 0:
+        return False
+    if call.function == "sum":
+        return bool(call.type == pa.int64() or pa.types.is_decimal(call.type))
+    return call.function in ("count", "min", "max", "first_value")
+
+
+def _values(call: Call, rows: pa.Table) -> pa.Array | None:
+    return None if call.column is None else flat(rows.column(f"{VALUE}{call.column}"))
+
+
+def _fresh(moves: Moves, left: Int64) -> pa.Table:
+    """What came and went of some groups, by their number among these."""
+    number = np.full(moves.count, -1)
+    number[left] = np.arange(len(left))
+    group = number[moves.group]
+    return moves.table.filter(pa.array(group >= 0)).append_column(
+        "group", pa.array(group[group >= 0])
+    )
+
+
+def _replaced(values: pa.Array, blank: Mask) -> pa.Array:
+    """Values with null in some rows."""
+    return values.take(pa.array(np.arange(len(values)), mask=blank))
 
 
 def evaluate(call: Call, values: pa.Array | None, rows: Rows) -> pa.Array:

@@ -131,16 +131,20 @@ class Topping(Immediate):
         new = rows_for(share)
         if new is not None:
             moves = Moves.of(new)
-            marks = ("weight", *(f"key.{nth}" for nth in range(len(self.keys))))
-            kept = [name for name in moves.table.column_names if name not in marks]
-            rows.add(moves.table.select(kept).append_column("count", pa.array(moves.weight)))
+            rows.add(self._kept(moves))
             before, now = given.first(moves.keys), rows.first(moves.keys, self.most)
-            changed = _changed(self._listed(before), self._numbered(now), moves, batch.number)
+            changed = changed_rows(self._listed(before), self._numbered(now), batch.number)
             if changed is not None:
                 given.add(changed)
                 give(host, self.name, self._chunk(changed, batch.number))
         rows.store()
         given.store()
+
+    def _kept(self, moves: Moves) -> pa.Table:
+        """What comes and goes, as it is stored."""
+        marks = ("weight", *(f"key.{nth}" for nth in range(len(self.keys))))
+        kept = [name for name in moves.table.column_names if name not in marks]
+        return moves.table.select(kept).append_column("count", pa.array(moves.weight))
 
     def _listed(self, found: Entries) -> pa.Table | None:
         """What was given of some groups, row by row."""
@@ -179,9 +183,7 @@ class Topping(Immediate):
         return {self.name: {"rows": rows, "given": given}}
 
 
-def _changed(
-    before: pa.Table | None, now: pa.Table | None, moves: Moves, batch: int
-) -> pa.Table | None:
+def changed_rows(before: pa.Table | None, now: pa.Table | None, batch: int) -> pa.Table | None:
     """Rows that are given (count 1) or taken back (-1), each with the batch that gave it."""
     sides = [(before, -1), (now, 1)]
     parts = [

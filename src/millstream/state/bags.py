@@ -47,6 +47,10 @@ class Keys:
     def __len__(self) -> int:
         return len(self.hashes)
 
+    def at(self, places: Int64) -> Keys:
+        """Some of them."""
+        return Keys(self.shard[places], self.hashes[places], self.checks[places])
+
 
 @dataclass(frozen=True)
 class Entries:

@@ -1,0 +1,211 @@
+"""The rows of groups from the first one on that a batch has changed.
+
+What most functions over rows say of a row follows from few rows around it, or from what they said
+of the row before it. So of a group only its end is read: from the rows that a change can reach to
+the last. Where that is not enough to know the rest, more of the group is read, and then all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.operators.grouped.moves import VALUE
+from millstream.operators.top import PLACE
+from millstream.ops.chunks import Int64, Mask, concat, flat
+from millstream.state.bags import Order, codes_of
+
+FEW = 64  # rows of a group that are read at first
+_NEVER = 2**62
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far rows must be known around one: so many before it and after it.
+
+    carries: also what was said of the row before it, where a function goes on from there.
+    """
+
+    back: int
+    ahead: int
+    carries: bool
+
+
+@dataclass(frozen=True)
+class Tails:
+    """The ends of groups, in order: rows as they are now, and as they were given."""
+
+    now: pa.Table  # from as many rows before the first that may differ as are needed
+    group: Int64
+    differs: Mask  # from the row before it in the order; or the first of its group
+    shown: Mask  # rows that may be given anew
+    last: Mask  # the row just before them, from which functions go on
+    before: pa.Table | None  # what was given of the same rows
+    carried: Int64  # for each row of `last` the place in `given` of what was said of it
+    given: pa.Table | None
+
+
+def tails_of(
+    now: pa.Table | None,
+    given: pa.Table | None,
+    fresh: pa.Table,
+    by: tuple[Order, ...],
+    reach: Reach,
+    most: int,
+    groups: int,
+) -> tuple[Mask, Tails | None]:
+    """Which groups are known well enough, and their ends; tables have the group of every row."""
+    if now is None:
+        now = fresh.slice(0, 0)
+    made = {name for table in (now, fresh) for name in table.column_names}
+    own = sorted(name for name in made if name.startswith(VALUE) or name in PLACE)
+    tables = [now, fresh] if given is None else [now, fresh, given]
+    places = _Places.of(tables, own, by)
+    now = now.take(pa.array(places.order[0]))
+    rank, peers, group = (
+        one[0][places.order[0]] for one in (places.rank, places.peers, places.group)
+    )
+    first = np.full(groups, _NEVER)
+    np.minimum.at(first, places.group[1], places.peers[1])
+    begin, end = (np.searchsorted(group, np.arange(groups), side) for side in ("left", "right"))
+    start = _first_from(group, peers, first, begin, end)
+    start = np.maximum(start - reach.ahead, begin)
+    inside = start < end
+    equal = _peers_begin(group, peers)
+    start[inside] = np.minimum(start[inside], equal[start[inside]])
+    cut = first.copy()
+    cut[inside] = np.minimum(cut[inside], peers[start[inside]])
+    before = max(reach.back, 1)
+    whole = end - begin < most
+    known = whole | (start - before >= begin)
+    was = _Given.of(given, places, cut, groups, most)
+    known &= was.known
+    continues = start > begin
+    if reach.carries:
+        same = np.zeros(groups, np.bool_)
+        there = np.flatnonzero(continues & known & (was.start > was.begin))
+        same[there] = was.is_last(there, rank[start[there] - 1])
+        known &= ~continues | same
+    if not known.any():
+        return known, None
+    low = np.maximum(start - before, begin)
+    at = _ranges(low[known], end[known])
+    shown = at >= np.repeat(start[known], (end - low)[known])
+    last = at == np.repeat(np.where(continues, start - 1, -1)[known], (end - low)[known])
+    chosen = group[at]
+    differs = np.ones(len(at), np.bool_)
+    differs[1:] = (chosen[1:] != chosen[:-1]) | (peers[at][1:] != peers[at][:-1])
+    carried = was.start[group[at[last]]] - 1
+    return known, Tails(
+        now.take(pa.array(at)), chosen, differs, shown, last, was.rows(known), carried, was.table
+    )
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where the rows of several tables stand in one order, table by table."""
+
+    group: list[Int64]
+    rank: list[Int64]  # equal rows have the same
+    peers: list[Int64]  # rows that are equal in what was ordered by have the same
+    order: list[Int64]  # how to sort each table
+
+    @staticmethod
+    def of(tables: list[pa.Table], own: list[str], by: tuple[Order, ...]) -> _Places:
+        every = concat([_with(table, own) for table in tables])
+        group = np.asarray(flat(every.column("group")))
+        named = [one for one in by if one.column in own]
+        codes = codes_of(every.drop_columns(["group"]), tuple(named))
+        ordered = len([one for one in named if one.column not in PLACE])
+        order = np.lexsort((*reversed(codes), group))
+        rank, peers = (_numbered([group, *some], order) for some in (codes, codes[:ordered]))
+        sizes = np.cumsum([len(table) for table in tables])[:-1]
+        several = [np.split(one, sizes) for one in (group, rank, peers)]
+        sorts = [np.lexsort((r, g)) for g, r in zip(several[0], several[1], strict=True)]
+        return _Places(several[0], several[1], several[2], sorts)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What was given of groups, and from which row on it may differ."""
+
+    table: pa.Table | None
+    group: Int64
+    rank: Int64
+    begin: Int64
+    start: Int64
+    end: Int64
+    known: Mask
+
+    @staticmethod
+    def of(table: pa.Table | None, places: _Places, cut: Int64, groups: int, most: int) -> _Given:
+        none = np.zeros(groups, np.int64)
+        if table is None:
+            nothing = np.zeros(0, np.int64)
+            return _Given(None, nothing, nothing, none, none, none, np.ones(groups, np.bool_))
+        order = places.order[2]
+        group, rank, peers = (one[2][order] for one in (places.group, places.rank, places.peers))
+        begin, end = (np.searchsorted(group, np.arange(groups), s) for s in ("left", "right"))
+        start = _first_from(group, peers, cut, begin, end)
+        known = (end - begin < most) | (start > begin)
+        return _Given(table.take(pa.array(order)), group, rank, begin, start, end, known)
+
+    def is_last(self, groups: Int64, rank: Int64) -> Mask:
+        """Whether the row before the first is this one, and no other is equal to it."""
+        at = self.start[groups] - 1
+        same = self.rank[at] == rank
+        earlier = np.maximum(at - 1, 0)
+        twin = (at > self.begin[groups]) & (self.rank[earlier] == rank)
+        unique: Mask = same & ~twin
+        return unique
+
+    def rows(self, known: Mask) -> pa.Table | None:
+        """From there on, of some groups."""
+        if self.table is None:
+            return None
+        return self.table.take(pa.array(_ranges(self.start[known], self.end[known])))
+
+
+def _with(table: pa.Table, own: list[str]) -> pa.Table:
+    """The group and a row's own columns, null where it was stored without one."""
+    columns: dict[str, Any] = {
+        name: table.column(name) if name in table.column_names else pa.nulls(len(table))
+        for name in ("group", *own)
+    }
+    return pa.table(columns)
+
+
+def _numbered(columns: list[Int64], order: Int64) -> Int64:
+    """The place of every row among rows that differ, in an order."""
+    begins = np.zeros(len(order), np.bool_)
+    for column in columns:
+        begins[1:] |= column[order][1:] != column[order][:-1]
+    number = np.empty(len(order), np.int64)
+    number[order] = np.cumsum(begins)
+    return number
+
+
+def _first_from(group: Int64, peers: Int64, least: Int64, begin: Int64, end: Int64) -> Int64:
+    """The first row of every group that is not before a place; rows are in order."""
+    counts = np.bincount(group[peers < least[group]], minlength=len(begin))
+    found: Int64 = begin + counts
+    return np.minimum(found, end)
+
+
+def _peers_begin(group: Int64, peers: Int64) -> Int64:
+    """Of every row the first that is equal to it in what was ordered by."""
+    begins = np.ones(len(group), np.bool_)
+    begins[1:] = (group[1:] != group[:-1]) | (peers[1:] != peers[:-1])
+    found: Int64 = np.maximum.accumulate(np.where(begins, np.arange(len(group)), 0))
+    return found
+
+
+def _ranges(low: Int64, high: Int64) -> Int64:
+    """All places of several ranges, one after the other."""
+    sizes = high - low
+    nth = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    found: Int64 = np.repeat(low, sizes) + nth
+    return found
