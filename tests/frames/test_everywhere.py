@@ -70,7 +70,7 @@ def source_of(kind: str, place: Path, session: Any) -> Any:
         ("local", "frame"),
         ("frames", "parquet"),
         ("connect", "parquet"),
-        ("connect", "frame"),
+        pytest.param("connect", "frame", marks=pytest.mark.long),
         pytest.param("standalone", "parquet", marks=[pytest.mark.cluster, pytest.mark.long]),
     ],
 )

@@ -152,6 +152,18 @@ token_env = "NAME"
 from = "in"
 kind = "console"
 """
+POSTGRES = """
+[source.in]
+kind = "files"
+path = "in.jsonl"
+schema = "ts bigint, n bigint"
+[sink.out]
+from = "in"
+kind = "postgres"
+url = "postgresql://u@h/x"
+table = "t"
+password_env = "NAME"
+"""
 COLLECTOR = """
 [source.in]
 kind = "collector"
@@ -173,6 +185,7 @@ SELECT n FROM s;
     ("file", "text", "own"),
     [
         ("app.toml", REDIS, "MILLSTREAM_REDIS_PASSWORD_2"),
+        ("app.toml", POSTGRES, "MILLSTREAM_POSTGRES_REPORT"),
         ("app.toml", HTTP, "MILLSTREAM_INPUT_ORDERS"),
         ("app.toml", COLLECTOR, "MILLSTREAM_AGENT_ORDERS"),
         ("app.sql", SQL, "MILLSTREAM_INPUT_ORDERS"),

@@ -147,6 +147,30 @@ def test_delta_is_read_and_followed_as_it_grows(tmp_path: Path) -> None:
         seen()
 
 
+def test_no_password_but_its_own_is_sent_to_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    sent: list[dict[str, Any]] = []
+
+    def connect(**given: Any) -> None:
+        sent.append(given)
+        raise psycopg.OperationalError("no")
+
+    monkeypatch.setattr(psycopg, "connect", connect)
+    monkeypatch.setenv("PGPASSWORD", "of somebody else")
+    for url, own in (
+        ("postgresql://u@h/x?passfile=/etc/other", None),
+        ("postgresql://u:in-url@h/x", None),
+        ("postgresql://u@h/x", "from-env"),
+    ):
+        monkeypatch.delenv("MILLSTREAM_POSTGRES_PASSWORD", raising=False)
+        if own is not None:
+            monkeypatch.setenv("MILLSTREAM_POSTGRES_PASSWORD", own)
+        with pytest.raises(ConfigError):
+            Tabled("out", ms.Postgres(url, table="t"), "flow:id:out", deltas=False).check()
+    assert [one["password"] for one in sent] == ["", "in-url", "from-env"]
+    assert {one["passfile"] for one in sent} == {"/dev/null"}
+
+
 def test_what_cannot_be_used_is_said_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

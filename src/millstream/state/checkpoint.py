@@ -35,6 +35,7 @@ from millstream.state.manifests import (
 )
 from millstream.state.manifests import write_manifest as _write_manifest
 from millstream.state.pages import pages_name, write_pages
+from millstream.state.places import check_directory
 from millstream.state.storage import Held, Hold, open_storage
 from millstream.state.values import OF_FAMILY, OF_OPERATOR, WHOLE, Program
 
@@ -117,6 +118,10 @@ class Checkpoint:
 
     def lock(self, otherwise: str = _OWN) -> None:
         """Take the checkpoint for this process, or say who has it and what else can be done."""
+        if self.store.shared:  # nothing of this machine is in it
+            for folder in (self.local.parent, self.local):
+                folder.mkdir(mode=0o700, exist_ok=True)
+                check_directory(folder, "folder for what a run keeps on this machine")
         for name, problem in self.store.strangers(SCRATCH, ("lock", "flow.json", "published")):
             raise CheckpointError(
                 f"{self.store.where(name)} {problem} (`millstream doctor {self.path}` names all)"

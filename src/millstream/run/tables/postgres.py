@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,8 +23,7 @@ class PostgresWriter:
         self._pg = required("psycopg", "postgres", "ms.Postgres")
         self._sql = importlib.import_module("psycopg.sql")
         self.spec, self._owner = spec, owner
-        known = {"password": spec.password} if spec.password is not None else {}
-        self._connection = self._pg.connect(spec.url, connect_timeout=15, **known)
+        self._connection = self._pg.connect(**_parameters(self._pg, spec))
         with self._connection.transaction():
             # Two runs that make it at once: the second waits for the first, and finds it.
             self._connection.execute("SELECT pg_advisory_xact_lock(7236411)")
@@ -118,6 +118,15 @@ class PostgresWriter:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _parameters(pg: Any, spec: Postgres) -> dict[str, Any]:
+    """What to connect with: no password that libpq would find by itself and send elsewhere."""
+    given: dict[str, Any] = pg.conninfo.conninfo_to_dict(spec.url)
+    if spec.password is not None:
+        given["password"] = spec.password
+    given.setdefault("password", "")  # else PGPASSWORD
+    return {"connect_timeout": 15, **given, "passfile": os.devnull}
 
 
 def _tuples(table: pa.Table) -> Iterator[tuple[Any, ...]]:
