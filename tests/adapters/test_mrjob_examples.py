@@ -83,10 +83,17 @@ def test_a_job_gives_what_its_own_runner_gives(
     assert expected
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("mr_grep.py", ["-e", "the"]), ("mr_words_containing_u_freq_count.py", [])],
-)
+COMMANDS = [("mr_grep.py", ["-e", "the"]), ("mr_words_containing_u_freq_count.py", [])]
+OF_FILES = ("mr_count_lines_by_file.py", "mr_text_classifier.py")
+
+
+def test_a_dozen_examples_of_the_package_are_compared() -> None:
+    names = {name for name, _ in [*SIMPLE, *COMMANDS]} | {*OF_FILES}
+    assert len(names) >= 12
+    assert all((EXAMPLES / name).is_file() for name in names)
+
+
+@pytest.mark.parametrize(("name", "options"), COMMANDS)
 def test_a_job_with_commands_gives_what_the_local_runner_gives(
     name: str, options: list[str], text: str, tmp_path: Path
 ) -> None:
@@ -96,14 +103,14 @@ def test_a_job_with_commands_gives_what_the_local_runner_gives(
 
 
 def test_a_mapper_knows_the_file_it_reads(tmp_path: Path) -> None:
-    script = EXAMPLES / "mr_count_lines_by_file.py"
+    script = EXAMPLES / OF_FILES[0]
     found = here(script, DOCUMENTS[:4], tmp_path)
     assert found == by_mrjob(script, DOCUMENTS[:4])
     assert len(found) == 4
 
 
 def test_whole_files_through_four_steps(tmp_path: Path) -> None:
-    script = EXAMPLES / "mr_text_classifier.py"
+    script = EXAMPLES / OF_FILES[1]
     found, expected = here(script, DOCUMENTS, tmp_path), by_mrjob(script, DOCUMENTS)
     assert _rounded(found) == _rounded(expected)
     assert len(found) > 100

@@ -182,7 +182,7 @@ def refunds(rng: np.random.Generator) -> Shape:
 
 
 def stars(rng: np.random.Generator) -> Shape:
-    """Whole numbers from one to five; films have films' own audiences by file."""
+    """Whole numbers from one to five; every file has an audience of its own."""
     files = []
     for n in _parts(ROWS, 40):
         share = rng.dirichlet(np.array([1.0, 0.5, 1.0, 2.0, 3.0]))
