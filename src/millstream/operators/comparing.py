@@ -10,7 +10,6 @@ back, all of a batch count together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -23,9 +22,8 @@ from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Operator, Row, Share
 from millstream.operators.stores import Queue, Table, counted_rows
-from millstream.operators.waiting import Waiting, give, rows_for, without_late
-from millstream.ops.cells import Publication
-from millstream.ops.chunks import ROW, Chunk, Int64, concat, own_columns
+from millstream.operators.waiting import Gathered, Waiting, give, rows_for, without_late
+from millstream.ops.chunks import ROW, Chunk, Int64, own_columns
 from millstream.ops.joins import distinct, numbers, ranges
 from millstream.ops.keynames import SECOND_HASH
 from millstream.ops.keys import blended, content_hash
@@ -256,7 +254,7 @@ class _Counts:
 
 
 @dataclass
-class SidedRows:
+class SidedRows(Gathered):
     """Rows of both sides on their way to be counted, in one task."""
 
     operator: Comparing
@@ -293,12 +291,3 @@ class SidedRows:
         }
         rows = {f"{ROW}{name}": table.column(name) for name in table.column_names}
         self.tables.append(pa.table(marks | rows))
-
-    def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
-        """Published events come as records."""
-        return False
-
-    def rows(self) -> Iterator[tuple[str, pa.Table]]:
-        """All of them, one each."""
-        if self.tables:
-            yield "rows", concat(self.tables)

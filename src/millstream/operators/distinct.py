@@ -8,7 +8,6 @@ are counted as they come, all of a batch together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -19,9 +18,8 @@ from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, KeyedStep, Share
 from millstream.operators.stores import Queue, Table
-from millstream.operators.waiting import Waiting, give, rows_for
-from millstream.ops.cells import Publication
-from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat, flat, own_columns
+from millstream.operators.waiting import Gathered, Waiting, give, rows_for, without_late
+from millstream.ops.chunks import ROW, Chunk, Int64, Mask, flat, own_columns
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
 from millstream.ops.progress import END
@@ -125,7 +123,7 @@ class Compares(Protocol):
 
 
 @dataclass
-class ComparedRows:
+class ComparedRows(Gathered):
     """Records on their way to be compared, in one task."""
 
     operator: Compares
@@ -138,12 +136,7 @@ class ComparedRows:
         late = chunk.late() | (chunk.ts < batch.orders[name])
         if self.operator.changes:  # what is taken back was given, and must not stay
             late = np.zeros(len(chunk), np.bool_)
-        counts = self.host.ledger(name)
-        counts["offered"] += len(chunk)
-        counts["late"] += int(late.sum())
-        counts["aggregated"] += len(chunk) - int(late.sum())
-        self.host.push_late(name, chunk.take(late))
-        chunk = chunk.take(~late)
+        chunk = without_late(self.host, step, chunk, late)
         if not len(chunk):
             return
         every = tuple(chunk.table.column_names)
@@ -161,15 +154,6 @@ class ComparedRows:
             "weight": pa.array(chunk.weights()),
         }
         self.tables.append(pa.table(marks | {f"{ROW}{n}": c for n, c in columns.items()}))
-
-    def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
-        """Published events come as records."""
-        return False
-
-    def rows(self) -> Iterator[tuple[str, pa.Table]]:
-        """All of them, one each."""
-        if self.tables:
-            yield "rows", concat(self.tables)
 
 
 def in_order_of_content(rows: pa.Table) -> pa.Table:

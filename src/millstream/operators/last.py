@@ -7,7 +7,6 @@ second time, with a weight of -1, and the two vanish when the queue is written a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,16 +18,13 @@ from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.grouped.arriving import names_of
 from millstream.operators.grouped.moves import VALUE
-from millstream.operators.protocol import Done, Host, Input, KeyedStep, Known, Names, Share
+from millstream.operators.protocol import Host, Input, KeyedStep, Known, Names, Share
 from millstream.operators.stores import Queue
-from millstream.operators.waiting import OneStep, give, rows_for
-from millstream.ops.cells import Publication
+from millstream.operators.waiting import Gathered, Passed, Waiting, give, rows_for, without_late
 from millstream.ops.chunks import Chunk, Int64, concat, flat
-from millstream.ops.mixed import exact_columns, exactly
+from millstream.ops.mixed import beside, exact_columns, exactly
 from millstream.ops.progress import END
-from millstream.ops.spans import NOTHING_CLOSED
 from millstream.state.bags import added_up
-from millstream.state.manifests import Manifest
 from millstream.state.segments import Segment
 
 
@@ -62,7 +58,7 @@ class Last(KeyedStep):
 
 
 @dataclass(frozen=True)
-class Lasting(OneStep):
+class Lasting(Waiting):
     """The operator: rows that wait for the time at which they leave."""
 
     name: str
@@ -94,7 +90,7 @@ class Lasting(OneStep):
         if parts:
             self._push(host, concat(parts), batch.number)
         following = waiting.store(now + 1)
-        control.reports[self.name] = _Report(now, following)
+        control.reports[self.name] = Passed(now, following)
 
     def _push(self, host: Host, rows: pa.Table, batch: int) -> None:
         count = np.asarray(flat(rows.column("count")))
@@ -113,40 +109,18 @@ class Lasting(OneStep):
         chunk = Chunk(table, time - self.size, row, self.number, weight, revision, change)
         give(host, self.name, chunk)
 
-    def order(self, known: Known) -> int:
-        """What time it was."""
-        reached = known.reached(self.name)
-        return NOTHING_CLOSED if reached is None else reached
-
-    def holds(self, known: Known) -> dict[str, int]:
-        """It takes all that came."""
-        return {}
-
     def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
-        """Whether the watermark alone has passed rows that wait."""
-        memo = known.manifest.memos.get(self.name, {})
-        at = watermarks[self.name]
+        """At the end of the input the watermark says nothing of what time it is."""
+        memo, at = known.manifest.memos.get(self.name, {}), watermarks[self.name]
         return at < END and bool(memo.get("next", END) <= at)
 
-    def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
-        """What time it is, and when the next row leaves."""
-        reports: list[_Report] = done.reports(self.name)
-        if not reports:  # its level was left out: nothing is stored of it, and nothing came
-            return
-        reached = max(one.reached for one in reports)
-        if reached > NOTHING_CLOSED:
-            manifest.closed[self.name] = max(reached, self.order(known))
-        manifest.memos[self.name] = {"next": min(one.next for one in reports)}
+    def all_reached(self, tasks: list[int]) -> int:
+        """What time it is for one it is for all."""
+        return max(tasks)
 
     def stored(self) -> Tables:
         """Rows that wait, by what they are known by."""
         return {self.name: {"waiting": Filed("spans", "time", "hash")}}
-
-
-@dataclass(frozen=True)
-class _Report:
-    reached: int
-    next: int  # when the next row leaves
 
 
 class LeavingRows(Queue):
@@ -165,7 +139,7 @@ def _counted(rows: pa.Table, sign: int = 1) -> pa.Table:
 
 
 @dataclass
-class LastRows:
+class LastRows(Gathered):
     """Rows on their way to where they wait, in one task."""
 
     operator: Lasting
@@ -176,12 +150,7 @@ class LastRows:
         """Set aside what is late, and has nothing to take back."""
         name, batch, size = step.name, self.host.batch, self.operator.size
         late = chunk.late() & (chunk.weights() > 0) & (chunk.ts + size <= batch.orders[name])
-        counts = self.host.ledger(name)
-        counts["offered"] += len(chunk)
-        counts["late"] += int(late.sum())
-        counts["aggregated"] += len(chunk) - int(late.sum())
-        self.host.push_late(name, chunk.take(late))
-        chunk = chunk.take(~late)
+        chunk = without_late(self.host, step, chunk, late)
         if not len(chunk):
             return
         none = np.zeros(len(chunk), np.int64)
@@ -196,16 +165,4 @@ class LastRows:
             "revision": pa.array(none if chunk.revision is None else chunk.revision),
             "count": pa.array(chunk.weights()),
         }
-        names = chunk.table.column_names
-        exact = [f"{VALUE}{name}" for name in exact_columns(chunk.table)]
-        rows = {f"{VALUE}{name}": chunk.column(name) for name in names}
-        self.tables.append(exactly(marks | rows, exact))
-
-    def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
-        """Published events come as records."""
-        return False
-
-    def rows(self) -> Iterator[tuple[str, pa.Table]]:
-        """All of them."""
-        if self.tables:
-            yield "rows", concat(self.tables)
+        self.tables.append(beside(marks, chunk.table, VALUE))

@@ -30,8 +30,7 @@ from millstream.operators.filing import Filed, Tables
 from millstream.operators.operations import KNOWN, Operations
 from millstream.operators.protocol import Host, Input, KeyedStep, Names, Row, Share
 from millstream.operators.stores import Table
-from millstream.operators.waiting import Immediate, give, rows_for
-from millstream.ops.cells import Publication
+from millstream.operators.waiting import Gathered, Immediate, give, rows_for
 from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat, flat, own_columns
 from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.keynames import both_hashes
@@ -294,7 +293,7 @@ def _blanked(column: pa.Array, blank: Mask) -> pa.Array:
 
 
 @dataclass
-class Records:
+class Records(Gathered):
     """Records on their way to the table, in one task."""
 
     operator: Tagger
@@ -341,10 +340,6 @@ class Records:
             if only:  # nobody will look at the others
                 columns = {name: _blanked(column, back[good]) for name, column in columns.items()}
         self.tables.append(pa.table(marks | columns))
-
-    def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
-        """Published events come as records."""
-        return False
 
     def rows(self) -> Iterator[tuple[str, pa.Table]]:
         """The latest of each object; of a log all, since each is accounted for."""

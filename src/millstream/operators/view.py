@@ -19,12 +19,11 @@ from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Row, Share
 from millstream.operators.stores import Table
-from millstream.operators.waiting import Immediate, rows_for
-from millstream.ops.cells import Publication
+from millstream.operators.waiting import Gathered, Immediate, rows_for
 from millstream.ops.chunks import ROW, Chunk, Int64, concat
 from millstream.ops.joins import numbers
 from millstream.ops.keys import blended, content_hash
-from millstream.ops.mixed import exact_columns, exactly
+from millstream.ops.mixed import beside
 from millstream.ops.sql.types import type_name
 from millstream.ops.updates import NEVER
 
@@ -142,7 +141,7 @@ def _added_up(rows: pa.Table) -> pa.Table:
 
 
 @dataclass
-class ViewRows:
+class ViewRows(Gathered):
     """Rows on their way to the table, in one task."""
 
     operator: Keeping
@@ -165,14 +164,7 @@ class ViewRows:
             "ts": pa.array(chunk.ts),
             "count": pa.array(chunk.weights()),
         }
-        names = chunk.table.column_names
-        exact = [f"{ROW}{name}" for name in exact_columns(chunk.table)]
-        rows = {f"{ROW}{name}": chunk.column(name) for name in names}
-        self.tables.append(exactly(marks | rows, exact))
-
-    def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
-        """Published events come as records."""
-        return False
+        self.tables.append(beside(marks, chunk.table, ROW))
 
     def rows(self) -> Iterator[tuple[str, pa.Table]]:
         """All of them, one each."""

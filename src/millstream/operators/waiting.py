@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from millstream.graph.nodes import Node
 from millstream.operators.protocol import Done, Host, Known, Share
+from millstream.ops.cells import Publication
 from millstream.ops.chunks import Chunk, Mask, concat, decode_block
 from millstream.ops.progress import END
 from millstream.ops.spans import NOTHING_CLOSED
@@ -56,10 +58,14 @@ class Waiting(OneStep):
         reports: list[Passed] = done.reports(self.name)
         if not reports:
             return
-        reached = min(one.reached for one in reports)
+        reached = self.all_reached([one.reached for one in reports])
         if reached > NOTHING_CLOSED:
             manifest.closed[self.name] = max(reached, self.order(known))
         manifest.memos[self.name] = {"next": min(one.next for one in reports)}
+
+    def all_reached(self, tasks: list[int]) -> int:
+        """How far it came, from how far its tasks did."""
+        return min(tasks)
 
     def times(self, share: Share) -> tuple[int, int]:
         """Up to when rows were looked at before this batch, and up to when in it."""
@@ -96,6 +102,21 @@ class Immediate(OneStep):
 
     def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
         """Nothing to remember beside what is stored."""
+
+
+class Gathered:
+    """An inlet whose records become rows of one table, kept until the task has read all."""
+
+    tables: list[pa.Table]
+
+    def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
+        """Published events come as records."""
+        return False
+
+    def rows(self) -> Iterator[tuple[str, pa.Table]]:
+        """All of them."""
+        if self.tables:
+            yield "rows", concat(self.tables)
 
 
 def rows_for(share: Share, table: str = "rows") -> pa.Table | None:

@@ -9,7 +9,7 @@ from millstream.durations import Duration, micros
 from millstream.errors import ConfigError, RunError
 from millstream.ops.codec import as_key, check_plain, decode_row, encode
 from millstream.ops.jobs import EPOCH, timestamp
-from millstream.ops.keynames import pack_key
+from millstream.ops.keynames import pack_published
 from millstream.ops.updates import UpdateJob
 
 # Records may have times of this year at the latest (`settings.py`), and so may what timers give.
@@ -92,12 +92,7 @@ class Context:
         if stream not in expected:
             _refuse_stream(self._job, stream, declared)
         self._used = True
-        packed = pack_key(key)
-        if len(packed) > self._longest:
-            raise ValueError(
-                f"ctx.publish(): the key has {len(packed):,} bytes, more than max_key="
-                f"{self._longest:,}"
-            )
+        packed = pack_published(key, self._longest)
         check_plain(value)
         self._published.append((stream, as_key(key), packed, encode(value)))
 

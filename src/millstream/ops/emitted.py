@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from millstream.errors import RunError
 from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat, flat, own_columns
 from millstream.ops.keys import factorize
-from millstream.ops.mixed import exact_columns, exactly, holds_mixed
+from millstream.ops.mixed import beside, holds_mixed
 
 _DIGITS = 12  # results that agree in so many digits count as the same
 _CLOSE = 1e-11  # what agrees in so many digits is closer than this, relatively
@@ -152,8 +152,7 @@ class Fresh:
             "shown": pa.array(np.ones(len(rows)), pa.int8()),
         }
         table = chunk.table.take(pa.array(rows))
-        columns = {f"{ROW}{name}": table.column(name) for name in table.column_names}
-        return exactly(marks | columns, (f"{ROW}{name}" for name in exact_columns(table)))
+        return beside(marks, table, ROW)
 
 
 _MARKS = ("name", "window", "nth", "ts", "revision", "stamp", "shown")

@@ -68,6 +68,16 @@ def pack_key(value: Any) -> bytes:
     return encode_key(_whole(value))
 
 
+def pack_published(key: Any, longest: int) -> bytes:
+    """The key of an event that is published."""
+    packed = pack_key(key)
+    if len(packed) > longest:
+        raise ValueError(
+            f"ctx.publish(): the key has {len(packed):,} bytes, more than max_key={longest:,}"
+        )
+    return packed
+
+
 def _whole(value: Any) -> Any:
     if isinstance(value, float) and value == int_or_none(value):
         return int(value)

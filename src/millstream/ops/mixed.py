@@ -263,3 +263,10 @@ def in_order(value: Any) -> tuple[Any, ...]:
     if isinstance(value, datetime) and value.tzinfo is not None:
         return (2, value)
     return (3, encode(value))
+
+
+def beside(marks: Mapping[str, Any], table: pa.Table, prefix: str) -> pa.Table:
+    """Columns that say what rows are known by, and the rows' own, with a prefix, as they are."""
+    exact = [f"{prefix}{name}" for name in exact_columns(table)]
+    rows = {f"{prefix}{name}": table.column(name) for name in table.column_names}
+    return exactly({**marks, **rows}, exact)

@@ -21,7 +21,7 @@ from millstream.ops.chunks import Chunk
 from millstream.ops.codec import as_key, check_plain, encode, python_values
 from millstream.ops.contexts import Event, UnforeseenStream
 from millstream.ops.jobs import EPOCH, timestamp
-from millstream.ops.keynames import derived_position, pack_key
+from millstream.ops.keynames import derived_position, pack_published
 from millstream.ops.records import DeadLetter, Row, dead_row, describe, several, to_table
 
 
@@ -78,12 +78,7 @@ class ProcessContext:
         if us <= self._us:
             raise ValueError(f"ctx.publish(ts={ts}): it must be later than the event, {self.ts}")
         us = max(us, self._due + 1)  # what a late event publishes is not late once more
-        packed = pack_key(key)
-        if len(packed) > step.longest:
-            raise ValueError(
-                f"ctx.publish(): the key has {len(packed):,} bytes, more than max_key="
-                f"{step.longest:,}"
-            )
+        packed = pack_published(key, step.longest)
         check_plain(value)
         self._published.append((stream, us, as_key(key), packed, encode(value)))
 

@@ -15,7 +15,7 @@ import re
 import zlib
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -24,6 +24,8 @@ from millstream.state.bases import Change, Segments, applied, read_base
 from millstream.state.segments import SegmentFile, safe_name
 from millstream.state.storage import Storage
 from millstream.state.values import Count, Firing, Int64, Number, Pair, Print, Seconds
+
+T = TypeVar("T")
 
 FORMAT = 4
 # 1: no `previous`, and outputs with whole paths; 2: see `segments.renamed`; 3: nothing waits
@@ -157,6 +159,15 @@ class Manifest(msgspec.Struct):
     dead: Count = 0  # dead letters so far
     windows: Count = 0  # results so far
     complete: bool = False  # all input read and all windows closed
+
+    def read(self, told: Any, kind: type[T], what: str) -> T:
+        """Some of what operators write here, as they know it."""
+        try:
+            return msgspec.convert(told, kind)
+        except msgspec.ValidationError as error:
+            raise CheckpointError(
+                f"the manifest of batch {self.batch} is damaged: {what} make no sense ({error})"
+            ) from None
 
 
 _manifest = msgspec.json.Decoder(Manifest)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,8 +10,8 @@ import pyarrow as pa
 from millstream.graph.nodes import Node
 from millstream.operators.grouped.moves import VALUE
 from millstream.operators.protocol import Host
-from millstream.ops.cells import Publication
-from millstream.ops.chunks import Chunk, Int64, concat
+from millstream.operators.waiting import Gathered
+from millstream.ops.chunks import Chunk, Int64
 from millstream.ops.jobs import Measure
 from millstream.ops.kernels import Rows
 from millstream.ops.keynames import both_hashes
@@ -23,7 +22,7 @@ from millstream.ops.records import dead_row
 
 
 @dataclass
-class Arriving:
+class Arriving(Gathered):
     """The inlet: what groups need of every row, one below the other."""
 
     name: str
@@ -97,15 +96,6 @@ class Arriving:
             rows["window"] = pa.array(none if chunk.window is None else chunk.window)
         exact = [f"{VALUE}{name}" for name in exact_columns(chunk.table) if name in names]
         self.tables.append(exactly(rows, exact))
-
-    def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
-        """Published events come as records."""
-        return False
-
-    def rows(self) -> Iterator[tuple[str, pa.Table]]:
-        """All of them."""
-        if self.tables:
-            yield "rows", concat(self.tables)
 
 
 def names_of(src: Int64, pos: Int64, window: Int64) -> Int64:

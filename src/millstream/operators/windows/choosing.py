@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import msgspec
 
-from millstream.errors import CheckpointError
 from millstream.operators.protocol import Done
 from millstream.operators.windows.work import Order, Report
 from millstream.ops.jobs import Family
@@ -24,13 +23,7 @@ def single_values(family: Family, manifest: Manifest) -> bool:
 
 def rate_of(manifest: Manifest, family: str) -> Rate:
     """What was measured of a family so far."""
-    try:
-        return msgspec.convert(manifest.rates.get(family, {}), Rate)
-    except msgspec.ValidationError as error:
-        raise CheckpointError(
-            f"the manifest of batch {manifest.batch} is damaged: the rates of {family!r} make no "
-            f"sense ({error})"
-        ) from None
+    return manifest.read(manifest.rates.get(family, {}), Rate, f"the rates of {family!r}")
 
 
 def measure(family: Family, order: Order, done: Done, manifest: Manifest) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from millstream.errors import CheckpointError
 from millstream.operators.protocol import Done
 from millstream.operators.windows.work import Report
 from millstream.ops.jobs import Family
@@ -72,13 +71,8 @@ class Combining(msgspec.Struct, frozen=True):
 
 def combining_of(manifest: Manifest, family: str) -> Combining:
     """What was measured of a family so far."""
-    try:
-        return msgspec.convert(manifest.combining.get(family, {}), Combining)
-    except msgspec.ValidationError as error:
-        raise CheckpointError(
-            f"the manifest of batch {manifest.batch} is damaged: how much {family!r} combines "
-            f"makes no sense ({error})"
-        ) from None
+    told = manifest.combining.get(family, {})
+    return manifest.read(told, Combining, f"figures of what {family!r} combines")
 
 
 def merges_chunks(family: Family, manifest: Manifest) -> bool:
