@@ -243,7 +243,7 @@ def no_checksums(patch: Patch) -> None:
 
 
 def no_check_of_attempts(patch: Patch) -> None:
-    patch.setattr(engines, "_same_attempts", lambda controls: True)
+    patch.setattr(engines, "same_attempts", lambda controls: True)
 
 
 def no_discarding(patch: Patch) -> None:

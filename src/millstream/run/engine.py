@@ -24,11 +24,10 @@ from millstream.errors import CheckpointError, RunError
 from millstream.io.bundles import put_together
 from millstream.io.kafka.consuming import GONE
 from millstream.io.prints import MOVED
-from millstream.operators.batch import Batch, Control, digest_of
+from millstream.operators.batch import Batch, Control
 from millstream.operators.protocol import Evicting, Known, Times
 from millstream.ops.chunks import concat, decode_block, in_place
 from millstream.ops.fidelity import standings
-from millstream.ops.lateness import Extent, out_of_order
 from millstream.ops.progress import SourceProgress
 from millstream.ops.records import DeadLetter
 from millstream.plan.outputs import check_apart
@@ -36,6 +35,7 @@ from millstream.plan.stages import Plan, timeless_windows, unlike_unions
 from millstream.run import fitting
 from millstream.run.adopting import adopt, without_dropped
 from millstream.run.again import go_on
+from millstream.run.agreeing import disagreement, jumbled_sources, same_attempts
 from millstream.run.arrival import LAST, ArrivalClock
 from millstream.run.bundling import bundle, check_waiting, overdue, told
 from millstream.run.committing import next_manifest
@@ -542,25 +542,15 @@ class Engine:
             items = self._patiently(partial(executor.run, batch, tasks), batch)
             controls = _controls(items)
             written, agree = fitting.agreed(batch.written, controls)
-            jumbled = _jumbled(batch, controls) - ordered
-            counts = _same_attempts(controls) and not jumbled
+            jumbled = jumbled_sources(batch, controls) - ordered
+            counts = same_attempts(controls) and not jumbled
             if counts and agree:
                 return items
             self.ordered.update(dict.fromkeys(jumbled, batch.number + _ORDERED))
             self._discard(batch)
             if counts:  # else its results are others next time, and so may be their columns
                 batch = replace(batch, written=written)
-        why = (
-            "files of one sink got other columns from each"
-            if counts
-            else "workers were lost while others had begun to work on what they gave"
-        )
-        raise RunError(
-            f"the tasks of batch {batch.number} did not agree, {_TRIES} times in a row: {why}. The "
-            "batch was not committed and nothing is lost; look at Spark's log for executors that "
-            "die, and let functions give the same for the same record. Then run the same command "
-            "again"
-        )
+        raise disagreement(batch.number, _TRIES, counts)
 
     def _patiently(self, work: Callable[[], T], batch: Batch | None = None) -> T:
         """Do something that can be done again; wait and do it again while the disk is full."""
@@ -714,32 +704,6 @@ class Engine:
 def _controls(items: list[Item]) -> list[Control]:
     """What tasks told the driver."""
     return [payload for _, tag, _, payload in items if tag == "control"]
-
-
-def _jumbled(batch: Batch, controls: list[Control]) -> set[str]:
-    """Sources of which some record is late by one that another task read."""
-    found: dict[str, list[list[Extent]]] = {}
-    for control in controls:
-        for name, extents in control.extents.items():
-            found.setdefault(name, []).append(extents)
-    return {
-        name
-        for name, parts in found.items()
-        if len(parts) > 1 and out_of_order(chain(*parts), batch.progress[name])
-    }
-
-
-def _same_attempts(controls: list[Control]) -> bool:
-    """Whether all tasks of a level worked on the output of the same attempts.
-
-    After an executor is lost Spark may run some tasks again; if a function is not deterministic,
-    its neighbours would have seen something else. Such a batch is run again as a whole.
-    """
-    attempts: dict[int, list[str]] = {}
-    for control in controls:
-        attempts.setdefault(control.level, []).append(control.attempt)
-    wanted = {level + 1: digest_of(several) for level, several in attempts.items()}
-    return all(control.upstream == wanted.get(control.level, "") for control in controls)
 
 
 def _disk_full(error: BaseException) -> bool:
