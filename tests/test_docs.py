@@ -19,7 +19,7 @@ from millstream import testing
 from millstream.api.config import options
 from millstream.api.sources import SourceSpec
 from millstream.cli.commands import app
-from millstream.cli.loading import load_flow
+from millstream.cli.loading import load_application
 from millstream.ops.sql import vocabulary
 from millstream.run import session
 from millstream.settings import Settings
@@ -131,7 +131,7 @@ def test_configuration_files_run(
     for name, block in files.items():
         Path(name).write_text(block.text + "\n")
     for name in (name for name in files if name.endswith((".toml", ".sql"))):
-        ledger = testing.run_in_process(load_flow(Path(name)), f"ck-{name}")
+        ledger = testing.run_in_process(load_application(Path(name)).flow, f"ck-{name}")
         assert all(account["offered"] > 0 for account in ledger.values()), ledger
         assert not any(account.get("dead") for account in ledger.values()), ledger
 

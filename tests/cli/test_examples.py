@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from millstream.cli.loading import load_flow, load_module
+from millstream.cli.loading import load_application, load_module
 from tests.cli.conftest import COMMAND
 from tests.examples import oracles
 
@@ -39,7 +39,7 @@ def run(here: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     def run_one(name: str, **env: str) -> None:
         for variable, value in env.items():
             monkeypatch.setenv(variable, value)
-        progress = load_flow(EXAMPLES / name).run("ck")
+        progress = load_application(EXAMPLES / name).flow.run("ck")
         assert progress.done and progress.dead == progress.late == 0
 
     return run_one

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.cli.loading import load_flow
+from millstream.cli.loading import load_application
 from millstream.testing import run_in_process
 from tests.cli.conftest import Here
 
@@ -23,7 +23,7 @@ def test_the_number_of_shards_is_changed_and_told(here: Here) -> None:
     for name in ("out2", "out"):
         text = text.replace(f'"{name}"', f'"{here.path}/{name}"')
     (here.path / app).write_text(text)
-    run_in_process(load_flow(here.path / app), here.path / "ck", shards=8)
+    run_in_process(load_application(here.path / app).flow, here.path / "ck", shards=8)
     done = here.run("reshard", "ck", "--shards", "3")
     assert (done.code, done.out) == (2, "")
     assert "keys of 'parted' lie where a function of the program says" in done.err

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.cli.loading import load_flow, load_module
+from millstream.cli.loading import load_application, load_module
 from millstream.testing import Driver, run_in_process
 from tests.examples import oracles
 
@@ -32,7 +32,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(name: str, form: str, batch_rows: int) -> dict[str, dict[str, int]]:
     """Run one application to its end; every record is accounted for, and none is dead or late."""
-    flow = load_flow(EXAMPLES / f"{name}{form}")
+    flow = load_application(EXAMPLES / f"{name}{form}").flow
     ledger = run_in_process(flow, "ck", parallelism=2, batch_rows=batch_rows)
     for step, account in ledger.items():
         assert account["offered"] == account["aggregated"], (step, account)
@@ -240,7 +240,9 @@ def test_all_of_them_on_spark(spark: Any, tmp_path: Path, monkeypatch: pytest.Mo
     for name, (form, check) in applications.items():
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
-        progress = load_flow(EXAMPLES / f"{name}{form}").run("ck", parallelism=2, batch_rows=2_000)
+        progress = load_application(EXAMPLES / f"{name}{form}").flow.run(
+            "ck", parallelism=2, batch_rows=2_000
+        )
         assert progress.done and progress.dead == progress.late == 0, name
         check()
 

@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 import millstream as ms
-from millstream.cli.loading import load_flow, load_module
+from millstream.cli.loading import load_application, load_module
 from millstream.testing import Driver, run_in_process
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -135,13 +135,15 @@ def check() -> None:
 
 @pytest.mark.parametrize(("form", "batch_rows"), [(".py", 1_000_000), (".toml", 500)])
 def test_the_answer_is_what_duckdb_says(cars: Any, form: str, batch_rows: int) -> None:
-    flow = load_flow(EXAMPLES / f"cars{form}")
+    flow = load_application(EXAMPLES / f"cars{form}").flow
     ledger = run_in_process(flow, "ck", parallelism=2, batch_rows=batch_rows)
     assert all(account["offered"] == account["aggregated"] for account in ledger.values())
     check()
 
 
 def test_on_spark(cars: Any, spark: Any) -> None:
-    progress = load_flow(EXAMPLES / "cars.py").run("ck", parallelism=2, batch_rows=2_000)
+    progress = load_application(EXAMPLES / "cars.py").flow.run(
+        "ck", parallelism=2, batch_rows=2_000
+    )
     assert progress.done and progress.dead == progress.late == 0
     check()

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from millstream.cli.loading import load_flow
+from millstream.cli.loading import load_application
 from millstream.testing import run_in_process
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def macd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
     for name in ("TICKS", "OUT"):
         monkeypatch.delenv(name, raising=False)
-    return load_flow(ROOT / "examples" / "macd.py")
+    return load_application(ROOT / "examples" / "macd.py").flow
 
 
 @pytest.mark.parametrize("batch_rows", [1_000_000, 1_500])

@@ -323,6 +323,3 @@ def free(names: Iterable[str], taken: builtins.set[str], step: str) -> None:
     for name in names:
         if name in taken:
             raise ConfigError(f"{step}: the name {name!r} is already a column of the result")
-
-
-Fold = Callable[[list[Any]], Any]

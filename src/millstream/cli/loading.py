@@ -68,11 +68,6 @@ def load_sql(path: Path) -> Flow:
     return flow
 
 
-def load_flow(path: Path, name: str | None = None) -> Flow:
-    """The flow of a file."""
-    return load_application(path, name).flow
-
-
 def _flow_of(path: Path, name: str | None) -> Flow:
     """The one named, the only one, or the one in the variable `flow`."""
     found = _flows(load_module(path))

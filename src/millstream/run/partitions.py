@@ -83,7 +83,7 @@ class PartitionsTracker(WithoutFiles):
         self._offsets = Offsets(spec.cluster, self._patience)
         self._taken: dict[int, tuple[int, int | None]] = {}  # partition -> how much, from when on
         self._record_bytes: float | None = None
-        self._looked = self._discovered = False
+        self._looked = False
         self._next_discovery = 0.0
         self._away_since: float | None = None
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.cli.loading import load_application, load_flow, load_module
+from millstream.cli.loading import load_application, load_module
 from millstream.graph import nodes
 from millstream.testing import run_in_process
 
@@ -466,12 +466,12 @@ def test_an_all_says_what_a_file_offers(load: Any, place: Path) -> None:
 def test_one_function_loads_both_kinds_of_files(place: Path) -> None:
     Path("app.py").write_text("import millstream as ms\nflow = ms.Flow('x')\n")
     Path("app.toml").write_text('name = "y"\n')
-    assert load_flow(Path("app.py")).name == "x"
-    assert load_flow(Path("app.toml")).name == "y"
-    assert load_flow(Path("app.toml"), "y").name == "y"
+    assert load_application(Path("app.py")).flow.name == "x"
+    assert load_application(Path("app.toml")).flow.name == "y"
+    assert load_application(Path("app.toml"), "y").flow.name == "y"
     assert load_application(Path("app.py")).settings == {}
     with pytest.raises(ms.ConfigError, match=r"app.toml has no flow 'z'; it has: 'y'"):
-        load_flow(Path("app.toml"), "z")
+        load_application(Path("app.toml"), "z")
 
 
 def test_the_file_may_be_somewhere_else(place: Path, tmp_path: Path) -> None:
@@ -496,6 +496,6 @@ def test_the_file_may_be_somewhere_else(place: Path, tmp_path: Path) -> None:
             """
         )
     )
-    run_in_process(load_flow(Path("conf/app.toml")), "ck")
+    run_in_process(load_application(Path("conf/app.toml")).flow, "ck")
     (written,) = Path("out").glob("part-*.jsonl")
     assert '"topic":"mill"' in written.read_text() and '"n":1' in written.read_text()

@@ -443,10 +443,10 @@ def test_a_file_that_is_not_toml(load: Any, text: str) -> None:
 
 def test_a_file_that_is_not_text(load: Any, place: Path) -> None:
     Path("app.toml").write_bytes(b'name = "x"\n# \xff\n')
-    from millstream.cli.loading import load_flow
+    from millstream.cli.loading import load_application
 
     with pytest.raises(ms.ConfigError, match=r"^app.toml:2: is not UTF-8"):
-        load_flow(Path("app.toml"))
+        load_application(Path("app.toml"))
 
 
 def test_all_mistakes_are_told_at_once_in_order(load: Any) -> None:
