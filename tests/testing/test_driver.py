@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import millstream as ms
-from millstream.testing import Driver
+from millstream.api import frames
+from millstream.testing import Driver, run_in_process
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 NOW = START.timestamp()
@@ -426,3 +429,20 @@ def test_a_key_that_is_too_long_for_windows_is_a_dead_letter() -> None:
         errors = [letter["error"] for letter in driver.dead]
     assert errors[0] == "the key has 2,000 bytes, more than max_key=1,024"
     assert "more than max_key=1,024" in errors[1] and len(errors) == 2
+
+
+def test_errors_show_one_frame_of_ours_at_most(tmp_path: Path) -> None:
+    flow = counting(schema="ts timestamp")
+    (tmp_path / "in.csv").write_text("ts,x\n2026-01-05 09:30:00,1\n")
+    naive = ms.Flow("naive")
+    naive.source(ms.Files(tmp_path / "in.csv", time="ts")).sink(ms.Memory())
+
+    def push() -> None:
+        with Driver(flow, now=NOW) as driver:
+            driver.push("nowhere", [at(1)])
+
+    for wrong in (push, lambda: run_in_process(naive, tmp_path / "ck")):
+        with pytest.raises(ms.MillstreamError) as caught:
+            wrong()
+        shown = traceback.extract_tb(caught.value.__traceback__)
+        assert sum(one.filename.startswith(frames._HERE) for one in shown) <= 1

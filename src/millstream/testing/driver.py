@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from millstream.api.flow import Flow
+from millstream.api.frames import plainly
 from millstream.api.sinks import Memory
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
@@ -101,6 +102,7 @@ def _as_file(records: list[Any]) -> pa.Buffer:
     return sink.getvalue()
 
 
+@plainly
 class Driver:
     """A flow in the hands of a test.
 
@@ -311,6 +313,7 @@ def _pushed_format(spec: Any) -> Format:
     return Format("json", schema, spec.time, spec.time_unit, spec.zone)
 
 
+@plainly
 def run_in_process(
     flow: Flow, checkpoint: str | Path, *, parallelism: int = 1, **options: Any
 ) -> dict[str, dict[str, int]]:
