@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from millstream.errors import ConfigError
-from millstream.run.collecting import Below, Hello, Welcome, welcomes
+from millstream.run.collecting import Hello, Welcome, welcomes
 from millstream.run.messages import Head
 
 _SCHEMA = pa.schema([("block", pa.large_binary())])
@@ -68,10 +69,10 @@ class Connection:
         self._client = client
         return welcome
 
-    def boundary(self, agent: str, life: int, below: Below | None = None) -> Welcome:
+    def boundary(self, agent: str, life: int, heard: Iterable[str] = ()) -> Welcome:
         """Say that one is there, and of a relay who else is."""
         try:
-            return self._act(self._client, "boundary", Hello(agent, life, below=below))
+            return self._act(self._client, "boundary", Hello(agent, life, heard=list(heard)))
         except flight.FlightServerError as error:
             raise self._gone(error) from None
 

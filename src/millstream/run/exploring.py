@@ -65,7 +65,9 @@ def sample(flow: Flow, steps: Iterable[str], rows: int, records: int) -> dict[st
         whole = not any(_was_cut(one, read[name], records) for name, one in made.items())
         first = next(letters_in(engine.checkpoint.dead), {"operator": "", "error": ""})
         example = f"{first['operator']}: {first['error']}"
-        tables = {step: _in_columns(memory.table(), engine, step) for step, memory in sinks.items()}
+        tables = {
+            step: _in_columns(memory.table(), engine.plan, step) for step, memory in sinks.items()
+        }
     return {
         step: Sample(
             step, table.slice(0, rows), len(table), read, whole, engine.manifest.dead, example
@@ -86,7 +88,7 @@ def collect(flow: Flow, step: str, options: dict[str, Any]) -> pa.Table:
             run_here(plan, path, settings)
         else:
             start(part, path, settings).wait()
-    return sinks[step].table()
+    return _in_columns(sinks[step].table(), plan, step)
 
 
 def run_here(
@@ -125,11 +127,11 @@ def steps_here(engine: Engine, looker: Looker | None) -> Iterator[Snapshot]:
         engine.close()
 
 
-def _in_columns(table: pa.Table, engine: Engine, step: str) -> pa.Table:
+def _in_columns(table: pa.Table, plan: Plan, step: str) -> pa.Table:
     """A table without a row has the columns that are known all the same."""
     if table.column_names:
         return table
-    known, types = engine.plan.columns.get(step) or (), engine.plan.types.get(step, {})
+    known, types = plan.columns.get(step) or (), plan.types.get(step, {})
     return pa.schema([(name, types.get(name, pa.null())) for name in known]).empty_table()
 
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from millstream.api import aggregates as api
 from millstream.ops.sql.types import INTEGERS, is_decimal, is_numeric
-from millstream.ops.totals import DecimalTotal
 from millstream.sql.places import Text
 
 if TYPE_CHECKING:
@@ -62,14 +61,6 @@ _PLAIN: dict[str, tuple[Callable[[str], Any], Callable[..., Any], bool, bool]] =
 }
 _ANONYMOUS = {"std": "stddev", "mean": "avg"}
 NAMES = "count, sum, avg, min, max, stddev, variance, median, percentile, approx_count_distinct"
-
-
-def decimal_total(column: str, of: pa.DataType, mean: bool = False) -> api.Builtin:
-    """The total of decimals, or their average; SQL's SUM and AVG, which know the type."""
-    what = DecimalTotal(of, mean)
-    kind = "decimal_mean" if mean else "decimal_sum"
-    name = f"{kind}({column})"
-    return api.Builtin(kind, column, objects=what.kernel(name), state=name, options=(("of", of),))
 
 
 def is_aggregate(node: exp.Expr) -> bool:

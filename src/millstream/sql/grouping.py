@@ -12,7 +12,7 @@ from millstream.errors import ConfigError
 from millstream.io.schemas import TIMESTAMP
 from millstream.ops.sql.types import is_decimal
 from millstream.ops.totals import DecimalTotal
-from millstream.sql.aggregates import Call, check_type, decimal_total, is_aggregate, read_call
+from millstream.sql.aggregates import Call, check_type, is_aggregate, read_call
 from millstream.sql.expressions import Made, identifier, sql_of
 from millstream.sql.relations import Column, Relation, Scope
 from millstream.sql.windows import BOUNDS
@@ -223,7 +223,7 @@ class Grouping:
             )
         try:
             if read.decimal is not None and made.type is not None and is_decimal(made.type):
-                total = decimal_total(column, made.type, read.decimal)
+                total = api.decimal_total(column, made.type, read.decimal)
                 return total, DecimalTotal(made.type, read.decimal).type
             return read.make(column), read.type(made.type)
         except ConfigError as error:

@@ -120,5 +120,4 @@ def agent(
         overload,
         below,
         function_timeout=timeout,
-        reload=lambda: load_trusted(file, flow, trust_config).flow,
     )

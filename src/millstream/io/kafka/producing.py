@@ -44,9 +44,6 @@ class Progress(msgspec.Struct, frozen=True):
     checksum: int = 0
 
 
-_progress = msgspec.json.Decoder(Progress)
-
-
 class Overtaken(RunError):
     """Another run writes for this sink by now."""
 
@@ -161,7 +158,7 @@ class Publisher:
                         break
                     continue
                 if message.key() == self.name.encode():
-                    found = _progress.decode(message.value())
+                    found = msgspec.json.decode(message.value(), type=Progress)
                 if offset >= end - 1:
                     break
         finally:

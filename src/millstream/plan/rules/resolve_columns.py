@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,11 +19,15 @@ from millstream.api.sinks import Parquet, Redis
 from millstream.api.sources import Delta
 from millstream.api.sources.kafka import Kafka
 from millstream.api.tables import Iceberg, Postgres
-from millstream.errors import ConfigError
+from millstream.errors import ConfigError, MillstreamError
 from millstream.graph import nodes
 from millstream.operators.protocol import KeyedStep
+from millstream.ops.expressions import find_name
 from millstream.ops.fidelity import COLUMNS as FIDELITY
 from millstream.ops.mixed import differ, wider
+from millstream.ops.sql.nodes import Column
+from millstream.ops.sql.types import TIMESTAMP, logical_type
+from millstream.plan.answers import answer_types, typed_aggregates
 from millstream.plan.snapshots import snapshot_columns
 from millstream.plan.stages import Plan
 
@@ -30,19 +36,26 @@ def resolve_columns(plan: Plan) -> Plan:
     """Columns (and types, where they are known) at the output of every node."""
     columns: dict[str, tuple[str, ...] | None] = {}
     types: dict[str, dict[str, pa.DataType]] = {}
+    exact: dict[str, dict[str, Any]] = {}
     for name in (name for names in plan.order for name in names):
         node = plan.node(name)
         have = _input_columns(node, columns)
         known = types.get(node.inputs[0].name, {}) if len(node.inputs) == 1 else {}
         if isinstance(node, nodes.Union):
             known = _united(node, types)
+        if (aggs := typed_aggregates(node, known)) is not None:
+            exact[name] = {"aggs": aggs}
+            node = replace(node, **exact[name])
         _check(node, have, known, columns)
         if isinstance(node, KeyedStep):
             so_far = replace(plan, columns=columns, types=types)
             columns[node.name], types[node.name] = node.resolve(so_far.inputs_of(node))
         else:
             columns[node.name], types[node.name] = _output(plan, node, have, known)
-    return replace(plan, columns=columns, types=types)
+    made: dict[nodes.Node, nodes.Node] = {}
+    for node in plan.nodes if exact else ():
+        made[node] = nodes.over(node, made, **exact.get(node.name, {}))
+    return replace(plan, columns=columns, types=types, nodes=tuple(made.values()) or plan.nodes)
 
 
 def _input_columns(
@@ -215,7 +228,11 @@ def _output(
             if node.emission.mode == "snapshot":
                 return snapshot_columns(node), {}
             names = (*node.keys, *bounds, *(name for name, _ in node.aggs), *marks)
-            return tuple(dict.fromkeys(names)), {}
+            return tuple(dict.fromkeys(names)), {
+                **{key: types[key] for key in node.keys if key in types},
+                **dict.fromkeys(bounds, TIMESTAMP),
+                **answer_types(node.aggs, types),
+            }
         case _:
             return have, types
 
@@ -232,10 +249,27 @@ def _selected(
         else:
             names[item.name] = None
     kept = {n: types[n] for n in names if n in types and _passes_through(node, n)}
-    return tuple(names), kept
+    return tuple(names), {**kept, **_computed(node, have, types)}
+
+
+def _computed(
+    node: nodes.Select, have: tuple[str, ...] | None, types: dict[str, pa.DataType]
+) -> dict[str, pa.DataType]:
+    """The types of what expressions compute, where those of all they look at are known."""
+
+    def type_of(name: str) -> pa.DataType:
+        return logical_type(types[find_name(name, have or ())])
+
+    found = {}
+    for item in node.items:
+        if item.node is not None and not _passes_through(node, item.name):
+            # What cannot be computed is told where it is computed.
+            with suppress(MillstreamError, KeyError):
+                found[item.name] = item.infer(type_of)
+    return found
 
 
 def _passes_through(node: nodes.Select, name: str) -> bool:
     """Whether a column comes out as it went in."""
     computed = [item for item in node.items if item.name == name]
-    return all(item.sql.strip() == name for item in computed)
+    return all(isinstance(item.node, Column) and item.node.name == name for item in computed)

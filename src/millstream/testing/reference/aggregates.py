@@ -7,6 +7,8 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any
 
+import pyarrow as pa
+
 from millstream.api.aggregates import Aggregate, Builtin
 from millstream.errors import ConfigError
 from millstream.testing.reference.records import Row, identity
@@ -34,6 +36,11 @@ def aggregate(agg: Builtin | Aggregate, rows: list[Row]) -> Any:
             return min(there, key=_nan_last, default=None)
         case "max":
             return max(there, key=_nan_last, default=None)
+        case "mean" if any(isinstance(value, Decimal) for value in there):
+            raise ConfigError(
+                f"reference() does not know how many digits {agg} has: those of decimals follow "
+                "the type of their column, which records do not tell"
+            )
         case "sum":
             return _total(there) if there else None
         case "mean":
@@ -101,6 +108,9 @@ def _nan_last(value: Any) -> tuple[bool, Any]:
 
 
 def _total(values: list[Any]) -> Any:
+    if any(isinstance(value, Decimal) for value in values):
+        scale = max(-int(value.as_tuple().exponent) for value in map(Decimal, values))
+        return _exact_total(values, pa.decimal128(38, max(scale, 0)), mean=False)
     if not any(isinstance(value, float) for value in values):
         return sum(map(int, values))
     try:
