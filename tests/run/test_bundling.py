@@ -246,6 +246,18 @@ def test_without_the_target_what_waits_leaves_at_once() -> None:
     live.engine.close()
 
 
+def test_without_the_target_rows_stay_in_the_order_in_which_they_came() -> None:
+    live = Live(ms.Parquet("out", target_size="1GB"))
+    live.step()
+    live.engine.close()
+    live = Live(ms.Parquet("out"))
+    live.add(ROWS)
+    live.add(ROWS + 1)
+    live.engine.close()
+    rows = [n for path in files() for n in pq.ParquetFile(path).read(["n"])["n"].to_pylist()]
+    assert rows == list(range(ROWS + 2))
+
+
 @pytest.mark.parametrize(
     ("sink", "name", "said"),
     [

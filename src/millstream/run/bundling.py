@@ -75,12 +75,14 @@ def bundle(
 
     due: nothing is to wait, because the run ends.
     """
-    outputs = [one for one in manifest.outputs if not _gathers(sinks.get(one.sink))]
+    # Without a target any more, what waits leaves in front of what is new, as it came.
+    gathering = {name for name, spec in sinks.items() if name in old.waiting or _gathers(spec)}
+    outputs = [one for one in manifest.outputs if one.sink not in gathering]
     waiting: dict[str, list[Waiting]] = {}
     for name, spec in sinks.items():
-        if name not in old.waiting and not _gathers(spec):
+        if name not in gathering:
             continue
-        fresh = [one for one in manifest.outputs if one.sink == name] if _gathers(spec) else []
+        fresh = [one for one in manifest.outputs if one.sink == name]
         folders: dict[str, _Folder] = {}
         for file in [*old.waiting.get(name, []), *(_waits(one, manifest.at) for one in fresh)]:
             folders.setdefault(file.folder, _Folder([], fresh)).files.append(file)
