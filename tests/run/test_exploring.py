@@ -67,6 +67,15 @@ def test_the_rows_of_a_small_input_are_those_of_the_flow() -> None:
     assert as_text(table.to_pylist()) == as_text(found.rows)
 
 
+def test_collecting_tells_of_records_that_are_missing(caplog: pytest.LogCaptureFixture) -> None:
+    flow = ms.Flow("look")
+    table = shops(flow).map(lambda row: {"half": 1 / (row["price"] - ROWS[7]["price"])}).collect()
+    assert 0 < len(table) < len(ROWS)
+    (told,) = caplog.messages
+    dead = len(ROWS) - len(table)
+    assert f"{dead} dead letter" in told and "division by zero" in told
+
+
 def test_a_sample_says_what_it_was_made_of() -> None:
     flow = ms.Flow("look")
     sales = shops(flow)

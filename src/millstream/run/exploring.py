@@ -39,6 +39,7 @@ from millstream.run.received import SpoolTracker, make_receiver
 from millstream.run.sources import make_tracker
 from millstream.run.splits import AnySplit
 from millstream.run.spool import Receiver
+from millstream.run.telling import logger, warnings_of
 from millstream.run.tracking import Tracker
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
@@ -85,9 +86,15 @@ def collect(flow: Flow, step: str, options: dict[str, Any]) -> pa.Table:
     with fleeting() as path:
         plan = plan_flow(part)
         if not options and all(map(_is_small, plan.sources())):
-            run_here(plan, path, settings)
+            engine = run_here(plan, path, settings)
+            steps, dead = [node.name for node in plan.nodes], engine.checkpoint.dead
+            warnings = tuple(warnings_of(engine.manifest, steps, dead, kept=False))
         else:
-            start(part, path, settings).wait()
+            handle = start(part, path, settings)
+            handle.wait()
+            warnings = handle.warnings
+    for warning in () if settings.quiet else warnings:
+        logger.warning("%s: %s", step, warning)
     return _in_columns(sinks[step].table(), plan, step)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.run.failing import errors_in, letters_in
 from millstream.showing import visible
@@ -52,8 +52,17 @@ def _counted(batches: int, rows: int, results: int) -> str:
 # -- what to look at -------------------------------------------------------------------------------
 
 
+class Counted(Protocol):
+    """What is known of a run: its progress while it lives, or its last manifest."""
+
+    @property
+    def dead(self) -> int: ...
+    @property
+    def ledger(self) -> dict[str, dict[str, int]]: ...
+
+
 def warnings_of(
-    progress: Progress, steps: list[str], dead: Storage, *, kept: bool = True
+    progress: Counted, steps: list[str], dead: Storage, *, kept: bool = True
 ) -> Iterator[str]:
     """What somebody should know who only sees that a run has ended.
 
