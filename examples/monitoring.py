@@ -9,13 +9,12 @@ per host, of these per rack, and of these for the data centre.
 
 Real are the figures (psutil: CPU, and bytes swapped). They are those of one machine, so all hosts
 say about the same; therefore the paging of one of them is simulated: THRASHING seconds after the
-start its agent adds 400 MB a second to what was swapped.
+first results its agent adds 400 MB a second to what was swapped.
 
 The load of a host over 20 s is compared with that of all other hosts over 120 s. More than two
 standard deviations above their mean is a tentative alert, ten of these within 30 s are an alert.
 """
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -26,10 +25,9 @@ import millstream as ms
 
 PORT = int(os.environ.get("PORT", "9410"))  # of the collector; relays take those after it
 OUT = Path(os.environ.get("OUT", ".millstream"))
-THRASHING = float(os.environ.get("THRASHING", "30"))  # seconds after the start
-SECONDS = float(os.environ.get("SECONDS", "0"))  # 0: until Ctrl-C
+THRASHING = float(os.environ.get("THRASHING", "20"))  # seconds after the first results
+LASTS = float(os.environ.get("LASTS", "inf"))  # seconds from then on, or until Ctrl-C
 HOST = os.environ.get("HOST")  # which of them an agent stands for
-BEGINS = float(os.environ.get("BEGINS", "inf"))  # when its simulated paging does, by the clock
 
 EVERY = "250ms"
 RACKS = {"rack-1": ["host-1", "host-2", "host-3", "host-4"]}
@@ -37,12 +35,13 @@ RACKS["rack-2"] = ["host-5", "host-6", "host-7", "host-8"]
 RACK_OF = {host: rack for rack, hosts in RACKS.items() for host in hosts}
 THRASHES = "host-6"
 PAGED = 100e6  # bytes in a quarter of a second
+SIGN = OUT / "thrashing"  # while this file is there, that host does
 
 
 def measure(record):
     """The load of a host: percent of its CPU, and a point for every MB it swaps in a second."""
     swapped = record["swapped_in"] + record["swapped_out"]
-    if time.time() >= BEGINS:
+    if record["host"] == THRASHES and SIGN.exists():
         swapped += PAGED
     load = record["cpu"] + 4 * swapped / 1e6
     host = record["host"]
@@ -119,8 +118,9 @@ compared.changes(key="host").view("hosts")
 def tell(row):
     """Say an alert when it begins."""
     if row["op"] == "+":
-        after = f", {time.time() - BEGINS:.1f} s after its paging began" if BEGINS < 1e18 else ""
-        print(f"ALERT: {row['host']} has a load of {row['load']:,.0f}{after}", flush=True)
+        after = time.time() - SIGN.stat().st_mtime if SIGN.exists() else 0.0
+        told = f"ALERT: {row['host']} has a load of {row['load']:,.0f}"
+        print(f"{told}, {after:.1f} s after the paging began", flush=True)
 
 
 alerts.sink(ms.Call(tell), name="told")
@@ -144,18 +144,30 @@ def start_agents():
         below = ["--listen", f"127.0.0.1:{number}", "--children", str(len(hosts))]
         yield started(rack, PORT, "--relay", *below)
         for host in hosts:
-            thrashes = {"BEGINS": str(BEGINS)} if host == THRASHES else {"BEGINS": "inf"}
-            yield started(host, number, HOST=host, **thrashes)
+            yield started(host, number, HOST=host)
+
+
+def watch(handle):
+    """Let one host thrash once all are watched, and wait for the end."""
+    while handle.running and not handle.progress.windows:
+        time.sleep(0.1)
+    print(f"all are watched; {THRASHES} begins to thrash in {THRASHING:.0f} s", flush=True)
+    begins = time.monotonic() + THRASHING
+    while handle.running and time.monotonic() < begins + LASTS:
+        if time.monotonic() >= begins and not SIGN.exists():
+            SIGN.touch()
+        time.sleep(0.1)
 
 
 if __name__ == "__main__":
-    BEGINS = time.time() + THRASHING
+    SIGN.unlink(missing_ok=True)
     processes = list(start_agents())
     handle = flow.start(OUT / "monitoring", serve=int(os.environ.get("SERVE", "8321")))
-    print(f"{THRASHES} begins to thrash in {THRASHING:.0f} s: {handle.url}", flush=True)
+    print(f"look at {handle.url}", flush=True)
     try:
-        with contextlib.suppress(KeyboardInterrupt, TimeoutError):
-            handle.wait(SECONDS or None)
+        watch(handle)
+    except KeyboardInterrupt:
+        print("ending")
     finally:
         for process in processes:
             process.terminate()

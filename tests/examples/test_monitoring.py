@@ -61,7 +61,7 @@ def alerts_by_definition(given: list[dict[str, Any]]) -> dict[str, datetime]:
 
 @pytest.fixture
 def monitoring(monkeypatch: pytest.MonkeyPatch) -> Any:
-    for name in ("BEGINS", "HOST", "PORT", "OUT"):
+    for name in ("HOST", "PORT", "OUT"):
         monkeypatch.delenv(name, raising=False)
     return load_module(EXAMPLE)
 
