@@ -134,7 +134,9 @@ def _topics_format(spec: Kafka) -> Format:
     spec.check_source()
     given = None if spec.schema is None else parse_schema(spec.schema)
     declared = set() if given is None else set(given.names)
-    timed = spec.time == RECORD_TIME and RECORD_TIME not in declared
+    timed = spec.time == RECORD_TIME
+    if timed and RECORD_TIME in declared and given.field(RECORD_TIME).type != TIMESTAMP:
+        raise ConfigError(f"{RECORD_TIME!r} is the time that Kafka has of a record: a timestamp")
     key = spec.keys[0] if spec.keys else None
     topics = Topics(spec.cluster, key, spec.header_columns, timed, micros(spec.wait, "wait") / 1e6)
     beside = set(topics.beside)

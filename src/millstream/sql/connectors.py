@@ -53,7 +53,9 @@ def make_source(text: Text, statement: ask.CreateStream) -> Declared:
             f"there is no column {time!r}{suggestion(str(time), schema.names)}",
             given.places.get("time", given.place),
         )
-    key = tuple(_column(text, one, schema) for one in statement.key) or _key(text, given, schema)
+    key = tuple(_column(text, one, schema) for one in statement.key)
+    if "key" not in known:  # else it is an option of the source, and means something there
+        key = key or _key(text, given, schema)
     op = _op(text, given, schema)
     if op is not None and not key:
         raise text.error(
