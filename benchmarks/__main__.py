@@ -29,6 +29,7 @@ NAMES = (
     "updates",
     "slates",
     "http",
+    "topics",
     "mapreduce",
     "scale",
     "large",

@@ -89,7 +89,7 @@ def test_killed_in_every_place_of_a_commit(topics: Any, tmp_path: Path) -> None:
     running = Running(topics, tmp_path)
     for number, point in enumerate(("tasks-done", "after-manifest", "published")):
         process = running.start(MILLSTREAM_CRASH_AT=f"{point}:{number + 1}")
-        process.communicate(timeout=120)
+        process.communicate(timeout=300)
         assert process.returncode == -signal.SIGKILL
     running.finish()
     running.check()
@@ -103,7 +103,7 @@ def overtaken(running: Running, stop_at: str) -> None:
     shutil.copytree(running.place / "ck", running.place / "copy")
     running.finish("copy")
     os.kill(zombie.pid, signal.SIGCONT)
-    _, told = zombie.communicate(timeout=120)
+    _, told = zombie.communicate(timeout=300)
     assert "another run of this flow" in told, told
     running.check()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -62,10 +62,15 @@ _json = msgspec.json.Encoder(enc_hook=str)
 
 def json_lines(table: pa.Table) -> bytes:
     """A table as JSON lines; times in ISO form, NaN and infinities as null."""
+    return b"".join(row + b"\n" for row in json_rows(table))
+
+
+def json_rows(table: pa.Table) -> Iterator[bytes]:
+    """The same row by row."""
     rows = table.to_pylist()
     if any(holds_mixed(kind) for kind in table.schema.types):
         rows = map(_in_json, rows)
-    return b"".join(_encoded(row) + b"\n" for row in rows)
+    return map(_encoded, rows)
 
 
 def csv_lines(table: pa.Table) -> bytes:

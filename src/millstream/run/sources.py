@@ -133,9 +133,9 @@ def _topics_format(spec: Kafka) -> Format:
     """Values in their format, with the columns that lie beside them."""
     spec.check_source()
     given = None if spec.schema is None else parse_schema(spec.schema)
-    declared = set() if given is None else set(given.names)
     timed = spec.time == RECORD_TIME
-    if timed and RECORD_TIME in declared and given.field(RECORD_TIME).type != TIMESTAMP:
+    known = {} if given is None else {one.name: one.type for one in given}
+    if timed and known.get(RECORD_TIME, TIMESTAMP) != TIMESTAMP:
         raise ConfigError(f"{RECORD_TIME!r} is the time that Kafka has of a record: a timestamp")
     key = spec.keys[0] if spec.keys else None
     topics = Topics(spec.cluster, key, spec.header_columns, timed, micros(spec.wait, "wait") / 1e6)
@@ -169,7 +169,6 @@ def _topics_format(spec: Kafka) -> Format:
         )
     fields = {one.name: one for one in fmt.schema}
     kinds = {RECORD_TIME: TIMESTAMP} if timed else {}
-    known = {} if given is None else {one.name: one.type for one in given}
     for name in topics.beside:
         fields[name] = pa.field(name, known.get(name, kinds.get(name, pa.string())))
     order = [*(known or fields), *fields]

@@ -14,7 +14,7 @@ import pyarrow as pa
 from millstream.errors import ConfigError, RunError
 from millstream.io.kafka.avro import told_of, writer_of
 from millstream.io.kafka.registry import Registry
-from millstream.io.writers import json_bytes
+from millstream.io.writers import json_bytes, json_rows
 from millstream.ops.chunks import flat
 
 OP = "op"
@@ -155,7 +155,7 @@ def _plainly(how: Encoding, rows: pa.Table, ops: list[str | None]) -> Iterator[b
         yield from _plain(how, rows)
         return
     if how.changes != "debezium":
-        yield from map(json_bytes, rows.to_pylist())
+        yield from json_rows(rows)
         return
     for row, op in zip(rows.to_pylist(), ops, strict=True):
         gone = op == "-"
