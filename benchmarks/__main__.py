@@ -38,6 +38,8 @@ NAMES = (
     "early",
     "pipelining",
     "failure",
+    "insitu",
+    "boundary",
 )
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"

@@ -84,9 +84,58 @@ def updated(stream: ms.Stream, sink: Callable[[str], Any]) -> None:
 FLOWS = {one.__name__: one for one in (aggregated, kept, jobs, updated)}
 
 
+WINDOWS = (
+    lambda rng: ms.tumbling(f"{rng.choice([1, 7, 30])}s"),
+    lambda rng: ms.sliding(f"{rng.choice([4, 12])}s", f"{rng.choice([1, 2, 4])}s"),
+    lambda rng: ms.hopping("3s", "10s"),
+    lambda rng: ms.session(f"{rng.choice([1, 4])}s"),
+    lambda rng: ms.landmark("15s"),
+    lambda rng: ms.count_window(rng.randint(2, 9), rng.randint(1, 2)),
+)
+AGGREGATES = {
+    "n": ms.count(),
+    "t": ms.sum("v"),
+    "low": ms.min("v"),
+    "m": ms.mean("v"),
+    "one": ms.last("v"),
+    "all": ms.collect("v"),
+    "top": ms.top_k("v", 2),
+    "kinds": ms.distinct("v"),
+    "mid": ms.quantile("v", 0.5),
+}
+
+
+def random_flow(seed: str, stream: ms.Stream, sink: Callable[[str], Any]) -> None:
+    """One to three branches of random steps, windows and aggregates; the same for the same seed."""
+    rng = random.Random(seed)
+    for branch in range(rng.randint(1, 3)):
+        some = stream
+        if rng.random() < 0.5:
+            some = some.where(f"v > {rng.randint(0, 4)}")
+        if rng.random() < 0.3:
+            some = some.select("k", f"v % {rng.randint(2, 5)} AS v")
+        if rng.random() < 0.3:
+            some = some.map(lambda row: [row, {**row, "k": "w"}] if row["v"] % 2 else row)
+        keyed = some.key_by(*rng.choice([("k",), ("k", "v"), ()]))
+        names = rng.sample(list(AGGREGATES), rng.randint(1, 4))
+        aggs = {name: AGGREGATES[name] for name in names}
+        if rng.random() < 0.15:
+            keyed.agg(**aggs).sink(sink(f"whole {branch}"))
+            continue
+        results = keyed.window(rng.choice(WINDOWS)(rng)).agg(**aggs)
+        results.sink(sink(f"branch {branch}"))
+        if rng.random() < 0.3:  # windows over windows
+            over = results.key_by().window(ms.tumbling("30s"))
+            over.agg(windows=ms.count()).sink(sink(f"over {branch}"))
+
+
 def flow_of(kind: str, source: Any, out: Path) -> ms.Flow:
     flow = ms.Flow(kind)
-    FLOWS[kind](flow.source(source, name="in"), lambda name: ms.Jsonl(out / name))
+    stream, sink = flow.source(source, name="in"), lambda name: ms.Jsonl(out / name)
+    if kind in FLOWS:
+        FLOWS[kind](stream, sink)
+    else:
+        random_flow(kind, stream, sink)
     return flow
 
 
@@ -298,7 +347,9 @@ def test_the_traffic_at_the_root_falls_with_the_children(tmp_path: Path) -> None
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", range(60))
+@pytest.mark.parametrize("number", range(240))
 def test_many_agents_and_much_trouble(number: int, tmp_path: Path) -> None:
-    kind = list(FLOWS)[number % len(FLOWS)]
-    compare(kind, tmp_path, f"{kind} {number}", 16, trouble=0.3, depth=number % 3)
+    """Every fourth case is a flow of above, the others are random ones."""
+    known, random_one = list(FLOWS)[number // 4 % len(FLOWS)], f"flow {number}"
+    kind = random_one if number % 4 else known
+    compare(kind, tmp_path, f"{kind} {number}", 16, trouble=0.3, depth=number // 4 % 4)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -421,6 +422,21 @@ def test_the_command_needs_neither_spark_nor_java(place: Path, port: int) -> Non
     assert [row["n"] for row in rows(place)] == [4, 4]
 
 
+def test_a_server_that_has_stopped_is_not_stopped_again(place: Path, port: int) -> None:
+    def pending() -> int:
+        """Servers that Flight would shut down when they go, or at the end of the interpreter."""
+        waiting = weakref.finalize._registry.values()  # type: ignore[attr-defined]
+        owners = (getattr(one.func, "__self__", None) for one in waiting)
+        return sum(type(owner).__name__ == "_FlightServerFinalizer" for owner in owners)
+
+    before = pending()
+    with Centre(flow_of(place, port), place / "collector") as centre:
+        server = centre.engine.trackers["in"].messages.server  # type: ignore[attr-defined]
+        assert pending() == before + 1
+    server.end()
+    assert pending() == before
+
+
 # -- a pause is no failure ------------------------------------------------------------------------
 
 
@@ -500,9 +516,18 @@ def test_agents_go_on_with_a_changed_program_once_they_have_it(place: Path, port
         centre.engine.close()
         centre.flow = flow("a", more=True)
         centre.open()
-        one.collector.close(), other.collector.close()
-        with pytest.raises(ConfigError, match="operator 'minutes' is not here"):
-            one.step(), one.step()
+        said: list[str] = []
+        one.say = said.append
+        one.step()  # also without a new connection: the answer tells that there is a newer one
+        one.step(), one.step()
+        assert len(said) == 1 and "operator 'minutes' is not here" in said[0]
+        assert "goes on with the program it has" in said[0]
+        one.reload, one._next_look = (lambda: flow("a", more=True)), 0.0  # the file is changed
+        for _ in range(100):
+            one.step(), time.sleep(0.01)
+            if len(said) > 1:
+                break
+        assert "which this file has, too" in said[1] and one.edition == 2
         one.close(), other.close()
         one = agent_of(flow("a", more=True), port, "a", place / "agents", rows=2)
         other = agent_of(flow("b", more=True), port, "b", place / "agents", rows=2)

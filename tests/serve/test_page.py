@@ -675,6 +675,51 @@ def test_early_answers_are_drawn_with_error_bars(
         server.stop()
 
 
+def test_fidelity_over_time_and_who_is_silent(window: Window, tmp_path: Path) -> None:
+    now = int(time.time() * 1e6)
+
+    def told(silent: float) -> Live:
+        points = [
+            {"batch": n, "at": time.time() - 30 + n, "batch_seconds": 0.1, "fidelity": share}
+            for n, share in enumerate((1.0, 1.0, 0.8125, 0.9))
+        ]
+        people = {"web-1": (now, 0.2), IMAGE: (now - 90_000_000, silent), "web-3": (now, 0.1)}
+        return Live(history=points, participants={"in": people})
+
+    live = told(75.0)
+    Writer(tmp_path, flow="shops").commit()
+    server = open_server(Served(Follower(tmp_path, {}), lambda: live), "127.0.0.1", 0, None)
+    server.start()
+    try:
+        window.page.goto(server.url)
+        window.wait("() => document.querySelectorAll('#people tbody tr').length === 3")
+        assert window.text("#people-note") == f"✗ silent: {IMAGE}"
+        assert window.text("#people tbody tr >> nth=0").startswith(IMAGE)  # the longest first
+        assert window.text("#people tbody tr >> nth=0 >> td.warn") == "1 min 15 s"
+        assert window.text("#fidelity-now") == "now 90.0 %, least 81.3 %"
+        assert window.page.locator("#fidelity .line").get_attribute("d").count("L") == 3
+        live = told(0.3)
+        window.wait("() => document.querySelector('#people-note').textContent.startsWith('✓')")
+        assert window.text("#people-note") == "✓ all 3 are there"
+        assert not window.complaints
+    finally:
+        server.stop()
+
+
+def test_a_flow_without_figures_has_no_chart_of_them(window: Window, tmp_path: Path) -> None:
+    Writer(tmp_path, flow="shops").commit()
+    live = Live(participants={"in": {"in": (0, 99.0)}})
+    server = open_server(Served(Follower(tmp_path, {}), lambda: live), "127.0.0.1", 0, None)
+    server.start()
+    try:
+        window.page.goto(server.url)
+        window.wait("() => document.querySelectorAll('#ledger tbody tr').length > 0")
+        assert window.page.locator("#people-pair").is_hidden()
+        assert not window.complaints
+    finally:
+        server.stop()
+
+
 def test_assets_make_no_markup_from_text_and_load_nothing_from_elsewhere() -> None:
     forbidden = re.compile(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|"

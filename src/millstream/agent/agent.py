@@ -19,7 +19,7 @@ from millstream.agent.outbox import Outbox
 from millstream.agent.sending import Away, Connection
 from millstream.agent.working import Working, collector_of, plan_here
 from millstream.api.flow import Flow
-from millstream.errors import ConfigError, RunError
+from millstream.errors import ConfigError, MillstreamError, RunError
 from millstream.io.prints import MOVED
 from millstream.run.collecting import Welcome, welcomes
 from millstream.run.watching import Attempt, watched
@@ -29,6 +29,7 @@ from millstream.state.manifests import SourceState
 _KNOWN = "collector.json"  # what the collector said first, so that a start needs it no more
 _ROWS = 100_000  # records of a message
 _BYTES = 16 * 1024 * 1024
+_LOOK = 5.0  # seconds between looks at a file that differs from the collector's program
 _AGAIN = 1.0  # seconds between tries to reach a collector that is away
 OVERLOAD = ("wait", "drop")
 
@@ -46,6 +47,7 @@ class Agent:
     overload: str = "wait"
     say: Callable[[str], None] = lambda text: None
     rows: int = _ROWS
+    reload: Callable[[], Flow] | None = None  # its file once more, which may have changed
 
     def __post_init__(self) -> None:
         if self.overload not in OVERLOAD:
@@ -62,6 +64,11 @@ class Agent:
         self._next_try = self._next_boundary = 0.0
         self._period = 1.0
         self._away: str | None = None
+        self._next_look = 0.0  # whether the file has the collector's newest program
+        self._differs: str | None = None
+        self.edition = 0  # of the program it has
+        if self.outbox.root.exists(_KNOWN):
+            self.edition = welcomes.decode(self.outbox.root.read(_KNOWN)).edition
 
     # -- the loop -------------------------------------------------------------------------------
 
@@ -146,7 +153,7 @@ class Agent:
                 head, blocks = self.outbox.read(number)
                 self._told(self.collector.put(msgspec.structs.replace(head, after={}), blocks))
                 sent = True
-                if self._stopping:
+                if self._stopping or not self.collector.connected:
                     break
             if not sent and now >= self._next_boundary:
                 self._told(self.collector.boundary(self.name, self.outbox.life))
@@ -169,9 +176,32 @@ class Agent:
                     "a new directory"
                 )
             if known.program != welcome.program:
-                self._begin_again()  # what was made for the old program is sent all the same
+                newer = welcome.edition > known.edition
+                if not newer or not self._catch_up(welcome):
+                    return self._told(welcome)
         self.outbox.root.put(_KNOWN, msgspec.json.encode(welcome))
+        self.edition = welcome.edition
         self._told(welcome)
+
+    def _catch_up(self, welcome: Welcome) -> bool:
+        """Take up the collector's new program, if the file here has it by now.
+
+        Until then it goes on with the one it has: what both have counts. What was made for the old
+        program is sent all the same.
+        """
+        self._next_look = time.monotonic() + _LOOK
+        try:
+            flow = self.flow if self.reload is None else self.reload()
+            plan_here(flow, welcome.program)
+        except MillstreamError as error:
+            if self._differs != str(error):
+                self.say(f"{error}. Until then it goes on with the program it has")
+            self._differs = str(error)
+            return False
+        self.flow, self._differs = flow, None
+        self.say("the collector has a new program, which this file has, too: going on with it")
+        self._begin_again()
+        return True
 
     def _begin_again(self) -> None:
         """Plan anew with the next message, and go on where the last one ended."""
@@ -185,6 +215,8 @@ class Agent:
         self._period = welcome.boundary / 1e6
         if (said := self.clock.compare(welcome.clock)) is not None:
             self.say(said)
+        if welcome.edition > self.edition and time.monotonic() >= self._next_look:
+            self.collector.close()  # the next hello tells the program
         self.forget(self.committed)
         if self.durable > self.outbox.last:
             raise RunError(

@@ -27,6 +27,7 @@ from millstream.operators.protocol import Shipping
 from millstream.ops.chunks import concat, decode_block, encode_block
 from millstream.plan.stages import Plan
 from millstream.run.collecting import (
+    Below,
     Enrolled,
     Hello,
     Later,
@@ -36,7 +37,7 @@ from millstream.run.collecting import (
     note,
     noted,
 )
-from millstream.run.messages import Block, Head, Part, unpack
+from millstream.run.messages import COMPRESSION, Block, Head, Part, unpack
 from millstream.run.received import SpoolTracker
 from millstream.state.manifests import SourceState
 from millstream.state.storage import Storage
@@ -53,10 +54,11 @@ class Children(MessageReceiver):
         spec: Collector,
         place: Storage,
         parent: Connection,
-        program: dict[str, Any],
+        welcome: Welcome,
         most: int,
     ) -> None:
-        self.parent, self.program, self.most = parent, program, most
+        self.parent, self.program, self.most = parent, welcome.program, most
+        self.number = welcome.edition
         self._asking = threading.Lock()
         super().__init__(name, spec, place, "children")
 
@@ -80,6 +82,10 @@ class Children(MessageReceiver):
 
     def _program(self) -> dict[str, Any]:
         return self.program
+
+    def edition(self) -> int:
+        """That of the root."""
+        return self.number
 
 
 class Relaying:
@@ -140,7 +146,7 @@ def combined(
     for alike, several in tables.items():
         rows = _merged(plan, alike, several)
         made.append(msgspec.structs.replace(alike, rows=len(rows)))
-        packed.append(encode_block(rows))
+        packed.append(encode_block(rows, COMPRESSION))
     heads = [head for head, _ in messages]
     whole = Head(
         agent="",
@@ -185,6 +191,13 @@ def _merged(plan: Plan, block: Block, several: list[pa.Table]) -> pa.Table:
     return operator.merged(block.table, rows)
 
 
+def below_now(told: set[str] | None, recent: set[str]) -> Below:
+    """What a relay has to say of those below it, given whom it has told of."""
+    if told is None:
+        return Below(sorted(recent), whole=True)
+    return Below(sorted(recent - told), sorted(told - recent))
+
+
 class Relay(Agent):
     """One relay between agents and their collector."""
 
@@ -202,13 +215,15 @@ class Relay(Agent):
         self.asking, self.spec, self.most = asking, spec, most
         super().__init__(flow, collector, name, directory, **options)
         self._next_heard = 0.0
+        self._below: set[str] | None = None  # who was told to be there, since it is connected
         self.known: dict[str, int] = {}  # child -> the last of its messages that is committed
         if self.outbox.root.exists(_COMMITTED):
             told = self.outbox.root.read(_COMMITTED)
             self.known = msgspec.json.decode(told, type=dict[str, int])
 
     def hello(self) -> Welcome:
-        """Say that it is a relay."""
+        """Say that it is a relay; whom it knows it tells anew."""
+        self._below = None
         return self.collector.hello(self.name, self.outbox.life, relay=True)
 
     def send(self) -> bool:
@@ -218,9 +233,12 @@ class Relay(Agent):
         if self.collector.connected and now >= self._next_heard and self.working is not None:
             self._next_heard = now + period
             heard = self.working.children.heard  # type: ignore[attr-defined]
-            recent = [who for who, at in heard.items() if time.time() - at <= 3 * period]
+            recent = {who for who, at in heard.items() if time.time() - at <= 3 * period}
+            below = below_now(self._below, recent)
             try:
-                self._told(self.collector.boundary(self.name, self.outbox.life, recent))
+                welcome = self.collector.boundary(self.name, self.outbox.life, below)
+                self._below = None if welcome.whole else recent
+                self._told(welcome)
             except Away as error:
                 self._is_away(error, now)
         return sent
@@ -238,7 +256,7 @@ class Relay(Agent):
         """Receive from children, under the program of the root."""
         plan = plan_here(self.flow, welcome.program)
         children = Children(
-            self.source, self.spec, self.outbox.root, self.asking, welcome.program, self.most
+            self.source, self.spec, self.outbox.root, self.asking, welcome, self.most
         )
         children.committed = self.known
         return Relaying(plan, self.source, children, state, self.clock)

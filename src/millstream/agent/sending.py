@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from millstream.errors import ConfigError
-from millstream.run.collecting import Hello, Welcome, welcomes
+from millstream.run.collecting import Below, Hello, Welcome, welcomes
 from millstream.run.messages import Head
 
 _SCHEMA = pa.schema([("block", pa.large_binary())])
@@ -69,10 +68,10 @@ class Connection:
         self._client = client
         return welcome
 
-    def boundary(self, agent: str, life: int, heard: Iterable[str] = ()) -> Welcome:
+    def boundary(self, agent: str, life: int, below: Below | None = None) -> Welcome:
         """Say that one is there, and of a relay who else is."""
         try:
-            return self._act(self._client, "boundary", Hello(agent, life, heard=list(heard)))
+            return self._act(self._client, "boundary", Hello(agent, life, below=below))
         except flight.FlightServerError as error:
             raise self._gone(error) from None
 

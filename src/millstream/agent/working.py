@@ -23,12 +23,12 @@ from millstream.graph import nodes
 from millstream.io.readers import Split
 from millstream.operators.batch import Batch
 from millstream.operators.protocol import Known, Shipping
-from millstream.ops.chunks import concat, decode_block
+from millstream.ops.chunks import concat, decode_block, encode_block
 from millstream.ops.progress import BEGIN, END, Reached
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
 from millstream.run.files import FilesTracker
-from millstream.run.messages import Block, Head, encode_records, placed_for
+from millstream.run.messages import COMPRESSION, Block, Head, encode_records, placed_for
 from millstream.run.planning import formats_of
 from millstream.run.program import describe_program, difference, panes_of
 from millstream.run.reading import Piece
@@ -207,9 +207,9 @@ class Working:
         for _, tag, name, payload in items:
             if tag == "rows":
                 table, block = payload[1]
-                count = len(decode_block(block))
-                blocks.append(Block(name, table, count, shards=self.shards))
-                data.append(block)
+                made = decode_block(block)
+                blocks.append(Block(name, table, len(made), shards=self.shards))
+                data.append(encode_block(made, COMPRESSION))
         for sink, chunks in task.sunk.items():
             for src in {chunk.src for chunk in chunks}:
                 mine = [chunk for chunk in chunks if chunk.src == src]

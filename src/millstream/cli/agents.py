@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ def run_agent(
     below: Below | None = None,
     *,
     function_timeout: str | None = None,
+    reload: Callable[[], Flow] | None = None,
 ) -> None:
     """Read, send and forget until all is committed, or Ctrl-C or SIGTERM."""
     from millstream.agent.agent import Agent
@@ -53,6 +55,7 @@ def run_agent(
         "spool": bytes_of(spool),
         "overload": overload,
         "settings": settings,
+        "reload": reload,
         "say": lambda text: print(visible_lines(text), file=sys.stderr, flush=True),
     }
     if below is None:

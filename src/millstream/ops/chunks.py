@@ -128,10 +128,14 @@ def flat(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     return values
 
 
-def encode_block(table: pa.Table) -> bytes:
-    """One table as an Arrow IPC stream: the unit that travels between stages."""
+def encode_block(table: pa.Table, compression: str | None = None) -> bytes:
+    """One table as an Arrow IPC stream: the unit that travels between stages.
+
+    compression: worth its time where it travels between machines; whoever decodes it sees it.
+    """
     out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, table.schema) as writer:
+    how = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(out, table.schema, options=how) as writer:
         writer.write_table(table)
     return bytes(out.getvalue())
 

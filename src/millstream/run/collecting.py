@@ -8,6 +8,7 @@ forget. A message that came before is answered and not taken again.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import secrets
 import socket
@@ -49,6 +50,8 @@ from millstream.state.storage import Storage
 
 _log = logging.getLogger("millstream.collector")
 ROSTER = "agents.json"
+_EDITION = "edition.json"
+_editions = msgspec.json.Decoder(tuple[int, str])
 MOST_BYTES = 64 * 1024 * 1024  # of one message
 WAIT = 30.0  # seconds an agent waits for its message to be durable
 _LINGER = 4.0  # seconds at most in which agents are still answered when all is done
@@ -75,18 +78,29 @@ class Enrolled(msgspec.Struct):
 _roster = msgspec.json.Decoder(dict[str, Enrolled])
 
 
+class Below(msgspec.Struct, frozen=True):
+    """Who is there below a relay: what has changed since it told last, or all of them.
+
+    So what arrives at the root in a period grows with its children, not with all agents.
+    """
+
+    heard: list[str] = []
+    silent: list[str] = []
+    whole: bool = False  # these are all; those told before do not count
+
+
 class Hello(msgspec.Struct, frozen=True):
     """What an agent says first, and in every boundary period."""
 
     agent: str
     life: int
     relay: bool = False
-    heard: list[str] = []  # of a relay: who of those it knows was heard of in the last period
+    below: Below | None = None  # of a relay: who is there below it
     through: bool = False  # a relay asks for somebody else
     form: int = FORM  # of messages, which agent and collector must have in common
 
 
-_hello = msgspec.json.Decoder(Hello)
+hellos = msgspec.json.Decoder(Hello)
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -98,6 +112,8 @@ class Welcome(msgspec.Struct, frozen=True):
     boundary: int  # microseconds
     program: dict[str, Any] = {}
     clock: int = 0  # of the collector, in microseconds
+    whole: bool = False  # to a relay: who is below it is not known here, tell of all
+    edition: int = 0  # of the program: a higher one is newer
 
 
 welcomes = msgspec.json.Decoder(Welcome)
@@ -110,6 +126,22 @@ class Unsealed:
     head: Head
     data: bytes
     done: Future[None] = field(default_factory=Future)
+
+
+class Editions:
+    """Programs that agents were told of, by number: so it is known which of two is newer."""
+
+    def __init__(self, place: Storage) -> None:
+        self.place, self.number, self._digest = place, 0, ""
+        if place.exists(_EDITION):
+            self.number, self._digest = _editions.decode(place.read(_EDITION))
+
+    def look(self, program: dict[str, Any]) -> None:
+        """Take in what the program is now."""
+        digest = hashlib.sha256(msgspec.json.encode(program, order="sorted")).hexdigest()
+        if digest != self._digest:
+            self.place.put(_EDITION, msgspec.json.encode((self.number + 1, digest)))
+            self.number, self._digest = self.number + 1, digest
 
 
 class MessageReceiver(Receiver):
@@ -130,6 +162,7 @@ class MessageReceiver(Receiver):
         self.direct: set[str] = set()  # who talks with us, and not through a relay
         self.lingers = False  # all has come: agents may still ask whether it is committed
         self.heard: dict[str, float] = {}  # agent -> the clock when it last said anything
+        self.below: dict[str, set[str]] = {}  # relay -> who is there below it
         self.ahead = 0  # of a relay: how far its clock is before that of the root, in microseconds
         self.contents: dict[int, list[Head]] = {}  # piece -> its messages, without their rows
         self._accepted: dict[str, int] = {}  # also those that are not durable yet
@@ -137,6 +170,8 @@ class MessageReceiver(Receiver):
         self._size = 0
         if self.spool.exists(ROSTER):
             self.roster = _roster.decode(self.spool.read(ROSTER))
+        self._editions: Editions | None = None
+        self._next_look = 0.0
         self.server = CollectorServer(self, spec)
 
     def resume(self, taken: int, rows: int, arrival: int) -> list[Sealed]:
@@ -161,7 +196,7 @@ class MessageReceiver(Receiver):
             )
         with self._lock:
             now = self.clock.now() / 1e6
-            self.heard.update(dict.fromkeys([*hello.heard, hello.agent], now))
+            self.heard.update(dict.fromkeys([*self._below(hello), hello.agent], now))
             if not hello.through:
                 self.direct.add(hello.agent)
             member = self.roster.get(hello.agent)
@@ -174,6 +209,7 @@ class MessageReceiver(Receiver):
                     "directory back, or start it under a name of its own"
                 )
             self.told[hello.agent] = self.committed.get(hello.agent, -1)
+            unknown = hello.below is not None and hello.agent not in self.below
         program = self._program() if whole else {}
         return Welcome(
             member.number,
@@ -182,7 +218,17 @@ class MessageReceiver(Receiver):
             micros(self.spec.boundary, "boundary"),
             program,
             self.clock.now() - self.ahead,
+            unknown,
+            self.edition(),
         )
+
+    def _below(self, hello: Hello) -> set[str]:
+        """Who is there below a relay that says so."""
+        if hello.below is None or (not hello.below.whole and hello.agent not in self.below):
+            return set()  # after a restart what has changed says nothing
+        known = set() if hello.below.whole else self.below[hello.agent]
+        self.below[hello.agent] = (known | {*hello.below.heard}) - {*hello.below.silent}
+        return self.below[hello.agent]
 
     def _join(self, hello: Hello) -> Enrolled:
         expected = self.spec.participants
@@ -206,6 +252,17 @@ class MessageReceiver(Receiver):
     def _program(self) -> dict[str, Any]:
         known = msgspec.json.decode(self.checkpoint.read("flow.json"))
         return {part: known[part] for part in _PROGRAM}
+
+    def edition(self) -> int:
+        """Which program this is, counted from 1; looked at again once in a boundary period."""
+        with self._lock:
+            if self._editions is None:
+                self._editions = Editions(self.spool)
+            if time.monotonic() >= self._next_look:
+                period = micros(self.spec.boundary, "boundary") / 1e6
+                self._next_look = time.monotonic() + min(1.0, period)
+                self._editions.look(self._program())
+            return self._editions.number
 
     def check_source(self, head: Head) -> None:
         """A message is for this source."""
@@ -413,7 +470,7 @@ class CollectorServer(flight.FlightServerBase):  # type: ignore[misc]
         if action.type not in ("hello", "boundary"):
             raise flight.FlightServerError(f"there is no action {action.type!r}")
         try:
-            hello = _hello.decode(action.body.to_pybytes())
+            hello = hellos.decode(action.body.to_pybytes())
             welcome = self.receiver.greet(hello, action.type == "hello")
         except Later as error:
             raise flight.FlightUnavailableError(str(error)) from None
@@ -438,9 +495,13 @@ class CollectorServer(flight.FlightServerBase):  # type: ignore[misc]
         writer.write(pa.py_buffer(msgspec.json.encode(welcome)))
 
     def end(self) -> None:
-        """Stop, once."""
+        """Stop, once.
+
+        Not by `shutdown`: Flight would do it again when this object goes, or at the interpreter's
+        end, and it may be done only once.
+        """
         if self._ended.acquire(blocking=False):
-            self.shutdown()
+            self.__exit__(None, None, None)
             self.wait()
 
 

@@ -28,6 +28,8 @@ AGENT_BITS, FILE_BITS, PLACE_BITS = 11, 16, 36
 MOST_AGENTS = 2**AGENT_BITS - 1
 FORM = 1  # of what travels; another number for what an older release would not understand
 MESSAGES = "messages"  # what files of a spool with them end in
+COMPRESSION = "zstd"  # of rows: keys and times of panes repeat
+MOST_ROWS = 1 << 29  # bytes of the rows of one block, as they lie in memory
 _LENGTH = 8  # bytes that say how long what follows is
 
 
@@ -149,6 +151,8 @@ def check_blocks(head: Head, blocks: list[bytes]) -> None:
                 f"rows for {told.to!r} in message {head.number} of {head.agent!r} are damaged: "
                 f"{error}"
             ) from None
+        if table.nbytes > MOST_ROWS:
+            raise RunError(f"rows for {told.to!r} take more than {MOST_ROWS >> 20} MiB")
         if len(table) != told.rows:
             raise RunError(f"{told.rows} rows for {told.to!r} were announced, {len(table)} came")
 
@@ -172,7 +176,7 @@ def only_counted(head: Head) -> Head:
 def encode_records(chunk: Chunk) -> bytes:
     """Records that go to a sink as they are, with their time and place."""
     table = chunk.table.append_column("__ts", pa.array(chunk.ts))
-    return encode_block(table.append_column("__pos", pa.array(chunk.pos)))
+    return encode_block(table.append_column("__pos", pa.array(chunk.pos)), COMPRESSION)
 
 
 def decode_records(block: bytes, src: int) -> Chunk:

@@ -12,7 +12,7 @@ from millstream.run.engine import Engine
 from millstream.run.sources import progress_of
 from millstream.run.telling import told_work
 from millstream.serve.status import Live
-from millstream.state.manifests import SourceState
+from millstream.state.manifests import Manifest, SourceState
 
 _HISTORY = 300  # batches
 
@@ -118,6 +118,7 @@ class Reporter:
                     "rows_per_second": progress.rows_per_second,
                     "batch_seconds": progress.batch_seconds,
                     "rows": engine.last_rows,
+                    **_least_fidelity(engine.manifest),
                 }
             )
         watermarks, held_by = dict(engine.watermarks), {}
@@ -145,3 +146,9 @@ class Reporter:
             participants=participants,
             answers=answers,
         )
+
+
+def _least_fidelity(manifest: Manifest) -> dict[str, float]:
+    """The lowest of the shares that the last windows stood on, where any tell."""
+    shares = [left.fidelity for left in manifest.left.values()]
+    return {"fidelity": min(shares)} if shares else {}

@@ -120,4 +120,5 @@ def agent(
         overload,
         below,
         function_timeout=timeout,
+        reload=lambda: load_trusted(file, flow, trust_config).flow,
     )

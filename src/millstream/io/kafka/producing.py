@@ -44,6 +44,9 @@ class Progress(msgspec.Struct, frozen=True):
     checksum: int = 0
 
 
+_progress = msgspec.json.Decoder(Progress)
+
+
 class Overtaken(RunError):
     """Another run writes for this sink by now."""
 
@@ -158,7 +161,7 @@ class Publisher:
                         break
                     continue
                 if message.key() == self.name.encode():
-                    found = msgspec.json.decode(message.value(), type=Progress)
+                    found = _progress.decode(message.value())
                 if offset >= end - 1:
                     break
         finally:

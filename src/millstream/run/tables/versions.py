@@ -26,6 +26,9 @@ class _Begun(msgspec.Struct):
     files: list[str]
 
 
+_begun = msgspec.json.Decoder(_Begun)
+
+
 def as_files(spec: Delta) -> Files:
     """The table as parquet files with the same times."""
     timing = {
@@ -78,7 +81,7 @@ class Versions:
             table = open_table(spec)
             begun = _Begun(table.version(), paths_of(table))
             sources.put(name, msgspec.json.encode(begun))
-        begun = msgspec.json.decode(sources.read(name), type=_Begun)
+        begun = _begun.decode(sources.read(name))
         self.version, self.paths = begun.version, begun.files
 
     def __call__(self) -> list[Seen]:

@@ -8,6 +8,7 @@ import { Graph } from "./graph.js";
 import { History } from "./history.js";
 import { numberOf, parseFigures } from "./json.js";
 import { HotKeys, Ledger } from "./ledger.js";
+import { Participants } from "./participants.js";
 import { ask, Refused } from "./server.js";
 import { Slates } from "./slates.js";
 import { summaryOf, Tiles } from "./tiles.js";
@@ -53,6 +54,13 @@ const latency = new Chart($("latency"), tip, {
     ...(point.rows === null ? [] : [["rows in this batch", count(point.rows)]]),
   ],
   empty: "Nothing yet: each batch that is committed becomes a point.",
+});
+const people = new Participants($("people-card"), $("people"), $("people-note"));
+const fidelity = new Chart($("fidelity"), tip, {
+  value: (point) => 100 * point.fidelity,
+  format: (value) => `${short(value)} %`,
+  lines: (point) => [["of their input, at least", `${(100 * point.fidelity).toFixed(1)} %`]],
+  empty: "Nothing yet: no window has left that tells what it stands on.",
 });
 
 let status = null;
@@ -195,10 +203,24 @@ function drawCharts(time) {
     most = `most ${short(Math.max(...rows))} rows/s`;
     middle = `median ${duration(median(times))}, most ${duration(Math.max(...times))}`;
   }
+  drawFidelity(end, span, said);
   throughput.update(history.points, end, span, `Throughput over time. ${said} ${most}`);
   latency.update(history.points, end, span, `Time per batch over time. ${said} ${middle}`);
   say($("throughput-now"), most);
   say($("latency-now"), middle);
+}
+
+// The share that the last windows stood on, and who may be missing in it.
+function drawFidelity(end, span, said) {
+  const told = history.points.filter((point) => point.fidelity !== null);
+  const recent = told.filter((point) => point.at >= end - span).map((point) => point.fidelity);
+  const several = people.update(status);
+  show($("fidelity-card"), told.length > 0);
+  show($("people-pair"), several || told.length > 0);
+  const share = (value) => `${(100 * value).toFixed(1)} %`;
+  const least = recent.length ? `now ${share(recent.at(-1))}, least ${share(Math.min(...recent))}` : "";
+  if (told.length) fidelity.update(told, end, span, `Fidelity over time. ${said} ${least}`);
+  say($("fidelity-now"), least);
 }
 
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];

@@ -2,6 +2,7 @@
 // so that a page left open for days stays as small as it was after an hour.
 
 import { numberOf } from "./json.js";
+import { fidelityOf } from "./participants.js";
 
 const MOST = 3000; // batches
 const LONGEST = 20 * 60; // seconds
@@ -29,7 +30,8 @@ export class History {
       const last = this.points.at(-1)?.at ?? -Infinity;
       for (const one of told) if (numberOf(one.at) > last) this.#push(one);
     } else if (fresh && this.batch >= 0) {
-      this.#push({ at: status.at, ...status.rates, rows: this.#read(status) });
+      const fidelity = fidelityOf(status);
+      this.#push({ at: status.at, ...status.rates, rows: this.#read(status), fidelity });
     }
     if (fresh) {
       this.counts.push({ at: numberOf(status.at), rows: countsOf(status) });
@@ -46,6 +48,7 @@ export class History {
       rows_per_second: number(one.rows_per_second),
       batch_seconds: number(one.batch_seconds),
       rows: one.rows == null ? null : number(one.rows),
+      fidelity: one.fidelity == null ? null : number(one.fidelity),
     });
     const oldest = this.points.at(-1).at - LONGEST;
     let out = Math.max(0, this.points.length - MOST);
