@@ -49,9 +49,15 @@ class S3:
     """A server that speaks S3's protocol; what it holds goes with it."""
 
     def __init__(self) -> None:
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.start()
+        for last in (False, False, True):  # somebody may take the port before it does
+            self.port = free_port()
+            self.url = f"http://127.0.0.1:{self.port}"
+            try:
+                self.start()
+                return
+            except pytest.fail.Exception:
+                if last:
+                    raise
 
     def start(self) -> None:
         code = f"from moto.server import main; main(['-H', '127.0.0.1', '-p', '{self.port}'])"

@@ -9,7 +9,7 @@ from millstream.adapters.early import answer_of, stored_runs
 from millstream.adapters.flows import Reading, build_flow
 from millstream.adapters.streaming import streaming_stage
 from millstream.api.flow import Flow
-from millstream.cli.jobs import SNAPSHOTS, Peeking
+from millstream.cli.jobs import SNAPSHOTS, Glimpses
 from millstream.testing import snapshots_in_process
 from tests.adapters.programs import lines_in
 from tests.adapters.test_streaming import AWK_MAP, AWK_SUM
@@ -38,7 +38,7 @@ def test_a_snapshot_is_what_the_program_gives_for_what_was_read(tmp_path: Path) 
     assert 0.4 < part[b"of"] / whole[b"of"] < 0.6
     assert part[b"of"] == sum(n for word, n in part.items() if word.startswith(b"file"))
 
-    peek = Peeking([stage], tmp_path / "two", tmp_path / "shown")
+    peek = Glimpses([stage], tmp_path / "two", tmp_path / "shown")
     peek(begun.progress, -1)  # an earlier run has read it
     (path,) = (tmp_path / "shown" / SNAPSHOTS).iterdir()
     assert path.name == f"{100 * begun.progress:05.1f}%.txt"

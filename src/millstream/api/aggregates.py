@@ -19,7 +19,6 @@ from millstream.ops import sketches, tallies
 from millstream.ops.holding import ObjectKernel
 from millstream.ops.jobs import Measure
 from millstream.ops.kernels import Count, Edge, Extremum, Kernel, Sum, Variance
-from millstream.ops.totals import DecimalTotal
 
 _NUMERIC = ("sum", "mean", "var", "std", "quantile")
 
@@ -77,14 +76,6 @@ class Builtin:
 
 def _shown(value: Any) -> str:
     return str(list(value) if isinstance(value, tuple) else value)
-
-
-def decimal_total(column: str, of: pa.DataType, mean: bool = False) -> Builtin:
-    """The exact total of decimals, or their average, once their type is known."""
-    kind = "decimal_mean" if mean else "decimal_sum"
-    name = f"{kind}({column})"
-    kernel = DecimalTotal(of, mean).kernel(name)
-    return Builtin(kind, column, objects=kernel, state=name, options=(("of", of),))
 
 
 class Aggregate:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from millstream.api.aggregates import Builtin, decimal_total
+from millstream.api.aggregates import Builtin
+from millstream.api.decimals import decimal_total
 from millstream.graph.nodes import Node
 from millstream.ops.sql.types import INTEGERS, is_decimal, is_floating, logical_type
 from millstream.ops.totals import DecimalTotal

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from millstream.api import aggregates as api
+from millstream.api.decimals import decimal_total
 from millstream.api.stream import Stream
 from millstream.api.windows import WindowSpec
 from millstream.errors import ConfigError
@@ -223,7 +224,7 @@ class Grouping:
             )
         try:
             if read.decimal is not None and made.type is not None and is_decimal(made.type):
-                total = api.decimal_total(column, made.type, read.decimal)
+                total = decimal_total(column, made.type, read.decimal)
                 return total, DecimalTotal(made.type, read.decimal).type
             return read.make(column), read.type(made.type)
         except ConfigError as error:
