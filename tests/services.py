@@ -62,7 +62,7 @@ class S3:
     def start(self) -> None:
         code = f"from moto.server import main; main(['-H', '127.0.0.1', '-p', '{self.port}'])"
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", code],
+            [sys.executable, "-I", "-W", "ignore", "-c", code],  # whatever stands in PYTHONPATH
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -114,6 +114,8 @@ def open_session(
     except Exception as error:
         raise ConfigError(_why_not(settings.master, error, _said.lines)) from error
     context.setLogLevel("INFO" if settings.debug else "OFF")
+    if context._accumulatorServer is not None:  # it would tell that the JVM has hung up
+        context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     _said.shown = True
     return context, True
 
@@ -198,7 +200,6 @@ def _close_accumulators(context: SparkContext) -> None:
     if server is None:
         return
     context._accumulatorServer = None  # type: ignore[assignment]
-    server.handle_error = lambda *_: None  # it would tell that the JVM has hung up
     if isinstance(server.server_address, str):
         Path(server.server_address).unlink(missing_ok=True)
     threading.Thread(target=server.shutdown, name="spark-accumulators", daemon=True).start()
