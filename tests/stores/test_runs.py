@@ -222,6 +222,8 @@ def test_a_run_that_slept_past_the_retention_cannot_commit_a_batch_that_was_remo
             assert new.slates("counts") == {"a": {"n": 22}}
 
 
+# Workers have the environment of their JVM: another test of the process may have started it before.
+@pytest.mark.long
 def test_new_names_are_followed_and_changed_objects_refused(bucket: str) -> None:
     root = f"{bucket}/follow"
     make_input(root)
