@@ -44,6 +44,7 @@ class Flow:
         self._stems: dict[str, int] = {}
         self._stem_of: dict[graph.Node, str] = {}  # steps whose name nobody gave
         self._sql: Session | None = None
+        self._query: tuple[str, int] | None = None  # what is built now, and after how many steps
 
     if not TYPE_CHECKING:  # a checker of types shall go on to see what is missing
 
@@ -74,6 +75,16 @@ class Flow:
         it: a cycle.
         """
         return Stream(self, self.add(graph.Published, "stream", (), name=name))
+
+    def step(self, name: str) -> Stream:
+        """The stream of a source or step that is there by its name, to go on from it."""
+        found = [one for one in self._nodes if one.name == name and not isinstance(one, graph.Sink)]
+        if not found:
+            there = ", ".join(one.name for one in self._nodes if not isinstance(one, graph.Sink))
+            raise ConfigError(
+                f"step({name!r}): flow {self.name!r} has no such stream; it has: {there or 'none'}"
+            )
+        return Stream(self, found[0])
 
     def sql(self, text: str) -> Any:
         """Do what statements of SQL ask for; all of them, or none if one is wrong.
@@ -280,6 +291,7 @@ class Flow:
         """Append a node under a name of its own; one that was found here gives way to a user's."""
         found = name is None
         if name is None:
+            stem = stem if self._query is None else f"{self._query[0]} {stem}"
             name = self._free(stem)
         else:
             self._claim(_checked_name("name", name))
@@ -329,6 +341,25 @@ class Flow:
                 for node, name in zip(nodes, names, strict=True):
                     object.__setattr__(node, "name", name)
 
+    @contextmanager
+    def query(self, name: str) -> Iterator[None]:
+        """What is built within is a query of its own: it may be taken away again by itself.
+
+        Steps nobody named have its name before theirs, so they are called the same whichever other
+        queries there are, and the steps that were there before stay as they are.
+        """
+        before, names = list(self._nodes), [node.name for node in self._nodes]
+        self._query = (name, len(before))
+        try:
+            yield
+        finally:
+            self._query = None
+        stayed = self._nodes[: len(before)]
+        if stayed != before or [node.name for node in stayed] != names:
+            raise ConfigError(
+                f"query {name!r} changes steps that were there before it; a query only adds some"
+            )
+
     def _free(self, stem: str) -> str:
         """A name nobody has, and that no step of this kind had before."""
         number = self._stems.get(stem, 0) + 1
@@ -344,7 +375,8 @@ class Flow:
         holder = next((node for node in self._nodes if node.name == name), None)
         if holder is None:
             return
-        if holder not in self._stem_of:
+        own = self._query is None or self._nodes.index(holder) >= self._query[1]
+        if holder not in self._stem_of or not own:
             raise ConfigError(
                 f"flow {self.name!r} already has a step named {name!r}; give one another name="
             )

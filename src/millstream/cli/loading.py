@@ -12,23 +12,31 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from millstream.api.config import Application, read_application
+from millstream.api.config import Application, Query, read_application
 from millstream.api.flow import Flow
 from millstream.api.sinks import Console
 from millstream.errors import ConfigError, MillstreamError, SqlError
 from millstream.showing import visible_lines
 
 _PACKAGE = str(Path(__file__).parents[1])
+QUERIES = (".py", ".sql")  # what files of queries end in
 _HINT = 'flow = ms.Flow("name")'
 
 
 def load_application(path: Path, name: str | None = None) -> Application:
-    """The flow of a file, Python, TOML or SQL, and how the file wants it run."""
+    """The flow of a file with the queries that were added, and how the file wants it run."""
+    found = _application_of(path, name)
+    return replace(found, queries=load_queries(path, found.flow))
+
+
+def _application_of(path: Path, name: str | None) -> Application:
+    """What a file of Python, TOML or SQL describes by itself."""
     if path.suffix == ".sql":
         application = Application(load_sql(path), sql=path)
         if name not in (None, application.flow.name):
@@ -51,11 +59,16 @@ def load_trusted(path: Path, name: str | None, trusted: bool) -> Application:
 
 def load_sql(path: Path) -> Flow:
     """The flow that a file of SQL describes; the rows of a query by itself go to the terminal."""
+    flow = Flow(re.sub(r"[^\w.\- ]", "_", path.stem) or "sql")
+    _take_sql(flow, path)
+    return flow
+
+
+def _take_sql(flow: Flow, path: Path) -> None:
     try:
         text = _read(path).decode()
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not a text in UTF-8") from None
-    flow = Flow(re.sub(r"[^\w.\- ]", "_", path.stem) or "sql")
     try:
         answers = flow.answers(text)
     except SqlError as error:
@@ -65,7 +78,55 @@ def load_sql(path: Path) -> Flow:
             print(answer.text)
         if answer.query and answer.stream is not None:
             answer.stream.sink(Console())
-    return flow
+
+
+# -- queries that were added ----------------------------------------------------------------------
+
+
+def queries_beside(path: Path, flow: Flow) -> Path:
+    """The folder with the queries that were added to the flow of a file."""
+    return path.absolute().parent / f"{flow.name}.queries"
+
+
+def load_queries(path: Path, flow: Flow) -> tuple[Query, ...]:
+    """Add the queries that lie beside a file to its flow, in the order of their names."""
+    folder = queries_beside(path, flow)
+    if not folder.is_dir():
+        return ()
+    files = sorted(one for one in folder.iterdir() if one.suffix in QUERIES and one.is_file())
+    return tuple(add_query(flow, one.stem, one) for one in files if not one.name.startswith("."))
+
+
+def add_query(flow: Flow, name: str, path: Path) -> Query:
+    """Add what a file of SQL or Python asks for to a flow that is there."""
+    before = len(flow.nodes)
+    with flow.query(name):
+        if path.suffix == ".sql":
+            _take_sql(flow, path)
+        else:
+            fn = getattr(load_module(path), "query", None)
+            if not callable(fn):
+                raise ConfigError(
+                    f"{path} has no function `query`; write `def query(flow):`, with steps that go "
+                    'on from flow.step("name of a source or step")'
+                )
+            _call(path, fn, flow)
+    return Query(name, path, flow.nodes[before:])
+
+
+def _call(path: Path, fn: Callable[[Flow], Any], flow: Flow) -> None:
+    try:
+        with _not_running(path):
+            fn(flow)
+    except MillstreamError as error:
+        raise ConfigError(f"{_place(path, error)}: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a user's function raises
+        _blame(path, error)
+
+
+# -- the user's file ------------------------------------------------------------------------------
 
 
 def _flow_of(path: Path, name: str | None) -> Flow:

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import msgspec
 
 from millstream.api.config import Application
 from millstream.api.flow import Flow
+from millstream.cli.modules import imported_again
 from millstream.errors import CheckpointError, ConfigError, MillstreamError, RunError
 from millstream.run.handle import Handle
-from millstream.run.spark import is_installed, send_by_value
+from millstream.run.spark import send_by_value
 from millstream.state.locations import beside, is_url, located
 from millstream.state.storage import Storage, open_storage
 
@@ -50,6 +49,10 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 _answer = msgspec.json.Decoder(Answer)
+
+
+class Withdrawn(RunError):
+    """Nobody took a request, and nobody will."""
 
 
 class Listening:
@@ -107,41 +110,6 @@ class Listening:
         return Answer(f"{change}\nin effect after batch {change.batch}")
 
 
-@contextlib.contextmanager
-def imported_again(directory: Path, *, keep: bool) -> Iterator[Callable[[], list[ModuleType]]]:
-    """While a file is loaded again, the modules beside it are imported again, too.
-
-    Gives those imported so far. After an error, and unless they are to be kept, the modules from
-    before take their places again.
-    """
-    before = _beside(directory)
-    for name in before:
-        del sys.modules[name]
-    try:
-        yield lambda: list(_beside(directory).values())
-    except BaseException:
-        keep = False
-        raise
-    finally:
-        if not keep:
-            for name in _beside(directory):
-                del sys.modules[name]
-        for name, module in before.items():
-            sys.modules.setdefault(name, module)
-
-
-def _beside(directory: Path) -> dict[str, ModuleType]:
-    """The modules that were imported from a directory, without what is installed there."""
-    return {
-        name: module
-        for name, module in list(sys.modules.items())
-        if name.partition(".")[0] not in ("__main__", "millstream", "pyspark", "py4j")
-        and (file := getattr(module, "__file__", None)) is not None
-        and Path(file).absolute().is_relative_to(directory.absolute())
-        and not is_installed(module)
-    }
-
-
 def unchanged(error: ConfigError) -> str:
     """Why a program was refused, and that the flow goes on without it."""
     text = str(error)
@@ -195,7 +163,7 @@ def _wait(place: Storage, folder: Storage, stem: str) -> Answer:
                 "takes the program as it is then"
             )
         if folder.exists(f"{stem}.request") and time.monotonic() - asked > _TAKEN_WITHIN:
-            raise RunError(
+            raise Withdrawn(
                 f"the run of checkpoint {checkpoint} did not take the request within "
                 f"{_TAKEN_WITHIN:.0f} s, and it was withdrawn; nothing was changed"
             )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import sys
-import sysconfig
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -31,6 +30,7 @@ from millstream.plan.stages import Plan
 from millstream.run.calls import Call
 from millstream.run.cores import cores_of
 from millstream.run.executors import caught_up, gathered, run_whole, shared_out
+from millstream.run.installed import is_installed
 from millstream.run.splits import AnySplit, Item
 from millstream.run.tasks import Task, levels_of
 from millstream.run.watching import Attempt, Notes, hung, watched
@@ -329,16 +329,3 @@ def _user_objects(node: nodes.Node) -> Iterator[Any]:
     for value in (getattr(node, "job", None), *(agg for _, agg in getattr(node, "aggs", ()))):
         if value is not None:
             yield type(value)
-
-
-def is_installed(module: Any) -> bool:
-    """Whether workers have a module as it is here: of Python, a package, or our own."""
-    if module.__name__ == "__main__":
-        return True  # always sent by value
-    file = getattr(module, "__file__", None)
-    if file is None:
-        return True
-    roots = {sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")}
-    own = str(Path(__file__).parents[1])
-    path = str(Path(file).resolve())
-    return any(path.startswith(str(Path(root).resolve())) for root in (*roots, own))

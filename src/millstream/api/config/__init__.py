@@ -5,6 +5,6 @@ what "module:name" stands for, `options` says what may be written, and `building
 Nothing of a file is evaluated; only the modules it registers are loaded.
 """
 
-from millstream.api.config.building import Application, read_application
+from millstream.api.config.building import Application, Query, read_application
 
-__all__ = ["Application", "read_application"]
+__all__ = ["Application", "Query", "read_application"]

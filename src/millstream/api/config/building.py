@@ -19,10 +19,20 @@ from millstream.api.flow import Flow
 from millstream.api.sources import Rate
 from millstream.api.stream import Stream
 from millstream.errors import CheckpointError, ConfigError
+from millstream.graph.nodes import Node
 from millstream.settings import Settings
 
 _TOP = ("name", "functions", "run", *SECTIONS)
 _LATE = ".late"
+
+
+@dataclass(frozen=True)
+class Query:
+    """Steps that were added to a flow from a file of their own."""
+
+    name: str
+    file: Path
+    nodes: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
@@ -34,9 +44,13 @@ class Application:
     checkpoint: Path | None = None
     document: Document | None = None
     sql: Path | None = None  # the file, if it is one of SQL
+    queries: tuple[Query, ...] = ()  # that were added to it
 
     def check_trust(self) -> Self:
         """Refuse what runs code or takes secrets: a file may not, who starts it may."""
+        for query in self.queries:
+            if query.file.suffix == ".sql" and (found := foreign_variable(query.nodes)) is not None:
+                raise ConfigError(f"{query.file}: {found}")
         if self.document is None and self.sql is None:
             return self  # a program
         variable = foreign_variable(self.flow.nodes)

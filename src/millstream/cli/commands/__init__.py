@@ -8,6 +8,7 @@ import typer
 
 import millstream
 from millstream.cli.commands import beginning, checkpoints, flows, gathering, lines, statements
+from millstream.cli.commands.installing import flow
 from millstream.cli.slates import slates
 
 app = typer.Typer(
@@ -40,4 +41,5 @@ def options(
 
 for group in (flows, statements, lines, checkpoints, gathering, beginning):
     app.add_typer(group.commands)
+app.add_typer(flow, name="flow")
 app.add_typer(slates, name="slates")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from millstream.api.flow import Flow
 from millstream.cli.loading import load_trusted
 from millstream.cli.options import AppFile, Debug, FlowName, TrustConfig, token_option
 from millstream.errors import ConfigError
@@ -103,11 +104,17 @@ def agent(
     if what it reads has an end, or with Ctrl-C.
     """
     from millstream.cli.agents import Below, run_agent
+    from millstream.cli.modules import imported_again
 
     if relay != (listen is not None):
         raise ConfigError("agent: --relay and --listen HOST:PORT go together")
     found = load_trusted(file, flow, trust_config)
     below = Below(listen, children) if relay else None
+
+    def again() -> Flow:
+        with imported_again(file.parent, keep=True):
+            return load_trusted(file, flow, trust_config).flow
+
     timeout = function_timeout or found.settings.get("function_timeout")
     run_agent(
         found.flow,
@@ -120,5 +127,5 @@ def agent(
         overload,
         below,
         function_timeout=timeout,
-        reload=lambda: load_trusted(file, flow, trust_config).flow,
+        reload=again,
     )

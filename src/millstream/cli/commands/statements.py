@@ -57,7 +57,7 @@ def sql(
     A query like 'SELECT * FROM fast WHERE speed > 60' reads the views of a checkpoint as its last
     committed batch left them, whether its flow runs or not. Spark is not needed for that.
     """
-    from millstream.cli.loading import load_sql
+    from millstream.cli.loading import load_queries, load_sql
     from millstream.cli.running import run_flow
 
     if file is None:
@@ -71,7 +71,8 @@ def sql(
     path = Path(file)
 
     def load() -> Application:
-        found = Application(load_sql(path), sql=path)
+        flow = load_sql(path)
+        found = Application(flow, sql=path, queries=load_queries(path, flow))
         return found if trust_config else found.check_trust()
 
     flow = load().flow

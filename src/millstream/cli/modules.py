@@ -1,0 +1,46 @@
+"""Modules beside a user's file: imported again when the file is loaded again."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+from millstream.run.installed import is_installed
+
+
+@contextlib.contextmanager
+def imported_again(directory: Path, *, keep: bool) -> Iterator[Callable[[], list[ModuleType]]]:
+    """While a file is loaded again, the modules beside it are imported again, too.
+
+    Gives those imported so far. After an error, and unless they are to be kept, the modules from
+    before take their places again.
+    """
+    before = _beside(directory)
+    for name in before:
+        del sys.modules[name]
+    try:
+        yield lambda: list(_beside(directory).values())
+    except BaseException:
+        keep = False
+        raise
+    finally:
+        if not keep:
+            for name in _beside(directory):
+                del sys.modules[name]
+        for name, module in before.items():
+            sys.modules.setdefault(name, module)
+
+
+def _beside(directory: Path) -> dict[str, ModuleType]:
+    """The modules that were imported from a directory, without what is installed there."""
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] not in ("__main__", "millstream", "pyspark", "py4j")
+        and (file := getattr(module, "__file__", None)) is not None
+        and Path(file).absolute().is_relative_to(directory.absolute())
+        and not is_installed(module)
+    }
