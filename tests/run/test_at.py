@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,11 @@ def records(seed: int) -> list[dict[str, Any]]:
     return out
 
 
+def told_in_some_way(made: int) -> Any:
+    moment = datetime.fromtimestamp(made, UTC)
+    return [made, float(made), Decimal(made), moment.isoformat(), moment][made % 5]
+
+
 def counted(rows: list[dict[str, Any]]) -> Counter[str]:
     return Counter(str([(name, str(value)) for name, value in row.items()]) for row in rows)
 
@@ -48,8 +54,9 @@ def counted(rows: list[dict[str, Any]]) -> Counter[str]:
         "timestamp_seconds(made)",
         lambda row: row["made"],
         lambda row: datetime.fromtimestamp(row["made"], UTC),
+        lambda row: told_in_some_way(row["made"]),
     ],
-    ids=["number", "sql", "function", "datetime"],
+    ids=["number", "sql", "function", "datetime", "several"],
 )
 @pytest.mark.parametrize("behind", ["0s", "20s", "1m"])
 def test_windows_go_by_the_new_time_and_wait_for_it(when: Any, behind: str) -> None:
@@ -100,6 +107,21 @@ def test_a_record_without_a_time_is_a_dead_letter() -> None:
     for why in ("is null", "ZeroDivisionError", "1000000000000000", "yesterday"):
         assert sum(why in one for one in errors) == 1, (why, errors)
     assert len(errors) == 4
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_time_means_the_same_whatever_stands_beside_it(together: bool) -> None:
+    midnight = datetime(2025, 12, 31, 19)  # of UTC, on the clocks of New York
+    told = [midnight, START, True, {"at": 1}, {"at": "x"}]
+    rows = [{"came": START, "made": which, "x": 0} for which in range(len(told))]
+    flow = flow_of(lambda row: told[row["made"]], zone="America/New_York")
+    with Driver(flow, now=START.timestamp(), dead_letter_limit=1.0) as driver:
+        for some in [rows] if together else [[row] for row in rows]:
+            driver.push("in", some).step()
+        driver.end()
+        assert [(row["window_start"], row["n"]) for row in driver.output("out")] == [(START, 2)]
+        assert len(driver.dead) == 3
+        assert all("is not a timestamp" in letter["error"] for letter in driver.dead)
 
 
 def test_mistakes_are_found_when_the_step_is_made() -> None:

@@ -240,15 +240,19 @@ def event_time(fmt: Format, column: pa.Array) -> tuple[Ints, dict[int, str]]:
         micros = ints_of(column.cast(pa.timestamp("us", "UTC"), safe=False))
         bad = out_of_range(micros)
     elif pa.types.is_integer(kind):
-        micros, bad = floor_micros(ints_of(column.cast(pa.int64())), fmt.time_unit)
-    elif pa.types.is_floating(kind):
+        numbers, huge = cast_each(column, pa.int64())
+        micros, bad = floor_micros(ints_of(numbers), fmt.time_unit)
+        bad |= huge
+    elif pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         floats = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
         micros, bad = float_micros(floats, fmt.time_unit)
     elif fmt.time_format is not None and pa.types.is_string(kind):
         micros, bad = time_format(fmt.time_format).micros(column, fmt.zone)
-    else:  # text, date, wall clock
+    elif pa.types.is_string(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         array, bad = _timestamps(column, pa.timestamp("us", "UTC"), fmt.zone)
         micros = ints_of(array)
+    else:
+        micros, bad = np.zeros(len(column), np.int64), np.ones(len(column), np.bool_)
     field = pa.field(str(fmt.time), TIMESTAMP)
     why = {int(i): f"time column {fmt.time!r} is null" for i in np.flatnonzero(nulls)}
     for i in np.flatnonzero(bad & ~nulls):

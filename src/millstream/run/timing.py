@@ -28,9 +28,8 @@ def assign_times(
     node: nodes.At, chunk: Chunk, within: tuple[int, int], complete: bool
 ) -> tuple[Chunk, list[DeadLetter]]:
     """Records at their new times, and those that have none, or one outside of `within`."""
-    chunk, values, dead = _told(node, chunk)
     fmt = Format("json", pa.schema([]), _COLUMN, node.unit, node.zone, time_format=node.format)
-    ts, failed = event_time(fmt, values)
+    chunk, ts, failed, dead = _told(node, fmt, chunk)
     for row in np.flatnonzero((ts < within[0]) | (ts >= within[1])).tolist():
         bounds = " and ".join(timestamp(at).isoformat() for at in within)
         failed.setdefault(
@@ -50,37 +49,43 @@ def _due(chunk: Chunk, ts: Int64, behind: int) -> Int64 | None:
     return None if bool((due == ts).all()) else due
 
 
-def _told(node: nodes.At, chunk: Chunk) -> tuple[Chunk, pa.Array, list[DeadLetter]]:
-    """What the expression or the function says, and the records on which it fails."""
+def _told(
+    node: nodes.At, fmt: Format, chunk: Chunk
+) -> tuple[Chunk, Int64, dict[int, str], list[DeadLetter]]:
+    """The times that the expression or the function says, and the records on which it fails."""
     if node.expr is not None:
         chunk, dead = computable(node, (node.expr,), chunk)
         values = node.expr.evaluate(chunk.table)
-        return chunk, flat(values) if isinstance(values, pa.ChunkedArray) else values, dead
-    found, failed = _call_at(node, chunk)
-    dead = [dead_row(node.name, chunk, index, why) for index, why in failed.items()]
+        column = flat(values) if isinstance(values, pa.ChunkedArray) else values
+        return chunk, *event_time(fmt, column), dead
+    found, raised = _call_at(node, chunk)
+    dead = [dead_row(node.name, chunk, index, why) for index, why in raised.items()]
     good = np.ones(len(chunk), np.bool_)
-    good[list(failed)] = False
-    return chunk.take(good), _one_type(found), dead
+    good[list(raised)] = False
+    return chunk.take(good), *_times_of(fmt, found), dead
 
 
-def _call_at(node: nodes.At, chunk: Chunk) -> tuple[list[object], dict[int, str]]:
+def _call_at(node: nodes.At, chunk: Chunk) -> tuple[list[pa.Array], dict[int, str]]:
     """What a user's function gives for each record, and why it failed for some."""
     assert node.fn is not None
-    found: list[object] = []
+    found: list[pa.Array] = []
     failed: dict[int, str] = {}
     for index, row in enumerate(chunk.table.to_pylist()):
         try:
-            value = node.fn(row)
-            pa.array([value])
-            found.append(value)
+            found.append(pa.array([node.fn(row)]))
         except BaseException as error:  # a user's function may raise anything
             failed[index] = describe(error)
     return found, failed
 
 
-def _one_type(values: list[object]) -> pa.Array:
-    """Times as a column; of several kinds they are texts, which all of them can be told as."""
-    try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.array([None if one is None else str(one) for one in values])
+def _times_of(fmt: Format, values: list[pa.Array]) -> tuple[Int64, dict[int, str]]:
+    """Times by their types, so that none depends on what the records beside it have."""
+    by_type: dict[pa.DataType, list[int]] = {}
+    for row, value in enumerate(values):
+        by_type.setdefault(value.type, []).append(row)
+    ts = np.zeros(len(values), np.int64)
+    failed: dict[int, str] = {}
+    for rows in by_type.values():
+        ts[rows], why = event_time(fmt, pa.concat_arrays([values[row] for row in rows]))
+        failed |= {rows[at]: told for at, told in why.items()}
+    return ts, failed

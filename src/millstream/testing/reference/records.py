@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -50,7 +51,7 @@ def event_time(value: Any, unit: str, zone: str | None) -> int | None:
         return since // timedelta(microseconds=1)
     if isinstance(value, int) and not isinstance(value, bool):
         return value // 1000 if unit == "ns" else value * _MICROS[unit]
-    if isinstance(value, float) and math.isfinite(value):
+    if isinstance(value, float | Decimal) and math.isfinite(value):
         return round(value / 1000 if unit == "ns" else value * _MICROS[unit])
     return None
 
