@@ -63,6 +63,9 @@ def test_a_frame_goes_in_and_what_is_there_comes_out(session: Any, tmp_path: Pat
     make_flow(ms.Frame(df, time="ts"), tmp_path / "out").run(ck)
     assert windows_of(read(session, ck, stream="windows")) == expected(df)
 
+    looked = ms.Flow("look").source(ms.Frame(df, time="ts")).head(3, records=10)
+    assert [row["id"] for row in looked] == [0, 1, 2] and looked.found == 10 and not looked.whole
+
     counts = read(session, ck, slates="counts")
     assert {row.key: row.n for row in counts.collect()} == {
         f"k{i}": len(range(i, 200, 7)) for i in range(7)

@@ -124,6 +124,24 @@ def test_what_fails_is_counted_and_shown() -> None:
     assert "150 dead letters, for example: halves: ZeroDivisionError" in found.note
 
 
+def test_a_sample_without_a_row_has_none() -> None:
+    found = ms.Flow("look").source(ms.Generator(lambda: [{"ts": True}], time="ts")).head()
+    assert len(found) == found.found == 0 and found.dead == 1
+    assert found.note.startswith("0 of 0 rows of 'generator'")
+
+
+def test_a_table_of_delta_is_looked_at_as_it_is_now(place: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    for part in (ROWS[:200], ROWS[200:]):
+        table = pa.Table.from_pylist(part)
+        deltalake.write_deltalake(str(place / "in" / "table"), table, mode="append")
+    for follow in (False, True):
+        sales = ms.Flow("look").source(ms.Delta("in/table", time="ts", follow=follow))
+        found = sales.head(1000)
+        assert found.whole and as_text(found.rows) == as_text(ROWS)
+    assert ms.Flow("x").source(ms.Delta("in/table")).head(2).schema.names == ["ts", "shop", "price"]
+
+
 def test_followed_files_generators_and_rates_are_looked_at_as_they_are_now() -> None:
     flow = ms.Flow("look")
     assert totals(shops(flow, follow=True)).head(100).found == 15
@@ -171,6 +189,8 @@ def test_what_cannot_be_looked_at_is_refused() -> None:
         totals(shops(ms.Flow("x"))).sink(ms.Memory()).flow.run(
             checkpoint=None, master="spark://somewhere:7077"
         )
+    with pytest.raises(ms.ConfigError, match="workers of a cluster do not see"):
+        shops(ms.Flow("x")).collect(master="spark://somewhere:7077")
 
 
 @pytest.mark.spark

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain
 from typing import Any
 
@@ -20,6 +21,7 @@ from millstream.ops.chunks import Chunk
 from millstream.ops.codec import python_rows
 from millstream.ops.mixed import REFUSED, column_of, exactly
 from millstream.ops.usage import columns_read
+from millstream.ops.zones import localize
 from millstream.showing import visible
 
 Row = dict[str, Any]
@@ -132,12 +134,16 @@ def several(result: Any) -> list[Row]:
 
 
 def to_table(
-    rows: list[Row], schema: pa.Schema | None, *, any_type: bool = False
+    rows: list[Row],
+    schema: pa.Schema | None,
+    *,
+    any_type: bool = False,
+    zone: str | None = None,
 ) -> tuple[pa.Table, dict[int, str]]:
     """Rows as a table, and the rows whose values do not fit the type of their column.
 
     `any_type`: values of a column may be of several types, and only those nobody could store
-    do not fit.
+    do not fit. `zone`: whose clocks times without an offset are of.
     """
     forms = dict.fromkeys(map(tuple, rows))  # the columns of rows: mostly all have the same
     names = list(schema.names if schema is not None else dict.fromkeys(chain(*forms)))
@@ -148,7 +154,7 @@ def to_table(
         values = [row[name] for row in rows] if everywhere else [row.get(name) for row in rows]
         kind = schema.field(name).type if schema is not None else None
         columns.append(
-            any_column(name, values, bad) if any_type else _column(name, values, kind, bad)
+            any_column(name, values, bad) if any_type else _column(name, values, kind, bad, zone)
         )
     if bad:
         return pa.table({}), bad
@@ -168,10 +174,15 @@ def any_column(name: str, values: list[Any], bad: dict[int, str]) -> pa.Array | 
 
 
 def _column(
-    name: str, values: list[Any], kind: pa.DataType | None, bad: dict[int, str]
+    name: str,
+    values: list[Any],
+    kind: pa.DataType | None,
+    bad: dict[int, str],
+    zone: str | None,
 ) -> pa.Array | None:
     try:
-        return pa.array(values, kind)
+        column = pa.array(values, kind)
+        return _times(name, values, column, bad, zone) if _is_time(column) else column
     except REFUSED:
         pass
     if kind is None:
@@ -186,6 +197,32 @@ def _column(
             )
     if not bad:
         raise RunError(f"column {name!r}: values cannot be stored as {kind}")
+    return None
+
+
+def _is_time(column: pa.Array) -> bool:
+    return bool(pa.types.is_timestamp(column.type))
+
+
+def _times(
+    name: str, values: list[Any], column: pa.Array, bad: dict[int, str], zone: str | None
+) -> pa.Array | None:
+    """A column of times; Arrow would take the offset of some, and give one to others."""
+    times = [row for row, value in enumerate(values) if isinstance(value, datetime)]
+    naive = [row for row in times if values[row].tzinfo is None]
+    if not naive if column.type.tz else len(naive) == len(times):
+        return column
+    if zone is not None:
+        utc = pa.timestamp("us", "UTC")
+        micros = np.array(pa.array(values, utc).cast(pa.int64()).fill_null(0))
+        micros[naive] = localize(micros[naive], zone)
+        return pa.array(micros, pa.int64(), mask=np.asarray(column.is_null())).cast(utc)
+    has = "no" if column.type.tz else "a"
+    for row in naive if column.type.tz else set(times) - set(naive):
+        bad[row] = (
+            f"column {name!r} holds {column.type}, this record has {values[row]}, a time with "
+            f"{has} zone offset"
+        )
     return None
 
 

@@ -19,8 +19,7 @@ from millstream.api.early import Snapshot
 from millstream.api.flow import Flow
 from millstream.api.samples import Sample
 from millstream.api.sinks import Memory
-from millstream.api.sources import Files, Frame, Generator, Rate, SourceSpec
-from millstream.api.sources.kafka import Kafka
+from millstream.api.sources import Delta, Files, Frame, Generator, Kafka, Rate, SourceSpec
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.io.opening import size_of
@@ -39,6 +38,7 @@ from millstream.run.received import SpoolTracker, make_receiver
 from millstream.run.sources import make_tracker
 from millstream.run.splits import AnySplit
 from millstream.run.spool import Receiver
+from millstream.run.tables.versions import Versions, as_files
 from millstream.run.telling import logger, warnings_of
 from millstream.run.tracking import Tracker
 from millstream.settings import Settings
@@ -46,6 +46,7 @@ from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import SourceState
 
 _PATIENCE = 1.0  # seconds that a generator has to give its first records
+_STEM = "sample"  # of what is remembered of files
 _SMALL = 32 * 1024 * 1024  # bytes of input that are collected here sooner than Spark starts
 
 
@@ -59,7 +60,7 @@ def sample(flow: Flow, steps: Iterable[str], rows: int, records: int) -> dict[st
         return made[node.name]
 
     settings = Settings(parallelism=1, dead_letter_limit=1.0, function_timeout=None)
-    with fleeting() as path:
+    with fleeting(settings) as path:
         engine = run_here(plan_flow(part), path, settings, trackers)
         ledger = engine.manifest.ledger
         read = {name: ledger.get(name, {}).get("offered", 0) for name in made}
@@ -71,7 +72,13 @@ def sample(flow: Flow, steps: Iterable[str], rows: int, records: int) -> dict[st
         }
     return {
         step: Sample(
-            step, table.slice(0, rows), len(table), read, whole, engine.manifest.dead, example
+            step,
+            table.slice(0, min(rows, len(table))),  # one without columns has what is asked of it
+            len(table),
+            read,
+            whole,
+            engine.manifest.dead,
+            example,
         )
         for step, table in tables.items()
     }
@@ -83,7 +90,7 @@ def collect(flow: Flow, step: str, options: dict[str, Any]) -> pa.Table:
 
     settings = Settings.from_options(options)
     part, sinks = _part(flow, [step], lambda node: _bounded(step, node))
-    with fleeting() as path:
+    with fleeting(settings) as path:
         plan = plan_flow(part)
         if not options and all(map(_is_small, plan.sources())):
             engine = run_here(plan, path, settings)
@@ -186,7 +193,7 @@ def _shortened(name: str, spec: SourceSpec, records: int) -> SourceSpec:
     """A source that ends, with the same idea of what is late."""
     lateness = "0s" if spec.lateness is None and not spec.bounded else spec.lateness
     match spec:
-        case Files() | Kafka():
+        case Files() | Delta() | Kafka():
             return replace_spec(spec, follow=False, lateness=lateness)
         case Frame(streams=False):
             return replace_spec(spec, df=spec.df.limit(records))
@@ -209,15 +216,15 @@ def replace_spec(spec: SourceSpec, **changed: Any) -> SourceSpec:
 
 def _first_records(records: int, number: int, node: nodes.Source, *rest: Any) -> Tracker:
     spec = node.spec
-    if isinstance(spec, Files):
-        return _FirstOfFiles(records, number, node, *rest)
-    if isinstance(spec, Kafka):
-        return PartitionsTracker(number, spec, SourceState(), records)
-    if isinstance(spec, Rate):  # as if it had begun long enough ago
-        fmt, checkpoint, _ = rest
-        since = int((time.time() - records / spec.rows_per_second) * 1e6)
-        return make_tracker(number, node, fmt, checkpoint, SourceState(extra={"origin": since}))
     fmt, checkpoint, state = rest
+    if isinstance(spec, Files | Delta):
+        return _FirstOfFiles(records, number, spec, fmt, checkpoint.within("sources"), state)
+    if isinstance(spec, Kafka):
+        return PartitionsTracker(number, spec, state, records)
+    if isinstance(spec, Rate):  # as if it had begun long enough ago
+        state.extra["origin"] = int((time.time() - records / spec.rows_per_second) * 1e6)
+    if isinstance(spec, Rate | Frame):
+        return make_tracker(number, node, fmt, checkpoint, state)
     receiver = make_receiver(node.name, spec, checkpoint.within("spool"))
     return _FirstOfGenerator(number, receiver, state)
 
@@ -232,9 +239,12 @@ class _FirstOfFiles(FilesTracker):
     """Files of which only the first records are read."""
 
     def __init__(
-        self, records: int, number: int, node: nodes.Source, fmt: Any, checkpoint: Any, state: Any
+        self, records: int, number: int, spec: Files | Delta, fmt: Any, sources: Any, state: Any
     ) -> None:
-        super().__init__(number, node.spec, fmt, checkpoint.within("sources"), "sample", state)
+        files, listing = spec, None
+        if isinstance(spec, Delta):
+            files, listing = as_files(spec), Versions(spec, sources, _STEM)
+        super().__init__(number, files, fmt, sources, _STEM, state, listing)
         self._left: float = records
         self._over = False
 

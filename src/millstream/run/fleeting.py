@@ -18,9 +18,10 @@ def make_fleeting(settings: Settings) -> Path:
     """A directory for the state of one run, where all its tasks can reach it."""
     if not settings.master.startswith("local"):
         raise ConfigError(
-            f"checkpoint=None with master={settings.master!r}: the state of a run without a "
-            "checkpoint lies in a directory of this machine, which the workers of a cluster do not "
-            "see; give a directory that all of them share with checkpoint="
+            f"a run without a checkpoint (checkpoint=None, collect()) with "
+            f"master={settings.master!r}: its state lies in a directory of this machine, which "
+            "the workers of a cluster do not see; run the flow with checkpoint= in a directory "
+            "that all of them share"
         )
     return Path(tempfile.mkdtemp(prefix="millstream-"))
 
@@ -31,9 +32,9 @@ def remove_fleeting(path: Path) -> None:
 
 
 @contextmanager
-def fleeting() -> Iterator[Path]:
-    """A directory for as long as something in this process takes."""
-    path = make_fleeting(Settings())
+def fleeting(settings: Settings) -> Iterator[Path]:
+    """A directory for as long as something takes."""
+    path = make_fleeting(settings)
     try:
         yield path
     finally:

@@ -102,7 +102,7 @@ class GeneratorReceiver(Receiver):
         }
         while rows:
             good = [i for i in range(len(rows)) if i not in wrong]
-            table, bad = to_table([rows[i] for i in good], self._schema)
+            table, bad = to_table([rows[i] for i in good], self._schema, zone=self.spec.zone)
             wrong.update({good[i]: why for i, why in bad.items()})
             if not bad:
                 if good:
