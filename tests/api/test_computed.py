@@ -90,3 +90,12 @@ def test_windows_can_be_used_twice() -> None:
     assert windows.keyed is before
     windows.agg(n=ms.count())
     assert sum(node.kind == "select" for node in flow.nodes) == 1
+
+
+def test_streams_that_fork_and_meet_many_times_are_walked_once() -> None:
+    flow = ms.Flow("forks")
+    stream = flow.source(ms.Generator(tuple, schema="x bigint"))
+    for _ in range(60):
+        stream = stream.where("x > 1").union(stream.where("x <= 1"))
+    stream.key_by("x + 1").agg(n=ms.count()).sink(ms.Memory())
+    assert flow.explain()

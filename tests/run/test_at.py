@@ -147,3 +147,6 @@ def test_a_column_is_added_or_replaced() -> None:
     )
     both = source.with_column("total", "price * qty").with_column("price", "price + 1")
     assert both.head().rows == [{"price": 3, "qty": 3, "total": 6}]
+    assert "with_column = select *, price * qty AS total" in repr(flow)
+    odd = source.with_column("a`b", "price -- in cents").with_column("price", "qty AS other")
+    assert odd.head().rows == [{"price": 3, "qty": 3, "a`b": 2}]

@@ -47,4 +47,11 @@ def with_expressions(stream: Stream, texts: Iterable[str]) -> tuple[Stream, list
 
 def _is_column(node: Node, name: str) -> bool:
     """Whether a step on the way to here has a column of just that name."""
-    return name in node.mentions() or any(_is_column(one, name) for one in node.inputs)
+    seen, waiting = {node}, [node]
+    while waiting:
+        one = waiting.pop()
+        if name in one.mentions():
+            return True
+        waiting += (before := set(one.inputs) - seen)
+        seen |= before
+    return False

@@ -11,20 +11,29 @@ MODES = ("delta", "early")
 
 def changes_of(node: nodes.Node, modes: tuple[str, ...] = MODES) -> nodes.Keyed | None:
     """The step whose changes reach a node; further windows and updaters end a stream of them."""
-    for one in node.inputs:
-        found = changes_from(one, modes)
-        if found is not None:
-            return found
-    return None
+    return _first_changing(node.inputs, modes)
 
 
 def changes_from(node: nodes.Node, modes: tuple[str, ...] = MODES) -> nodes.Keyed | None:
     """The step whose changes come out of a node: itself, or one before it."""
-    if isinstance(node, nodes.Windowed):
-        return node if node.emission.mode in modes else None
-    if isinstance(node, nodes.Keyed) and node.gives_changes:
-        return node
-    return None if isinstance(node, nodes.Update) else changes_of(node, modes)
+    return _first_changing((node,), modes)
+
+
+def _first_changing(those: tuple[nodes.Node, ...], modes: tuple[str, ...]) -> nodes.Keyed | None:
+    seen, waiting = set(), [*reversed(those)]
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, nodes.Windowed):
+            if node.emission.mode in modes:
+                return node
+        elif isinstance(node, nodes.Keyed) and node.gives_changes:
+            return node
+        elif not isinstance(node, nodes.Update):
+            waiting.extend(reversed(node.inputs))
+    return None
 
 
 def gives_changes(node: nodes.Node) -> bool:

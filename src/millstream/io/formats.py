@@ -115,7 +115,11 @@ def infer_format(
     from millstream.io import programmed, sampling  # they read, and so need this module
 
     time_unit = UNITS.get(time_unit, time_unit)
-    _check_settings(kind, time_unit, zone, delimiter)
+    _check_settings(kind, time_unit)
+    check_delimiter(delimiter)
+    check_zone(zone)
+    if multiline and kind != "csv":
+        raise ConfigError(f"multiline=True is for csv, and this source is {kind}")
     fmt = Format(
         kind,
         pa.schema([]),
@@ -128,9 +132,9 @@ def infer_format(
         nulls=tuple(nulls or ()),
         absent=NULLS if nulls is None and schema is None else (),
         comment=comment,
-        encoding=_codec(encoding),
+        encoding=codec(encoding),
         time_format=time_format,
-        multiline=multiline and kind == "csv",
+        multiline=multiline,
         time_pattern=time_pattern,
         loose=kind == "json" and schema is None,
     )
@@ -175,21 +179,24 @@ def with_operation(schema: pa.Schema | None) -> pa.Schema:
     return schema.append(pa.field(DEBEZIUM_OP, pa.string()))
 
 
-def _check_settings(kind: str, time_unit: str, zone: str | None, delimiter: str | None) -> None:
+def _check_settings(kind: str, time_unit: str) -> None:
     if kind not in KINDS and kind != READER:
         raise ConfigError(f"unknown kind {kind!r}{_hint(kind, KINDS)}; known: {', '.join(KINDS)}")
     if time_unit not in UNITS:
         raise ConfigError(
             f"time_unit= is {time_unit!r}; it must be one of {', '.join(map(repr, UNITS))}"
         )
+
+
+def check_delimiter(delimiter: str | None) -> None:
+    """Refuse what cannot part fields."""
     if delimiter is not None and (
         len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0'
     ):
         raise ConfigError(f"delimiter= is {delimiter!r}; it must be one ASCII character, no quote")
-    check_zone(zone)
 
 
-def _codec(encoding: str | None) -> str | None:
+def codec(encoding: str | None) -> str | None:
     """The name Python has for an encoding, None for UTF-8; lines must be found without it."""
     if encoding is None:
         return None

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millstream.api.sources.timing import Timing
+from millstream.api.frames import plainly
+from millstream.api.sources.timing import Timing, fill
 from millstream.errors import ConfigError
 from millstream.state.locations import located
 
@@ -19,6 +20,7 @@ def named_columns(step: str, key: str | tuple[str, ...]) -> tuple[str, ...]:
     return columns
 
 
+@plainly
 @dataclass(frozen=True)
 class Delta(Timing):
     """A Delta table: as a sink exactly once, as a source its rows and with `follow` those appended.
@@ -33,13 +35,7 @@ class Delta(Timing):
     follow: bool = field(default=False, kw_only=True)
 
     def __init__(self, path: str | Path, **options: Any) -> None:
-        known = Delta.__dataclass_fields__
-        for name in options:
-            if name not in known or name == "path":
-                raise ConfigError(f"Delta({name}=): there is no such option")
-        for name, one in known.items():
-            object.__setattr__(self, name, options.get(name, one.default))
-        object.__setattr__(self, "path", path)
+        fill(self, Delta, {"path": path, **options})
         self.__post_init__()
 
     def __post_init__(self) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 from millstream.api.frames import plainly
 from millstream.api.sources.timing import Timing, fill
 from millstream.errors import ConfigError
-
-_FORMATS = ("csv", "json", "parquet", "text", "debezium")
+from millstream.io.formats import KINDS, check_delimiter, codec
 
 
 @plainly
@@ -64,13 +63,20 @@ class Files(Timing):
                 else ""
             )
             raise ConfigError(f"Files(path): expected a path, got {self.path!r}{several}")
-        if self.format is not None and self.format not in _FORMATS:
+        if self.format is not None and self.format not in KINDS:
             raise ConfigError(
-                f"Files(format={self.format!r}): use one of {', '.join(_FORMATS)}, or leave it "
+                f"Files(format={self.format!r}): use one of {', '.join(KINDS)}, or leave it "
                 "out to go by the file names"
             )
+        for name in ("follow", "header", "multiline", "links"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"Files({name}={getattr(self, name)!r}): use True or False")
+        self._check(check_delimiter, "delimiter")
+        self._check(codec, "encoding")
         if self.nulls is not None and (
-            isinstance(self.nulls, str) or not all(isinstance(one, str) for one in self.nulls)
+            isinstance(self.nulls, str)
+            or not isinstance(self.nulls, Iterable)
+            or not all(isinstance(one, str) for one in self.nulls)
         ):
             raise ConfigError(
                 f'Files(nulls={self.nulls!r}): expected a list of texts, like ["NA", ""]'
@@ -87,8 +93,9 @@ class Files(Timing):
                 f"Files(format={self.format!r}, reader=): a reader decides itself what the bytes "
                 "mean; leave format= out"
             )
-        if self.max_files_per_batch is not None and self.max_files_per_batch < 1:
-            raise ConfigError("Files(max_files_per_batch=): must be at least 1")
+        most = self.max_files_per_batch
+        if most is not None and (not isinstance(most, int) or most < 1):
+            raise ConfigError(f"Files(max_files_per_batch={most!r}): expected a number from 1 on")
 
     @property
     def bounded(self) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.api.sources.timing import Timing
+from millstream.api.frames import plainly
+from millstream.api.sources.timing import Timing, fill
 from millstream.errors import ConfigError
 
 
+@plainly
 @dataclass(frozen=True)
 class Frame(Timing):
     """The rows of a batch DataFrame.
@@ -22,14 +24,7 @@ class Frame(Timing):
     streams = False
 
     def __init__(self, df: Any, **options: Any) -> None:
-        step = type(self).__name__
-        known = type(self).__dataclass_fields__
-        for name in options:
-            if name not in known or name == "df":
-                raise ConfigError(f"{step}({name}=): there is no such option")
-        for name, one in known.items():
-            object.__setattr__(self, name, options.get(name, one.default))
-        object.__setattr__(self, "df", df)
+        fill(self, type(self), {"df": df, **options})
         self.__post_init__()
 
     def __post_init__(self) -> None:
@@ -63,7 +58,7 @@ class Frame(Timing):
         return _without_frame, (type(self), {name: getattr(self, name) for name in names})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class FrameStream(Frame):
     """The rows of a streaming DataFrame: every micro-batch of Spark's is read once.
 
@@ -76,9 +71,6 @@ class FrameStream(Frame):
     checkpoint: str | None = field(default=None, kw_only=True)
 
     streams = True
-
-    def __init__(self, df: Any, **options: Any) -> None:
-        super().__init__(df, **options)
 
     @property
     def bounded(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from millstream.api.sources.timing import Timing, fill
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
+from millstream.io.formats import check_delimiter
 from millstream.io.kafka.cluster import Cluster, check_options, check_servers
 from millstream.io.kafka.decoding import RECORD_TIME, REGISTERED
 from millstream.io.kafka.registry import Registry, check_url
@@ -85,6 +86,7 @@ class Kafka(Timing):
         super().__post_init__()
         object.__setattr__(self, "servers", check_servers("Kafka", self.servers))
         check_options("Kafka", self.options)
+        self._check(check_delimiter, "delimiter")
         for name in ("topic", "key", "headers"):
             _check_names(name, getattr(self, name))
         if (self.pattern is None) == (not self.topics):

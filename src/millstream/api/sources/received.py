@@ -9,6 +9,7 @@ from typing import Any
 from millstream.api.frames import plainly
 from millstream.api.sources.timing import Timing, fill
 from millstream.errors import ConfigError
+from millstream.io.formats import check_delimiter
 
 
 @plainly
@@ -25,6 +26,7 @@ class Lines(Timing):
         step = type(self).__name__
         if self.format not in ("text", "json", "csv", "debezium"):
             raise ConfigError(f"{step}(format={self.format!r}): use text, json, csv or debezium")
+        self._check(check_delimiter, "delimiter")
         if self.format != "text" and self.schema is None:
             raise ConfigError(
                 f'{step}(format={self.format!r}): give a schema, like schema="ts timestamp, '

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
-
-_UNITS = ("s", "ms", "us", "ns", "seconds", "milliseconds", "microseconds", "nanoseconds")
+from millstream.io.formats import UNITS, check_zone
+from millstream.io.timeformats import time_format
+from millstream.io.timepatterns import time_pattern
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,24 +68,27 @@ class Timing:
             raise ConfigError(
                 f"{step}(participants=): say with participant= which column has these names"
             )
-        if self.time_format is not None:
-            if not isinstance(self.time_format, str):
-                raise ConfigError(
-                    f'{step}(time_format={self.time_format!r}): expected a text like "%m/%d/%Y"'
-                )
+        for name, check in (("time_format", time_format), ("time_pattern", time_pattern)):
+            if getattr(self, name) is None:
+                continue
             if self.time is None:
-                raise ConfigError(f"{step}(time_format=): say with time= which column has these")
-        if self.time_pattern is not None:
-            if not isinstance(self.time_pattern, str):
-                raise ConfigError(
-                    f"{step}(time_pattern={self.time_pattern!r}): expected a regular expression"
-                )
-            if self.time is None:
-                raise ConfigError(f"{step}(time_pattern=): say with time= which column has these")
-        if self.time_unit not in _UNITS:
+                raise ConfigError(f"{step}({name}=): say with time= which column has these")
+            self._check(check, name)
+        if self.time_unit not in UNITS:
             raise ConfigError(
-                f"{step}(time_unit={self.time_unit!r}): use one of {', '.join(_UNITS)}"
+                f"{step}(time_unit={self.time_unit!r}): use one of {', '.join(UNITS)}"
             )
+        self._check(check_zone, "zone")
+
+    def _check(self, check: Callable[[Any], object], name: str) -> None:
+        """Refuse an option as whoever reads with it would, but before anything runs."""
+        value, step = getattr(self, name), type(self).__name__
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{step}({name}={value!r}): expected a text")
+        try:
+            check(value)
+        except ConfigError as error:
+            raise ConfigError(f"{step}(): {error}") from None
 
     @property
     def bounded(self) -> bool:

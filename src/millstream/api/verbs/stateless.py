@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -77,11 +78,11 @@ class Stateless(Point):
 
     def with_column(self, name: str, expr: str) -> Stream:
         """All columns and one more by a SQL expression; one of that name is replaced."""
-        if not isinstance(name, str) or not name or "`" in name:
+        if not isinstance(name, str) or not name:
             raise ConfigError(f"with_column(): expected the name of a column, got {name!r}")
-        parse_expression("with_column", expr)
-        items = (*parse_projection("*"), *parse_projection(f"({expr}) AS `{name}`"))
-        return self._add(nodes.Select, "with_column", items=items)
+        item = parse_expression("with_column", expr)
+        item = replace(item, name=name, sql=f"{item.sql} AS {name}")
+        return self._add(nodes.Select, "with_column", items=(*parse_projection("*"), item))
 
     def at(
         self,
