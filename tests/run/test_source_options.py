@@ -28,7 +28,7 @@ def test_a_participant_is_a_column(kind: str, tmp_path: Path) -> None:
 
 
 def test_the_zone_of_a_generator_without_a_schema_is_one() -> None:
-    with pytest.raises(ms.ConfigError, match=r"source 'in': zone= is 'Nowhere/City'"):
+    with pytest.raises(ms.ConfigError, match=r"zone= is 'Nowhere/City'"):
         resolve_format("in", ms.Generator(list, time="ts", zone="Nowhere/City"))
 
 

@@ -241,9 +241,8 @@ class _FirstOfFiles(FilesTracker):
     def __init__(
         self, records: int, number: int, spec: Files | Delta, fmt: Any, sources: Any, state: Any
     ) -> None:
-        files, listing = spec, None
-        if isinstance(spec, Delta):
-            files, listing = as_files(spec), Versions(spec, sources, _STEM)
+        listing = Versions(spec, sources, _STEM) if isinstance(spec, Delta) else None
+        files = as_files(spec) if isinstance(spec, Delta) else spec
         super().__init__(number, files, fmt, sources, _STEM, state, listing)
         self._left: float = records
         self._over = False

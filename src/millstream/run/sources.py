@@ -30,7 +30,6 @@ from millstream.io.formats import (
     UNITS,
     Format,
     check_time,
-    check_zone,
     infer_format,
     parse_schema,
 )
@@ -208,7 +207,6 @@ def _generator_format(spec: Generator | Files | HostStats) -> Format:
             time_format=spec.time_format,
             time_pattern=spec.time_pattern,
         )
-    check_zone(spec.zone)
     unit = UNITS.get(spec.time_unit, spec.time_unit)
     empty = pa.schema([])
     return Format(
