@@ -31,7 +31,7 @@ def micros(duration: Duration, what: str, *, zero: bool = False) -> int:
         if match is None or match[2] not in _UNITS:
             raise ConfigError(
                 f'{what}: {duration!r} is not a duration; write a number and a unit like "500ms", '
-                '"1s", "5m", "2h" or "1d", or give a datetime.timedelta'
+                f'"1s", "5m", "2h" or "1d", or give a datetime.timedelta{_meant(duration)}'
             )
         value = round(min(float(match[1]) * _UNITS[match[2]], 2 * _LONGEST))
     else:
@@ -44,6 +44,20 @@ def micros(duration: Duration, what: str, *, zero: bool = False) -> int:
     if value < 0 or (value == 0 and not zero):
         raise ConfigError(f"{what}: {duration!r} must be longer than zero")
     return value
+
+
+def _meant(duration: str) -> str:
+    """What others write, in our units."""
+    found = re.fullmatch(r"\s*(\d+)\s*([a-z]+)\s*", duration, re.IGNORECASE)
+    if found is None:
+        return ""
+    unit = found[2].lower().removesuffix("s")
+    if found[2] == "M" or unit in ("month", "mo", "quarter", "year", "y"):
+        return '; months and years are for windows: ms.tumbling("1mo"), "3mo" or "1y"'
+    unit = {"day": "d", "hour": "h", "hr": "h", "minute": "m", "second": "s", "sec": "s"}.get(
+        unit, {"week": "w", "milli": "ms", "millisecond": "ms"}.get(unit, unit)
+    )
+    return f'; did you mean "{found[1]}{unit}"?' if unit in _UNITS else ""
 
 
 def rounded(value: int) -> str:

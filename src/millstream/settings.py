@@ -101,6 +101,7 @@ class Settings:
         return None if given is None else micros(given, "function_timeout")
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.runner not in (None, "rdd", "frames"):
             raise ConfigError(f'runner={self.runner!r}: use "rdd" or "frames"')
         for name in (
@@ -139,6 +140,20 @@ class Settings:
             raise ConfigError(f"earliest={self.earliest!r} must lie before latest={self.latest!r}")
         if not 0 <= self.dead_letter_limit <= 1:
             raise ConfigError("dead_letter_limit is a share between 0 and 1")
+
+    def _check_types(self) -> None:
+        """Refuse texts in place of numbers, and anything but True and False for switches."""
+        for one in fields(self):
+            value, kind = getattr(self, one.name), str(one.type)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if kind == "bool" and not isinstance(value, bool):
+                raise ConfigError(f"{one.name} is a switch, True or False, got {value!r}")
+            if kind == "int" and (not number or value != int(value)):
+                raise ConfigError(f"{one.name} is a whole number, got {value!r}")
+            if kind == "float" and not number:
+                what = "a share" if one.name == "dead_letter_limit" else "a number of seconds"
+                like = one.default or 1.5
+                raise ConfigError(f"{one.name} is {what}, like {one.name}={like}, got {value!r}")
 
     @classmethod
     def from_options(cls, options: dict[str, Any]) -> Settings:

@@ -6,11 +6,14 @@ of the package. `MILLSTREAM_GOLDEN=write` writes the files anew; read the differ
 
 from __future__ import annotations
 
+import errno
 import os
 import traceback
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -117,6 +120,23 @@ class Returning(ms.MapReduce):
         yield key, sum(values)
 
 
+def run_with(**options: Any) -> Any:
+    return trades().sink(ms.Memory()).flow.run(checkpoint=None, **options)
+
+
+def run_early(**options: Any) -> Any:
+    return by_symbol().agg(n=ms.count()).sink(ms.Memory()).flow.snapshots(**options)
+
+
+def silent_store() -> Any:
+    def unheard(spec: Any) -> Any:
+        raise OSError(errno.EIO, "the store did not answer: no route to host", str(spec.path))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("millstream.run.listing.list_seen", unheard)
+        return flow().source(ms.Files("s3://bucket/trades.csv")).head()
+
+
 MISTAKES: dict[str, Mistake] = {
     # as in pandas
     "a column by brackets": lambda: trades()["price"],
@@ -216,6 +236,36 @@ MISTAKES: dict[str, Mistake] = {
     "time windows over totals": time_of_totals,
     "a changed program": changed_program,
     "a function that fails on everything": all_fail,
+    # more of what is called otherwise elsewhere
+    "to_csv of a stream": lambda: trades().to_csv("out.csv"),
+    "CSV of the package": lambda: ms.CSV("out/"),
+    "sep of a file": lambda: ms.Files("trades.csv", sep=";"),
+    "na_values of a file": lambda: ms.Files("trades.csv", na_values=["NA"]),
+    "collect of a flow": lambda: flow().collect(),
+    "start of a stream": lambda: trades().sink(ms.Memory()).start(),
+    "concat of streams": lambda: ms.concat([trades(), trades()]),
+    "run of the package": lambda: ms.run(flow()),
+    "a sink as a source": lambda: flow().source(ms.Csv("trades.csv")),
+    "a sink that is a class": lambda: trades().sink(ms.Memory),
+    "a key by a function": lambda: trades().key_by(lambda row: row["symbol"]),
+    "what is compared by a function": lambda: trades().dedup(lambda row: row["symbol"]),
+    "a selection as a list": lambda: trades().select(["symbol", "price"]),
+    "a reduce of two arguments": lambda: by_symbol().reduce(lambda a, b: a + b),
+    "a month as M": lambda: ms.tumbling("1M"),
+    "a day in words": lambda: by_symbol().window(ms.tumbling("1 day", zone="Asia/Tokyo")),
+    "a zone as an object": lambda: ms.tumbling("1d", zone=ZoneInfo("Asia/Tokyo")),
+    "a time that is a constant": lambda: trades().at(datetime(2026, 1, 1)),
+    "a format that says no zone": lambda: trades().at("ts", format="%m/%d/%Y"),
+    "a column called by a word of SQL": lambda: trades().at("when"),
+    "and as in Python": lambda: trades().where("price > 0 && price < 5"),
+    "an interval with a unit": lambda: run_with(interval="5s"),
+    "rows of a batch as a text": lambda: run_with(batch_rows="1000"),
+    "a share in percent": lambda: run_with(dead_letter_limit="1%"),
+    "a switch as a text": lambda: run_with(incremental="yes"),
+    "a share of snapshots alone": lambda: list(run_early(at=0.5)),
+    "an error bound in percent": lambda: ms.rel_error(5),
+    "slates of nowhere": lambda: ms.slates("nowhere", "updater"),
+    "a store that does not answer": silent_store,
     # looking
     "a look at a socket": lambda: flow().source(ms.Socket("localhost", 9)).show(),
     "all of input without an end": lambda: trades(follow=True).collect(),
@@ -254,7 +304,11 @@ def test_a_mistake_is_answered_with_its_message(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["a window without a size", "an expression with a hole", "partitionBy of a sink"]
+    "name",
+    [
+        *("a window without a size", "an expression with a hole", "partitionBy of a sink"),
+        *("slates of nowhere", "a reduce of two arguments", "a switch as a text"),
+    ],
 )
 def test_at_most_one_frame_of_ours_is_shown(name: str) -> None:
     with pytest.raises(ms.MillstreamError) as caught:

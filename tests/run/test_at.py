@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -128,11 +129,12 @@ def test_mistakes_are_found_when_the_step_is_made() -> None:
     stream = ms.Flow("x").source(ms.Rate(1))
     for mistake, told in [
         (lambda: stream.at("ts +"), "cannot parse"),
-        (lambda: stream.at(5), "expected a function"),
+        (lambda: stream.at(5), "or a function that gets a record, got int 5"),
         (lambda: stream.at("ts", unit="hours"), "at(unit='hours')"),
         (lambda: stream.at("ts", zone="Mars"), "at(): zone= is 'Mars'"),
         (lambda: stream.at("ts", behind="soon"), "at(behind=)"),
         (lambda: stream.at("ts, value"), "expected one expression"),
+        (lambda: stream.at("ts", format="%m/%d/%Y"), "do not say their zone: add zone="),
         (lambda: stream.with_column("", "1"), "expected the name of a column"),
     ]:
         with pytest.raises(ms.ConfigError) as caught:
@@ -150,3 +152,48 @@ def test_a_column_is_added_or_replaced() -> None:
     assert "with_column = select *, price * qty AS total" in repr(flow)
     odd = source.with_column("a`b", "price -- in cents").with_column("price", "qty AS other")
     assert odd.head().rows == [{"price": 3, "qty": 3, "a`b": 2}]
+
+
+KINDS: list[Any] = [
+    1767225600,
+    1767225601.5,
+    "2026-01-01T00:00:02Z",
+    START + timedelta(seconds=3),
+    (START + timedelta(seconds=4)).astimezone(timezone(timedelta(hours=5, minutes=45))),
+    Decimal("1767225605.25"),
+    Decimal("1767225606"),
+]
+NO_TIMES: list[Any] = [
+    *(None, True, [1], {"a": 1}, b"x", 2**70, float("nan"), Decimal("1e30"), "soon"),
+    *(date(2026, 1, 1), datetime(2026, 1, 1), timedelta(days=1)),
+]
+
+
+@pytest.mark.parametrize("cut", [1, 2, 5, 100])
+def test_what_a_function_gives_is_read_whatever_its_neighbours_give(cut: int) -> None:
+    given = [one for pair in zip_longest(KINDS, NO_TIMES, fillvalue=None) for one in pair]
+    flow = ms.Flow("kinds")
+    source = flow.source(ms.Generator(tuple, schema="i bigint"), name="in")
+    timed = source.at(lambda row: given[row["i"]], behind="100000d")
+    windows = timed.key_by("i").window(ms.tumbling("1s")).agg(n=ms.count())
+    windows.sink(ms.Memory(), name="out")
+    with Driver(flow, now=START.timestamp(), dead_letter_limit=1.0) as driver:
+        for at in range(0, len(given), cut):
+            driver.push("in", [{"i": i} for i in range(len(given))[at : at + cut]]).step()
+        driver.end()
+        found = sorted(row["window_start"] for row in driver.output("out"))
+        assert found == [START + timedelta(seconds=second) for second in range(len(KINDS))]
+        assert len(driver.dead) == len(given) - len(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("expr", "good"),
+    [
+        ("CAST(1767225600.5 AS DECIMAL(20, 3))", True),
+        ("x = 1", False),
+    ],
+)
+def test_an_expression_of_any_type_gives_times_or_dead_letters(expr: str, good: bool) -> None:
+    with Driver(flow_of(expr), now=START.timestamp(), dead_letter_limit=1.0) as driver:
+        driver.push("in", [{"came": START, "made": 0, "x": 1}]).end()
+        assert (len(driver.output("out")), len(driver.dead)) == (int(good), int(not good))

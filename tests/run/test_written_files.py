@@ -136,3 +136,39 @@ def test_csv_holds_times_decimals_and_nested_values() -> None:
         {"a": "x"},
         "0.5",
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("string", ["a", None, "b", ""]),
+        ("bigint", [None, 7]),
+        ("double", [None, 0.5, float("nan")]),
+        ("timestamp", [None, datetime(2026, 1, 5, tzinfo=UTC)]),
+    ],
+)
+def test_no_row_of_a_single_column_is_an_empty_line(kind: str, values: list[Any]) -> None:
+    """Readers skip lines that hold nothing; a null that is one would be lost."""
+    flow = ms.Flow("one")
+    given = [{"x": value} for value in values]
+    flow.source(ms.Generator(lambda: given, schema=f"x {kind}")).sink(ms.Csv("out/"))
+    run_in_process(flow, "ck")
+    (path,) = Path("out").glob("*.csv")
+    assert len(pd.read_csv(path)) == len(values)
+    with path.open(newline="") as file:
+        found = list(csv.reader(file))[1:]
+    assert [bool(row[0]) for row in found] == [bool(value) for value in values]
+    again, memory = ms.Flow("again"), ms.Memory()
+    again.source(ms.Files("out/", schema=f"x {kind}")).sink(memory)
+    run_in_process(again, "ck-again")
+    assert len(memory.rows) == len(values)
+
+
+def test_bytes_in_csv_are_plain_base64() -> None:
+    flow = ms.Flow("bytes")
+    given = [{"n": 1, "b": b"\0\xff"}, {"n": 2, "b": b""}, {"n": 3, "b": None}]
+    flow.source(ms.Generator(lambda: given, schema="n int, b binary")).sink(ms.Csv("out/"))
+    run_in_process(flow, "ck")
+    (path,) = Path("out").glob("*.csv")
+    with path.open(newline="") as file:
+        assert [row["b"] for row in csv.DictReader(file)] == ["AP8=", "", ""]

@@ -28,7 +28,8 @@ def sql_text(step: str, expr: Any) -> str:
             f'{step}("price > 0"), or use .map(fn), which leaves a record out by giving None'
         )
     if not isinstance(expr, str):
-        raise ConfigError(f"{step}(): expected a SQL expression as a string, got {expr!r}")
+        several = f"; write {step}({', '.join(map(repr, expr))})" if _is_list(expr) else ""
+        raise ConfigError(f"{step}(): expected a SQL expression as a string, got {expr!r}{several}")
     return expr
 
 
@@ -76,10 +77,20 @@ def check_columns(step: str, columns: tuple[Any, ...]) -> None:
     """Refuse what is no name of a column, and names that are there twice."""
     for column in columns:
         if not isinstance(column, str) or not column:
-            several = f"; write {step}({', '.join(map(repr, column))})" if _is_list(column) else ""
-            raise ConfigError(f"{step}(): expected names of columns, got {column!r}{several}")
+            raise no_column(step, column)
     if len(set(columns)) != len(columns):
         raise ConfigError(f"{step}(): a column is named twice in {columns}")
+
+
+def no_column(step: str, given: Any) -> ConfigError:
+    """The error for what is no name of a column."""
+    if callable(given):
+        return ConfigError(
+            f"{step}(): expected names of columns, got a function; compute a column before, with "
+            f'.with_column("k", "lower(name)") or .map(fn), and write {step}("k")'
+        )
+    several = f"; write {step}({', '.join(map(repr, given))})" if _is_list(given) else ""
+    return ConfigError(f"{step}(): expected names of columns, got {given!r}{several}")
 
 
 def _is_list(column: Any) -> bool:

@@ -56,11 +56,14 @@ def _check_zone(zone: str | None, said: str) -> None:
     if zone is None:
         return
     try:
-        ZoneInfo(zone)
+        if isinstance(zone, str):
+            ZoneInfo(zone)
+            return
     except (KeyError, ValueError, OSError, TypeError):
-        raise ConfigError(
-            f"{said}: there is no such zone; write one like 'UTC' or 'America/New_York'"
-        ) from None
+        pass
+    key = getattr(zone, "key", None)  # of a ZoneInfo
+    named = f"write its name, zone={key!r}" if key else "write one like 'UTC' or 'Asia/Tokyo'"
+    raise ConfigError(f"{said}: there is no such zone; {named}")
 
 
 def _offset(start: str, said: str) -> int:

@@ -98,9 +98,12 @@ def rel_error(error: float, share: float = 1.0) -> Bounds:
 
     share: the share of all values of the table for which that must be so; rare groups take long.
     """
-    for name, value, most in (("error", error, 10.0), ("share", share, 1.0)):
+    for name, value, most in (("error", error, 1.0), ("share", share, 1.0)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
-            raise ConfigError(f"rel_error({name}={value!r}): expected a number above 0, like 0.01")
+            raise ConfigError(
+                f"rel_error({name}={value!r}): expected a share above 0 and up to 1, like 0.01 for "
+                "one in a hundred"
+            )
     return Bounds(error=float(error), share=float(share))
 
 
@@ -183,6 +186,8 @@ def looks(
 ) -> Looks:
     """What `flow.snapshots` was asked for, checked."""
     options["ratios"] = _pairs(ratios or {})
+    if at is not None and (isinstance(at, str) or not isinstance(at, Iterable)):
+        raise ConfigError(f"snapshots(at={at!r}): expected a list of shares, like at=[0.1, 0.5]")
     marks = tuple(at) if at is not None else ()
     for mark in marks:
         if isinstance(mark, bool) or not isinstance(mark, int | float) or not 0 < mark <= 1:

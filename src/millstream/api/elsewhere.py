@@ -30,7 +30,11 @@ STREAMS = {
     **dict.fromkeys(("flatMap", "explode"), "flat_map(fn)"),
     **dict.fromkeys(("apply", "transform"), "map(fn), or map_batches(fn) for tables"),
     **dict.fromkeys(("concat", "unionAll", "merge_streams"), "union(other)"),
-    **dict.fromkeys(("write", "writeStream", "to", "output"), "sink(ms.Parquet(path))"),
+    **dict.fromkeys(
+        ("write", "writeStream", "to", "output", "to_parquet"), "sink(ms.Parquet(path))"
+    ),
+    **dict.fromkeys(("to_csv", "write_csv"), "sink(ms.Csv(path))"),
+    **dict.fromkeys(("to_json", "write_json"), "sink(ms.Jsonl(path))"),
     **dict.fromkeys(("print", "display"), "show(), or sink(ms.Console()) for a running flow"),
     **dict.fromkeys(("take", "limit", "peek", "first", "tail"), "head(n)"),
     **dict.fromkeys(
@@ -62,6 +66,10 @@ OTHERWISE = {
         "use .map(fn) for a function per record, or .collect().to_pylist() for rows",
     ),
     **dict.fromkeys(
+        ("run", "start", "awaitTermination"),
+        "flows run, not streams: give it a .sink(...), then flow.run() or flow.start()",
+    ),
+    **dict.fromkeys(
         ("fillna", "na", "dropna"),
         'write .with_column("x", "coalesce(x, 0)"), or .where("x IS NOT NULL")',
     ),
@@ -75,6 +83,10 @@ FLOWS = {
     **dict.fromkeys(("plan", "print", "show", "describe"), "explain()"),
     **dict.fromkeys(("execute_sql", "sql_query", "table"), "sql(text)"),
 }
+FLOWS_OTHERWISE = dict.fromkeys(
+    ("collect", "to_pandas", "toPandas", "head", "sink", "where", "map", "key_by"),
+    "a flow has sources, and what those give are streams: flow.source(...).collect()",
+)
 NAMES = {
     **dict.fromkeys(("count_distinct", "countDistinct", "nunique", "n_unique"), "distinct(column)"),
     **dict.fromkeys(("avg", "average"), "mean(column)"),
@@ -83,9 +95,9 @@ NAMES = {
     **dict.fromkeys(("median", "percentile"), "quantile(column, 0.5)"),
     **dict.fromkeys(("collect_list", "array_agg"), "collect(column)"),
     "approx_count_distinct": "distinct(column, approx=True)",
-    **dict.fromkeys(
-        ("CSV", "Json", "JSON", "read_csv", "read_json", "read_parquet"), "Files(path)"
-    ),
+    **dict.fromkeys(("read_csv", "read_json", "read_parquet"), "Files(path)"),
+    "CSV": "Files(path) to read, and ms.Csv(path) to write,",
+    **dict.fromkeys(("Json", "JSON"), "Files(path) to read, and ms.Jsonl(path) to write,"),
     **dict.fromkeys(("TumblingEventTimeWindows", "Tumble", "window"), 'tumbling("1m")'),
     **dict.fromkeys(("SlidingEventTimeWindows", "Slide", "hop"), 'sliding("10m", "1m")'),
 }
@@ -95,7 +107,9 @@ EXPRESSIONS = {
         ("col", "column", "expr", "lit", "when", "F", "functions"),
         (_TEXT + 'where("price > 0"), select("price * 2 AS twice")'),
     ),
+    **dict.fromkeys(("concat", "union"), "streams are put together by one of them: a.union(b)"),
 }
+_HINTS = {"stream": OTHERWISE, "flow": FLOWS_OTHERWISE, "ms": EXPRESSIONS}
 
 
 class Elsewhere(ConfigError, AttributeError):
@@ -133,7 +147,7 @@ def absent(of: str, name: str, known: dict[str, str], has: object) -> AttributeE
     found = called_here(of, name, known, has)
     if found is not None:
         return found
-    hint = OTHERWISE.get(name) if of == "stream" else EXPRESSIONS.get(name) if of == "ms" else None
+    hint = _HINTS.get(of, {}).get(name)
     if hint is not None:
         return Elsewhere(f"{of}.{name}: there is nothing of that name here; {hint}")
     near = difflib.get_close_matches(name, [one for one in dir(has) if one[0] != "_"], 1, 0.75)

@@ -42,7 +42,10 @@ class FileSink:
                 f"{step}(path): expected a directory, got {self.path!r}: {why}"
             ) from None
         if file:
-            raise ConfigError(f"{step}({str(self.path)!r}) is a file; give a directory")
+            raise ConfigError(
+                f"{step}({str(self.path)!r}) is a file, and ms.{step} writes into a directory; to "
+                f"read a file use ms.Files({str(self.path)!r})"
+            )
 
     @property
     def directory(self) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from millstream.api.arguments import check_call, function
+from millstream.api.arguments import check_call, function, no_column
 from millstream.api.computed import with_expressions
 from millstream.api.elsewhere import STREAMS, NoKey, absent
 from millstream.api.frames import plainly
@@ -54,7 +54,7 @@ class Stream(Stateless, Relational, Peeking, Ending, Refusing):
         """
         for column in columns:
             if not isinstance(column, str) or not column:
-                raise ConfigError(f"key_by(): expected names of columns, got {column!r}")
+                raise no_column("key_by", column)
         stream, names = with_expressions(self, columns)
         if len(set(names)) != len(names):
             raise ConfigError(f"key_by(): a column is named twice in {columns}")

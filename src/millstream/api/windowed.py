@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from millstream.api import aggregates
-from millstream.api.arguments import function
+from millstream.api.arguments import check_call, function
 from millstream.api.closing import ClosingPolicy
 from millstream.api.early import ESTIMATE, MARKS
 from millstream.api.elsewhere import NoKey, too_late, unnamed
@@ -91,7 +91,8 @@ class WindowedStream:
         """
         if isinstance(reducer, MapReduce):
             return self.map_reduce(reducer)
-        return self._add(self.keyed, "reduce", reducer=function("reduce", reducer))
+        check_call("reduce()", function("reduce", reducer), "key", "records", "window")
+        return self._add(self.keyed, "reduce", reducer=reducer)
 
     def map_reduce(self, job: Any, *, sorted: bool = False) -> Stream:
         """A MapReduce job over these windows."""

@@ -7,6 +7,7 @@ replaces a file: what stands under the final name is ours already, or somebody e
 
 from __future__ import annotations
 
+import base64
 import re
 import zlib
 from collections.abc import Collection, Iterator
@@ -14,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
@@ -77,13 +79,25 @@ def csv_lines(table: pa.Table) -> bytes:
     """A table as comma-separated values under a line of names; what has parts is JSON."""
     for at, kind in enumerate(table.schema):
         if not _is_plain(kind.type):
+            written = _base64 if pa.types.is_binary(kind.type) else json_text
             column = table.column(at).to_pylist()
-            texts = [None if value is None else json_text(value) for value in column]
+            texts = [None if value is None else written(value) for value in column]
             table = table.set_column(at, kind.name, pa.array(texts, pa.string()))
+    if table.num_columns == 1 and table.column(0).null_count:
+        # A line that holds nothing is no record to most readers: null is written as "".
+        table = table.set_column(0, table.column_names[0], _without_nulls(table.column(0)))
     out = pa.BufferOutputStream()
     csv.write_csv(table, out)
     data: bytes = out.getvalue().to_pybytes()
     return data
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _without_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.fill_null(pc.cast(column, pa.string()), "")
 
 
 def _is_plain(kind: pa.DataType) -> bool:

@@ -1,0 +1,17 @@
+"""Running flows."""
+
+import sys
+from types import ModuleType
+from typing import Any, NoReturn
+
+from millstream.errors import ConfigError
+
+
+class _Package(ModuleType):
+    """This package, which others take for a function: `ms.run(flow)`."""
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        raise ConfigError("ms.run is no function; a flow runs by flow.run(), several by ms.run_all")
+
+
+sys.modules[__name__].__class__ = _Package

@@ -61,6 +61,11 @@ def resolve_format(name: str, spec: SourceSpec) -> Format:
         return fmt
     except ConfigError as error:
         raise ConfigError(f"source {name!r}: {error}") from None
+    except OSError as error:  # no right to read it, or a store that does not answer
+        where = error.filename or getattr(spec, "path", name)
+        raise ConfigError(
+            f"source {name!r}: {where} cannot be read: {error.strerror or error}"
+        ) from None
 
 
 def _format_of(spec: SourceSpec) -> Format:

@@ -30,6 +30,7 @@ def assign_times(
     """Records at their new times, and those that have none, or one outside of `within`."""
     fmt = Format("json", pa.schema([]), _COLUMN, node.unit, node.zone, time_format=node.format)
     chunk, ts, failed, dead = _told(node, fmt, chunk)
+    failed = {row: why.replace("time_unit=", "unit=") for row, why in failed.items()}
     for row in np.flatnonzero((ts < within[0]) | (ts >= within[1])).tolist():
         bounds = " and ".join(timestamp(at).isoformat() for at in within)
         failed.setdefault(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millstream.api.frames import plainly
 from millstream.ops.codec import as_key
 from millstream.serve.columns import to_table
 from millstream.serve.following import Follower
@@ -93,6 +94,7 @@ class Slates(Tabular):
         return snapshot, list(snapshot.scan(self.updater))
 
 
+@plainly
 def slates(checkpoint: str | Path, updater: str, *, codec: Any = None) -> Slates:
     """The slates of an updater, read from the checkpoint of its flow: running, or ended."""
     return Slates(checkpoint, updater, codec=codec)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millstream.api.frames import plainly
 from millstream.serve.bulk import Tabular
 from millstream.serve.following import Follower
 from millstream.serve.views import read_all
@@ -38,6 +39,7 @@ class View(Tabular):
             yield from piece.to_pylist()
 
 
+@plainly
 def query(checkpoint: str | Path, sql: str) -> pa.Table:
     """The answer of a query over the views of a flow, as the last committed batch left them.
 
@@ -49,6 +51,7 @@ def query(checkpoint: str | Path, sql: str) -> pa.Table:
     return query_views(Follower(checkpoint), sql)
 
 
+@plainly
 def views(checkpoint: str | Path, name: str) -> View:
     """A view of a flow, read from its checkpoint: while it runs, or when it has ended."""
     return View(checkpoint, name)

@@ -107,13 +107,27 @@ class Timing:
         return micros(self.lateness, "lateness", zero=True)
 
 
+_ELSEWHERE = {  # what pandas, Spark and DuckDB call options of files
+    **dict.fromkeys(("sep", "delim"), "delimiter"),
+    **dict.fromkeys(("na_values", "nullValue", "nullstr", "null_values"), "nulls"),
+    **dict.fromkeys(("names", "columns", "dtype", "dtypes", "types", "usecols"), "schema"),
+    **dict.fromkeys(("parse_dates", "timestamp", "ts", "event_time"), "time"),
+    **dict.fromkeys(("timestampFormat", "date_format", "dateFormat"), "time_format"),
+    **dict.fromkeys(("multiLine", "newlines_in_values"), "multiline"),
+    **dict.fromkeys(("tz", "timezone", "timeZone"), "zone"),
+    "watermark": "lateness",
+}
+
+
 def fill(self: Any, cls: type, options: dict[str, Any]) -> None:
     """Fill a frozen source, refusing options it does not have."""
     fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
     fields = {name: one for name, one in fields.items() if one.init or name not in options}
     unknown = sorted(set(options) - set(fields))
     if unknown:
-        near = difflib.get_close_matches(unknown[0], fields, 1)
+        near = [_ELSEWHERE.get(unknown[0], "")]
+        if near[0] not in fields:
+            near = difflib.get_close_matches(unknown[0], fields, 1)
         hint = f"did you mean {near[0]}?" if near else f"it has: {', '.join(sorted(fields))}"
         raise ConfigError(f"{cls.__name__}: no option {', '.join(unknown)}; {hint}")
     for name, described in fields.items():

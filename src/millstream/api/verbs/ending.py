@@ -46,6 +46,11 @@ class Ending(Point):
     def sink(self, sink: SinkSpec, *, name: str | None = None) -> Self:
         """Send the records of this stream somewhere; gives the stream back."""
         if not isinstance(sink, SinkSpec):
+            if isinstance(sink, type) and issubclass(sink, SinkSpec):
+                raise ConfigError(
+                    f"sink(): ms.{sink.__name__} is a class; make one of it, as in "
+                    f"memory = ms.Memory(); stream.sink(memory)"
+                )
             if callable(sink):
                 raise ConfigError("sink(): to hand results to a function use ms.Call(fn)")
             raise ConfigError(

@@ -103,13 +103,21 @@ class Stateless(Point):
             `lateness`, all is read before anything leaves, and nothing is late.
         """
         if not isinstance(when, str):
+            if not callable(when):
+                raise ConfigError(
+                    "at(): expected a SQL expression, as at(\"to_timestamp(day, 'yyyy-MM-dd')\"), "
+                    f"or a function that gets a record, got {type(when).__name__} {when!r}"
+                )
             check_call("at()", function("at", when), "record")
         if unit not in UNITS:
             raise ConfigError(f"at(unit={unit!r}): use one of {', '.join(UNITS)}")
         try:
             check_zone(zone)
-            if format is not None:
-                time_format(format)
+            if format is not None and not time_format(format).zoned and zone is None:
+                raise ConfigError(
+                    f'times written as {format!r} do not say their zone: add zone="UTC", or the '
+                    "zone they are in"
+                )
         except ConfigError as error:
             raise ConfigError(f"at(): {error}") from None
         return self._add(

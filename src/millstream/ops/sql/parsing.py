@@ -109,11 +109,21 @@ def _parse(text: str, offset: int, whole: str) -> exp.Expr:
         wrong = _plain(str(found["description"]))
         raise ConfigError(
             f"cannot parse {whole!r}: {wrong} near {found['highlight']!r} at position {position}"
+            + _hint(text, found["highlight"])
         ) from None
     except RecursionError:
         raise ConfigError("this is nested too deeply") from None
     except Exception as error:  # whatever the parser raises is about this text
         raise ConfigError(f"cannot parse {whole!r}: {error}") from error
+
+
+def _hint(text: str, near: str) -> str:
+    """What is meant by what SQL does not know."""
+    if "&&" in text or near == "!":
+        return "; write AND, OR and NOT"
+    if text.strip().isidentifier():
+        return f"; a column of that name is written `{text.strip()}`, for it is a word of SQL"
+    return ""
 
 
 def _plain(description: str) -> str:
