@@ -42,9 +42,14 @@ NOTHING = Print()
 
 
 def take_print(stream: BinaryIO, span: int) -> tuple[Print, bytes]:
-    """The print of the first `span` bytes (or of as many as there are), and how it begins."""
+    """The print of the first `span` bytes, and how it begins.
+
+    A file that has fewer by now was truncated since it was looked at: it is not the one it was.
+    """
     lead = _read(stream, 0, min(REACH, span))
     tail = _read(stream, max(0, span - REACH), min(REACH, span))
+    if len(tail) < min(REACH, span):
+        raise FileNotFoundError(errno.ENOENT, MOVED, stream.name)
     return Print(span, zlib.crc32(lead), zlib.crc32(tail)), lead
 
 

@@ -28,7 +28,7 @@ from millstream.run.lengths import Lengths
 from millstream.run.listing import Inode, Seen, by_age, list_seen, look
 from millstream.run.merging import Helping, pieces_of
 from millstream.run.quiet import Quiet, Stamp, how_far
-from millstream.run.recognising import ByName, Recogniser
+from millstream.run.recognising import ByName, Recognised, Recogniser
 from millstream.run.registry import Known, Registry, is_sealed
 from millstream.run.sightings import Sightings
 from millstream.run.splits import AnySplit
@@ -106,18 +106,12 @@ class FilesTracker:
         began = time.monotonic()
         if (not self.spec.follow and self._listed) or began < self._next_look:
             return
-        try:
-            listed = self._list()
-        except ConfigError as error:
-            if not self.files and not self.unread:
-                raise
-            raise RunError(str(error)) from None
-        self._lengths.find([seen for seen in listed if self._is_wanted(seen)])
-        watched = [*(f for f in self.open.values() if not f.done), *self.unread]
-        found = self._known.recognise(listed, watched, self._is_ripe)
+        listed, found = self._look()
+        if found.missing:
+            listed, found = self._look()
         there = {seen.inode for seen in listed}
         self._unripe = {inode: at for inode, at in self._unripe.items() if inode in there}
-        self._copying = found.copying
+        self._copying = found.copying or found.missing
         for file in found.gone:
             self._give_up(file)
         again = [file for file, seen in found.here.items() if self._measure(file, seen)]
@@ -131,6 +125,18 @@ class FilesTracker:
             self.ended = self.pending() == 0
         # Looking at very many files takes a while: spend at most a fifth of the time on it.
         self._next_look = time.monotonic() + 4 * looked
+
+    def _look(self) -> tuple[list[Seen], Recognised]:
+        """What is listed, and what of that is known."""
+        try:
+            listed = self._list()
+        except ConfigError as error:
+            if not self.files and not self.unread:
+                raise
+            raise RunError(str(error)) from None
+        self._lengths.find([seen for seen in listed if self._is_wanted(seen)])
+        watched = [*(f for f in self.open.values() if not f.done), *self.unread]
+        return listed, self._known.recognise(listed, watched, self._is_ripe)
 
     def _is_ripe(self, seen: Seen) -> bool:
         """Whether a new file has anything to read yet."""

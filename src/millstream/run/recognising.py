@@ -29,6 +29,7 @@ class Recognised:
     fresh: list[Seen] = field(default_factory=list)  # never seen before
     gone: list[Known] = field(default_factory=list)  # watched, and nowhere to be found
     copying: bool = False  # something is being copied: whether it is new will show
+    missing: bool = False  # what the last look found was not found: another one says if it is gone
 
 
 class Recogniser:
@@ -49,7 +50,8 @@ class Recogniser:
         self.by_path: dict[str, Known] = {}  # of parquet files, and of those without an inode
         self._heads: dict[tuple[int, int], list[Known]] = {}
         self._lengths: Counter[int] = Counter()
-        self._last: set[Known] | None = None  # what the last look found; None before the first
+        self._last: set[Known] | None = None  # what the last looks found; None before the first
+        self._missed: set[Known] = set()  # of these what the last one did not
         self._twins: dict[Inode, tuple[int, int]] = {}  # copies that have nothing of their own
         self._copies: dict[Inode, tuple[tuple[int, int], Known]] = {}  # of what is still there
         for file in files:
@@ -69,10 +71,17 @@ class Recogniser:
             self.by_inode[file.inode] = file
 
     def see(self, file: Known, seen: Seen, end: int) -> None:
-        """Take the print of a file of which so much can be read."""
-        self._unindex(file)
+        """Take the print of a file of which so much can be read.
+
+        It may have been truncated and written to since it was recognised: then it is not the file
+        whose print was taken before.
+        """
         with open_known(file.path, seen.inode[1]) as stream:
-            file.print, file.lead = take_print(stream, seen.size if file.sealed else end)
+            if not fits(stream, file.print):
+                raise FileNotFoundError(file.path)
+            print, lead = take_print(stream, seen.size if file.sealed else end)
+        self._unindex(file)
+        file.print, file.lead = print, lead
         self._index(file)
 
     def _index(self, file: Known) -> None:
@@ -113,13 +122,31 @@ class Recogniser:
                 self._judge(seen, found, ripe)
             except FileNotFoundError:
                 found.copying = True  # it has just moved: the next look shows whether it is new
-        self._hold_new_copies(found)
-        found.gone = [f for f in lost if f not in found.here and not self._elsewhere(f, found)]
-        self._last = set(found.here)
+        try:
+            self._hold_new_copies(found)
+        except FileNotFoundError:
+            found.fresh, found.copying = [], True
+        found.fresh = [seen for seen in found.fresh if not _has_left(seen)]
+        lost = [f for f in lost if f not in found.here and not self._elsewhere(f, found)]
+        missed = self._miss(found.here)
+        found.gone = [file for file in lost if file not in missed]
+        found.missing = bool(missed)
         return found
 
+    def _miss(self, here: dict[Known, Seen]) -> set[Known]:
+        """Files that this look did not find and the one before did.
+
+        A listing may miss what is renamed meanwhile, so only two in a row say that a file is gone.
+        """
+        last = self._last
+        if last is None:
+            last = {*self.by_inode.values(), *self.by_path.values()}
+        self._missed = last - here.keys() - self._missed
+        self._last = self._missed | here.keys()
+        return self._missed
+
     def _was_gone(self, file: Known) -> bool:
-        """Whether the last look did not find it: what comes after it is not the same."""
+        """Whether the last looks did not find it: what comes after it is not the same."""
         return self._last is not None and file not in self._last
 
     def _judge(self, seen: Seen, found: Recognised, ripe: _Ripe) -> None:
@@ -134,10 +161,7 @@ class Recogniser:
         elif self._being_copied(seen, found.here):
             found.copying = True
         else:
-            there = look(seen.path)
-            if (
-                there is None or there.inode != seen.inode
-            ):  # then other bytes were compared, or none
+            if _has_left(seen):  # then other bytes were compared, or none
                 raise FileNotFoundError(seen.path)
             self._refuse_changed(seen, found.here)
             found.fresh.append(seen)
@@ -264,23 +288,27 @@ class Recogniser:
         )
 
     def _being_copied(self, seen: Seen, here: dict[Known, Seen]) -> bool:
-        """Whether it has nothing but what another one has, which may be truncated next."""
-        recent = time.time() - seen.touched < self.COPYING
-        if not self.follow or not recent or is_sealed(self.kind, seen.path):
+        """Whether it has nothing but what another one has, which may be truncated next.
+
+        One that was truncated or moved since it was listed is not compared: the next look will.
+        """
+        if not self.follow or is_sealed(self.kind, seen.path):
             return False
         lead = lead_of(seen.path)
         near = self._beginning_like(lead, seen)
         near += [f for f in here if f.lead and f.lead[: len(lead)] == lead[: len(f.lead)]]
-        for file in near:
-            if file in here and not file.sealed and _is_part(seen, file.path):
-                self._copies[seen.inode] = (seen.stamp, file)
-                return True
-        return False
+        originals = [file for file in near if file in here and not file.sealed]
+        if time.time() - seen.touched < self.COPYING:
+            for file in originals:
+                if _is_part(seen, file.path):
+                    self._copies[seen.inode] = (seen.stamp, file)
+                    return True
+        return not all(self._fits(file, here[file]) for file in originals)
 
     def _hold_new_copies(self, found: Recognised) -> None:
-        """Let a copy wait whose original is as new: it too may be truncated next.
+        """Let a copy wait whose original is as new: it too may be truncated or removed next.
 
-        Of two that are equal the copy is the one that was touched last.
+        Of two that are equal the copy is the one that was touched last, or is compressed.
         """
         if not self.follow or len(found.fresh) < 2:
             return
@@ -290,6 +318,8 @@ class Recogniser:
         copies: set[Inode] = set()
         for seen in order:
             if is_sealed(self.kind, seen.path):
+                if is_gzip(self.kind, seen.path) and self._packs_any(seen, order):
+                    copies.add(seen.inode)
                 continue
             beginning = originals.setdefault(lead_of(seen.path), [])
             if seen.touched > since and any(_is_part(seen, other.path) for other in beginning):
@@ -298,6 +328,18 @@ class Recogniser:
                 beginning.append(seen)
         found.fresh = [seen for seen in found.fresh if seen.inode not in copies]
         found.copying = found.copying or bool(copies)
+
+    def _packs_any(self, packed: Seen, files: list[Seen]) -> bool:
+        """Whether a file is one of the others, compressed."""
+        lead = lead_of(packed.path)
+        for seen in files:
+            if is_sealed(self.kind, seen.path) or not lead.startswith(lead_of(seen.path)):
+                continue
+            with open_known(seen.path, seen.inode[1]) as stream:
+                print, _ = take_print(stream, seen.size)
+            if self._unpacked.beyond(packed.path, print) is not None:
+                return True
+        return False
 
     def _was_copied(self, seen: Seen, here: dict[Known, Seen]) -> bool:
         """Whether it is a copy of a file that was truncated since, and read beyond the copy."""
@@ -344,6 +386,12 @@ class ByName(Recogniser):
     def _same(self, file: Known, seen: Seen) -> bool:
         """Whether it was written again with what it had."""
         return seen.size == file.size and bool(file.print.span) and self._fits(file, seen)
+
+
+def _has_left(seen: Seen) -> bool:
+    """Whether a file is no longer where it was listed, or has lost bytes since."""
+    there = look(seen.path)
+    return there is None or there.inode != seen.inode or there.size < seen.size
 
 
 def _is_part(copy: Seen, of: str) -> bool:
