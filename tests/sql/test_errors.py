@@ -28,6 +28,12 @@ PLACED = [
     ("CREATE SINK s FROM v WITH (sink='jsonl', path='o')", 1, 20, "there is no stream or view"),
     ("CREATE STREAM trades (a INT) WITH (path='i')", 1, 15, "there is a 'trades' already"),
     ("INSERT INTO nothing SELECT * FROM trades", 1, 13, "there is no sink 'nothing'"),
+    ("SELECT symbol, STRING_AGG(qty) FROM trades GROUP BY 1", 1, 16, "aggregate STRING_AGG is not"),
+    ("SELECT listagg(DISTINCT qty) FROM trades", 1, 8, "LISTAGG(DISTINCT ...) is not"),
+    ("SELECT string_agg(qty) OVER (ORDER BY ts) AS x FROM trades", 1, 8, "STRING_AGG is not"),
+    ("SELECT symbol FROM trades\nQUALIFY RANK() OVER (ORDER BY ts) = 1", 2, 1, "put the query in"),
+    ("SELECT RANK() OVER (ORDER BY ts) AS r FROM trades WHERE r = 1", 1, 57, "'r' is computed by"),
+    ("SELECT qty * 2 AS twice FROM trades WHERE qty > 1 AND Twice > 3", 1, 55, "comes before that"),
     ("SELECT symbol FROM TUMBLE(trades, price, INTERVAL '1' MINUTE)", 1, 35, "it is ts"),
 ]
 REFUSED = [

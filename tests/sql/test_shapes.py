@@ -46,6 +46,10 @@ SHAPES = [
     "SELECT a.id, b.id AS other FROM t AS a LEFT JOIN u AS b ON a.k = b.k AND b.w > 2",
     "SELECT id FROM t WHERE k IS NOT DISTINCT FROM v",
     # queries that give one value, by themselves and for each row
+    "WITH one AS (SELECT MAX(w) AS m FROM u) SELECT id FROM t WHERE v >= (SELECT m FROM one)",
+    "WITH a AS (SELECT SUM(w) AS m FROM u), b AS (SELECT m - 1 AS n FROM a WHERE m > 2) "
+    "SELECT id, (SELECT n FROM b) AS n FROM t",
+    "SELECT id FROM t WHERE v < (SELECT m FROM (SELECT MAX(w) AS m FROM u) AS q WHERE m > 2)",
     "SELECT id, v FROM t WHERE v > (SELECT AVG(w) FROM u)",
     "SELECT id, (SELECT MAX(w) FROM u) AS m, (SELECT COUNT(*) FROM u WHERE u.k = t.k) AS n FROM t",
     "SELECT id FROM t AS a WHERE v >= (SELECT MAX(b.v) FROM t AS b WHERE b.k = a.k AND b.v < 5)",

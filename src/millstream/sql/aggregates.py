@@ -85,7 +85,7 @@ def read_call(text: Text, node: exp.Expr) -> Call:
     if given is not None and not isinstance(given, str) and given.key == "distinct":
         if key not in ("min", "max") or len(given.expressions) != 1:
             raise text.error(
-                f"{key.upper()}(DISTINCT ...) is not supported; COUNT(DISTINCT column) is",
+                f"{text.name_of(node)}(DISTINCT ...) is not supported; COUNT(DISTINCT column) is",
                 text.of(node),
             )
         given = given.expressions[0]
@@ -93,8 +93,7 @@ def read_call(text: Text, node: exp.Expr) -> Call:
         return _quantile(text, node, approx=key == "approxquantile")
     if key not in _PLAIN:
         raise text.error(
-            f"the aggregate {node.sql_names()[0] if hasattr(node, 'sql_names') else key} is not "
-            f"supported; there are {NAMES}",
+            f"the aggregate {text.name_of(node)} is not supported; there are {NAMES}",
             text.of(node),
         )
     _only(text, node, "this", "expressions")

@@ -29,7 +29,7 @@ from millstream.sql.places import Text
 from millstream.sql.relations import Column, Relation, Scope
 from millstream.sql.sets import Sets
 from millstream.sql.subqueries import Memberships, is_membership
-from millstream.sql.values import Values
+from millstream.sql.values import Values, is_one_row
 from millstream.sql.windows import FUNCTIONS, assigned, windowed
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ _CLAUSES = {
     "expressions", "from_", "joins", "where", "group", "having", "distinct", "with_", "kind",
     "order", "limit",
 }  # fmt: skip
+_INSTEAD = {
+    "qualify": "; put the query in FROM: SELECT ... FROM (SELECT ..., ROW_NUMBER() OVER (...) AS n "
+    "FROM t) WHERE n = 1"
+}
 _WORDS = {"laterals": "LATERAL VIEW", "windows": "WINDOW", "sort": "SORT BY", "offset": "OFFSET"}
 
 
@@ -52,6 +56,7 @@ class Env:
     named: dict[str, Relation] = field(default_factory=dict)
     above: Scope | None = None
     bound: Bound | None = None  # of the row numbers it gives
+    single: frozenset[str] = frozenset()  # of the named ones, those that have one row at most
 
 
 class Queries:
@@ -95,7 +100,11 @@ class Queries:
             alias = each.args.get("alias")
             columns = [one.name for one in alias.args.get("columns") or []] if alias else []
             self._check_names(columns, made, each)
-            env = replace(env, named={**env.named, name.lower(): made.named(name, columns)})
+            env = replace(
+                env,
+                named={**env.named, name.lower(): made.named(name, columns)},
+                single=env.single | ({name.lower()} if is_one_row(each.this, env) else set()),
+            )
         return env
 
     def _check_names(self, names: list[str], made: Relation, at: exp.Expr) -> None:
@@ -111,8 +120,10 @@ class Queries:
                 one = value[0] if isinstance(value, list) else value
                 place = self.text.of(one) if hasattr(one, "walk") else None
                 word = _WORDS.get(key, key.strip("_").upper().replace("_", " "))
+                instead = _INSTEAD.get(key, "")
                 raise self.text.error(
-                    f"{word} is not supported in {what}", place or self.text.of(node)
+                    f"{word} is not supported in {what}{instead}",
+                    self.text.after(word, place) or self.text.of(node),
                 )
 
     def check_clauses(self, node: exp.Expr) -> None:
@@ -133,6 +144,9 @@ class Queries:
             relation, specs = assigned(self.text, relation, specs, node.args["from_"]), ()
         if specs:
             self._check_bounds(rest)
+        if where is not None:
+            given = [one.alias for one in node.expressions if one.key == "alias"]
+            self.scope(relation, env).check_where(where, given)
         special = any(is_membership(one) or _has_now(one) for one in rest)
         if where is not None and len(rest) == len(pool) and not special:
             rest = [where.this]

@@ -148,11 +148,9 @@ class _Asked:
         text, call = queries.text, window.this
         function = _FUNCTIONS.get(call.key)
         if function is None:
-            told = call.sql_names()[0] if hasattr(call, "sql_names") else call.key.upper()
+            told = text.name_of(call)
             known = ", ".join(one.upper() for one in (*RANKS, *NEIGHBOURS, *AGGREGATES))
-            raise text.error(
-                f"{told} is not supported OVER rows; there are {known}", text.of(window)
-            )
+            raise text.error(f"{told} is not supported OVER rows; there are {known}", text.of(call))
         if function in (*RANKS, *NEIGHBOURS) and not ordered:
             raise text.error(f"{function.upper()} needs ORDER BY in OVER", text.of(window))
         queries.only(call, {"this", "offset", "default", "big_int", "expressions"}, "OVER")

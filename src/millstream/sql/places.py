@@ -51,7 +51,35 @@ class Text:
         found = [one.meta for one in node.walk() if "start" in one.meta]
         if not found:
             return None
-        return Place(min(one["start"] for one in found), max(one["end"] for one in found) + 1)
+        start, end = min(one["start"] for one in found), max(one["end"] for one in found) + 1
+        if "start" in node.meta or (called := self._called(node, start)) is None:
+            return Place(start, end)
+        closing = re.match(r"\s*\)", self.sql[end:])
+        return Place(called.start(), end + (closing.end() if closing else 0))
+
+    def _called(self, node: exp.Expr, start: int) -> re.Match[str] | None:
+        """The name of a function in front of its first argument, where its node lacks the place."""
+        from sqlglot import expressions as exp
+
+        if not isinstance(node, exp.Func):
+            return None
+        return re.search(r"\w+(?=\s*\(\s*(DISTINCT\s+)?$)", self.sql[:start], re.IGNORECASE)
+
+    def name_of(self, node: exp.Expr) -> str:
+        """A function as it is called in the text, which may not be what sqlglot calls it."""
+        place = self.of(node)
+        word = re.match(r"\w+(?=\s*\()", self.sql[place.start :]) if place else None
+        if word is not None:
+            return word[0].upper()
+        return str(node.sql_names()[0] if hasattr(node, "sql_names") else node.key).upper()
+
+    def after(self, word: str, place: Place | None) -> Place | None:
+        """A place together with the word of its clause in front of it."""
+        if place is None:
+            return None
+        pattern = r"\s+".join(map(re.escape, word.split())) + r"\s*$"
+        found = re.search(pattern, self.sql[: place.start], re.IGNORECASE)
+        return place if found is None else Place(found.start(), place.end)
 
 
 def _shortened(line: str, at: int) -> tuple[str, int]:

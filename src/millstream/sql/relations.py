@@ -99,6 +99,21 @@ class Scope:
             return None
         return found, parts[1:]
 
+    def check_where(self, where: exp.Expr, given: list[str]) -> None:
+        """Refuse names in WHERE that are only those of what the query computes afterwards."""
+        named = {one.lower() for one in given}
+        for one in where.walk(prune=lambda node: node.key in ("select", "subquery")):
+            if one.key != "column" or one.name.lower() not in named or one.args.get("table"):
+                continue
+            above = self.above is not None and self.above.local(one) is not None
+            if not above and self.local(one) is None:
+                raise self.text.error(
+                    f"{one.name!r} is computed by this query, and its WHERE comes before that; put "
+                    f"the query in FROM: SELECT * FROM (SELECT ... AS {one.name} FROM ...) WHERE "
+                    f"{one.name} ...",
+                    self.text.of(one),
+                )
+
     def has_table(self, column: exp.Expr) -> bool:
         """Whether a reference begins with a table of this query."""
         parts = [part.name for part in column.parts]  # type: ignore[attr-defined]

@@ -23,8 +23,27 @@ if TYPE_CHECKING:
 
 _SEVERAL = (
     "a query that gives one value has an aggregate and no GROUP BY, like SELECT MAX(x) FROM t, "
-    "or ends with ORDER BY ... LIMIT 1"
+    "or ends with ORDER BY ... LIMIT 1, or reads one that does"
 )
+
+
+def is_one_row(query: Any, env: Env) -> bool:
+    """Whether a query gives one row at most, whatever its input has."""
+    while query.key == "subquery" and not query.args.get("with_"):
+        query = query.this
+    limit = query.args.get("limit")
+    if limit is not None and limit.expression.name == "1":
+        return True
+    if query.key != "select" or query.args.get("with_"):
+        return False
+    if is_grouped(query):
+        return not query.args.get("group")
+    given = query.args.get("from_")
+    if given is None or query.args.get("joins"):
+        return False
+    if given.this.key == "subquery":
+        return is_one_row(given.this, env)
+    return given.this.key == "table" and given.this.name.lower() in env.single
 
 
 @dataclass
@@ -85,8 +104,7 @@ class Values:
             if about:
                 return self._beside(relation, query, outer, about, at)
             return self._alone(relation, query, outer, "inner", at)
-        limit = query.args.get("limit")
-        if limit is None or limit.expression.name != "1":
+        if not is_one_row(query, self.env):
             raise text.error(_SEVERAL, text.of(at) or text.of(query))
         return self._alone(relation, query, outer, "left", at)
 
