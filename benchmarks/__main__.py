@@ -28,6 +28,7 @@ NAMES = (
     "choice",
     "updates",
     "slates",
+    "warm",
     "http",
     "topics",
     "mapreduce",

@@ -11,6 +11,7 @@ from typing import Any
 
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
+from millstream.sizes import bytes_of
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,11 @@ class Settings:
         moment of other systems (years 1 and 9999) would lead windows out of the calendar.
     retain: committed batches kept for going back.
     poll: seconds between looks at idle sources.
+    warm: bytes of state kept in memory between batches, as "2GB", where driver and workers are on
+        one machine; 0 keeps none. Default a tenth of the memory that is free, at most half of what
+        is free in /dev/shm.
+    scratch: where Spark keeps the blocks of a batch: "memory", "disk", or None for memory where
+        four batches of the largest size fit into half of it.
     disk_full_wait: seconds to wait for room when the disk is full.
     function_timeout: how long one call of a function may take, before it is given up with its
         worker and tried again, once; None lets it take for ever.
@@ -78,6 +84,8 @@ class Settings:
     latest: str = "2200-01-01"
     retain: int = 10
     poll: float = 0.05
+    warm: int | str | None = None
+    scratch: str | None = None
     disk_full_wait: float = 30.0
     function_timeout: Duration | None = "5m"
     stop_timeout: float = 60.0
@@ -104,6 +112,10 @@ class Settings:
         self._check_types()
         if self.runner not in (None, "rdd", "frames"):
             raise ConfigError(f'runner={self.runner!r}: use "rdd" or "frames"')
+        if self.scratch not in (None, "memory", "disk"):
+            raise ConfigError(f'scratch={self.scratch!r}: use "memory" or "disk"')
+        if self.warm not in (None, 0):
+            bytes_of(self.warm, "warm")
         for name in (
             "batch_rows",
             "batch_bytes",

@@ -22,6 +22,8 @@ from millstream.state.manifests import Output
 from millstream.state.pages import pack, pages_of, read_page
 from millstream.state.segments import Segment, SegmentFile
 from millstream.state.storage import open_storage
+from millstream.state.traffic import Traffic
+from millstream.state.warm import Warm
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Batch:
     ships: bool = False  # rows travel to where nobody has seen the records: said per pane how many
     gathers: bool = False  # what tasks say to all of the next level is put together on the way
     debug: bool = False  # compare answers found the short way with those found the long way
+    warm: Warm | None = None  # where segments are kept in memory
     max_key: int = 1024
     max_participants: int = 10_000
     written: dict[str, str] = field(default_factory=dict)  # Parquet sink -> its columns so far
@@ -168,6 +171,7 @@ class Control:
     rows_in: int = 0
     read: dict[str, tuple[int, float]] = field(default_factory=dict)  # source -> rows, seconds
     sizes: Counter[str] = field(default_factory=Counter)  # source -> bytes, where tasks know them
+    moved: Traffic = field(default_factory=Traffic)  # of the state, from and to the checkpoint
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from millstream.ops.chunks import concat, flat
 from millstream.ops.keynames import UInt64, both_hashes
 from millstream.ops.keys import key_arrays
 from millstream.ops.updates import NEVER
+from millstream.state import warm
 from millstream.state.bags import Entries, KeyedBag, Keys, Order, added_up
 from millstream.state.holdings import Total
 from millstream.state.segments import Segment, read_segments, safe_name, write_segment
@@ -38,6 +39,7 @@ class Store:
     def __init__(self, owner: str, table: str, batch: Batch, control: Control) -> None:
         self.owner, self.table, self.batch, self.control = owner, table, batch, control
         self.root = open_storage(batch.checkpoint).within("state")
+        warm.use(self.root, batch.warm)
         self.stored: dict[str, list[Segment]] = {
             shard: segments
             for shard, segments in batch.segments.get(owner, {}).get(table, {}).items()

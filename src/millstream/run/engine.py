@@ -53,12 +53,14 @@ from millstream.run.spool import PATIENCE
 from millstream.run.spreading import Spreading, readers
 from millstream.run.topics import TopicSinks
 from millstream.run.tracking import Tracker
+from millstream.run.warming import Warmth, keep_warm
 from millstream.settings import Settings
 from millstream.state.bases import Change, Segments
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.holdings import Holdings
 from millstream.state.manifests import Manifest, SourceState
 from millstream.state.segments import SegmentFile
+from millstream.state.traffic import Traffic
 
 _SMALL = 20_000  # rows a single task handles faster than two and an exchange
 _FIRST_ROWS = 100_000  # per core
@@ -104,6 +106,8 @@ class Engine:
         self.cores = 1  # tasks at once in the last batch
         self.last_seconds = 0.0
         self.last_rows = 0
+        self.moved = Traffic()  # of the state, in the last batch
+        self.warmth: Warmth | None = None
         self.manifest = Manifest(-1)
         self.trackers: dict[str, Tracker] = {}
         self.letters = Letters(checkpoint.dead, settings, self.trackers)
@@ -127,6 +131,7 @@ class Engine:
     def open(self, cores: int, least_shards: int = LEAST_SHARDS) -> None:
         """Take the checkpoint over: check the program, finish the last batch, drop leftovers."""
         settings = self.settings
+        self.keep_warm()
         check_apart(self.plan, self.checkpoint.path)
         program = check_program(
             self.plan, self.checkpoint, settings.shards, cores, settings.remove, least_shards
@@ -175,6 +180,12 @@ class Engine:
         }
         for node in self.plan.sources():
             self.trackers[node.name] = self._tracker_of(node.name)
+
+    def keep_warm(self) -> Warmth:
+        """What is kept in memory beside the checkpoint, from the first time it is asked for."""
+        if self.warmth is None:
+            self.warmth = keep_warm(self.checkpoint.path, self.checkpoint.state, self.settings)
+        return self.warmth
 
     def _follow(self, program: dict[str, Any]) -> None:
         """Take the state for what the program says it is."""
@@ -247,6 +258,8 @@ class Engine:
                 outside.close()
         self.hands.close()
         self._owned.release()
+        if self.warmth is not None:
+            self.warmth.close()
         self.checkpoint.close()
         if lost:
             raise RunError("; ".join(lost))
@@ -505,6 +518,7 @@ class Engine:
             levels=self._levels(known),
             gathers=parallelism > GATHERED,
             debug=self.settings.debug,
+            warm=self.keep_warm().kept,
             max_key=self.settings.max_key,
             max_participants=self.settings.max_participants,
             written=self.manifest.written,
@@ -618,6 +632,8 @@ class Engine:
         self._holdings().follow(manifest, change)
         self._written = manifest
         before, self.manifest, self._dropped = self.manifest, manifest, False
+        self.moved = sum((control.moved for control in controls), Traffic())
+        self.keep_warm().committed(manifest.files)
         crash_point("after-manifest", batch.number)
         self._check_claims()
         self._patiently(

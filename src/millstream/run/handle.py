@@ -224,12 +224,14 @@ class Handle:
         session: Any = None
         ours = remote = False
         scratch = self._engine.checkpoint.local / SCRATCH
+        remove_scratch(scratch)  # of a run that was killed
         try:
             remote = is_remote(self._settings)
             if remote:
                 session, ours = open_remote(self._flow, self._settings)
             else:
-                session, ours = open_session(self._flow, self._settings, scratch)
+                place = self._engine.keep_warm().scratch(self._settings) or scratch
+                session, ours = open_session(self._flow, self._settings, place)
             self._ours = ours
             self._executor = self._on_spark(session, self._engine.plan)
             if remote:

@@ -39,6 +39,10 @@ class Progress:
     done: bool = False
     paused: str | None = None
     elapsed: float = 0.0
+    state_read: int = 0  # bytes of state the last batch read from the checkpoint
+    state_warm: int = 0  # and had from memory instead
+    state_written: int = 0
+    warm_bytes: int = 0  # of state that is kept in memory now
     notes: tuple[str, ...] = ()  # what was said: windows added, what is not filled, who hangs
 
     def __repr__(self) -> str:
@@ -103,6 +107,10 @@ class Reporter:
             done=engine.done,
             paused=engine.paused,
             elapsed=time.monotonic() - self._started,
+            state_read=engine.moved.read,
+            state_warm=engine.moved.warm,
+            state_written=engine.moved.written,
+            warm_bytes=engine.warmth.held() if engine.warmth is not None else 0,
             notes=tuple(engine.notes),
         )
 
@@ -145,6 +153,12 @@ class Reporter:
             silent=dict(engine.silent),
             participants=participants,
             answers=answers,
+            state={
+                "read": progress.state_read,
+                "warm": progress.state_warm,
+                "written": progress.state_written,
+                "kept": progress.warm_bytes,
+            },
         )
 
 

@@ -116,9 +116,11 @@ class OnSpark:
         notes = Notes(self.watch.checkpoint)
         notes.remove()  # of an earlier run
         try:
-            if parts is None:
-                return list(rdd.collect())
-            return list(self.context.runJob(rdd, work, parts))
+            if parts is not None:
+                return list(self.context.runJob(rdd, work, parts))
+            found = list(rdd.collect())
+            rdd.cleanShuffleDependencies()  # Spark itself keeps its blocks until Java collects them
+            return found
         except (PySparkException, ConnectionError, EOFError) as error:
             raise told_of(error, self.plan, self.watch, notes) from error
         except Exception as error:

@@ -51,6 +51,7 @@ from millstream.run.takeover import has_messages, take_over
 from millstream.run.timing import assign_times
 from millstream.run.together import Together, may_gather
 from millstream.state.pages import unpack
+from millstream.state.traffic import moved_so_far
 
 
 def levels_of(plan: Plan, batch: Batch) -> int:
@@ -155,6 +156,7 @@ class Task:
                 sorting.setdefault(name, {}).setdefault(tag, []).append(payload)
             else:
                 self.forwarded.append(item)
+        before = moved_so_far()
         self.batch = on_base(self.batch, self.plan.owners(level), self.control.part)
         heard = hear(seen) if heard is None else heard
         self._listen(heard, senders)
@@ -163,6 +165,7 @@ class Task:
         for operator in self.plan.operators.values():
             if self.plan.level_of(operator) == level:
                 operator.run(Share(self, clocks, self.above, rows.get(operator.name, {})))
+        self.control.moved = moved_so_far() - before
         yield from self._finish()
 
     def give(self, step: str, chunk: Chunk) -> Iterator[Item]:

@@ -182,6 +182,7 @@ _STATUS = {
         "running": {"type": "boolean"},
         "complete": {"type": "boolean"},
         "rates": {"type": "object"},
+        "state_bytes": {"type": "object"},
         "watermark": {"type": ["string", "null"]},
         "lag_seconds": {"type": ["number", "null"]},
         "sources": {"type": "array"},

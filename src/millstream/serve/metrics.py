@@ -32,6 +32,14 @@ class _Figures(Collector):
         yield from gauge("lag_seconds", "Wall clock minus watermark.", status["lag_seconds"])
         for name, value in status["rates"].items():
             yield from gauge(name, f"Of the last batch: {name.replace('_', ' ')}.", value)
+        moved = GaugeMetricFamily(
+            "millstream_state_bytes",
+            "Of state: read, had from memory and written by the last batch, and kept in memory.",
+            labels=["flow", "what"],
+        )
+        for what, size in status["state_bytes"].items():
+            moved.add_metric([flow, what], size)
+        yield moved
         dead = CounterMetricFamily("millstream_dead_letters", "Dead letters.", labels=["flow"])
         dead.add_metric([flow], status["dead"])
         yield dead

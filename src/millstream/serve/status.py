@@ -37,6 +37,7 @@ class Live:
     # source -> participant -> how far it is, and for how many seconds it was not heard of
     participants: dict[str, dict[str, tuple[int, float]]] = field(default_factory=dict)
     answers: dict[str, Any] | None = None  # of a flow that is looked at (`drawing.py`)
+    state: dict[str, int] = field(default_factory=dict)  # bytes moved by the last batch, and kept
 
 
 class Served:
@@ -77,6 +78,7 @@ class Served:
             "paused": live.paused if live is not None else None,
             "problem": self.follower.problem and "the newest batch cannot be read; see the log",
             "rates": _rates(snapshot, earlier, live),
+            "state_bytes": live.state if live is not None else {},
             "watermark": _moment(lowest),
             "lag_seconds": lag,
             "sources": [

@@ -7,7 +7,7 @@ import mmap
 import os
 import stat
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from millstream.state.places import (
     open_regular,
     strangers,
 )
+from millstream.state.traffic import moved
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Directory:
 
     path: str
     inside: tuple[str, ...] = ()  # the folders below what the user gave: none of them is a link
+    counted: bool = field(default=True, compare=False)  # what is read and written here
 
     shared = False
 
@@ -38,7 +40,7 @@ class Directory:
 
     def within(self, folder: str) -> Directory:
         path = self._at(folder)
-        return Directory(path, (*self.inside, path))
+        return Directory(path, (*self.inside, path), self.counted)
 
     def _at(self, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/"):
@@ -56,16 +58,19 @@ class Directory:
             try:
                 if start:
                     file.seek(start)
-                return file.read(size)
+                data = file.read(size)
             except OSError as error:
                 raise CheckpointError(f"{path} cannot be read ({error.strerror})") from error
+        moved.read += len(data) * self.counted
+        return data
 
     def map(self, name: str) -> pa.Buffer:
         path = self._at(name)
         handle = open_regular(path)
         try:
-            if not os.fstat(handle).st_size:
+            if not (size := os.fstat(handle).st_size):
                 return pa.py_buffer(b"")
+            moved.read += size * self.counted
             return pa.py_buffer(mmap.mmap(handle, 0, access=mmap.ACCESS_READ))
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path} cannot be read ({error})") from error
@@ -110,6 +115,7 @@ class Directory:
 
     def put(self, name: str, data: pa.Buffer | bytes, *, durable: bool = True) -> None:
         write_whole(self._at(name), data, durable=durable)
+        moved.written += len(data) * self.counted
 
     def put_new(self, name: str, data: pa.Buffer | bytes) -> None:
         path = self._at(name)

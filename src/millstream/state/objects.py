@@ -24,6 +24,7 @@ import pyarrow as pa
 from millstream.errors import CheckpointError
 from millstream.state.buckets import Bucket, Listed, bucket_of
 from millstream.state.cache import cached
+from millstream.state.traffic import moved
 
 _VERSION = re.compile(r"(.+)/@([0-9]{8,18})", re.ASCII | re.DOTALL)
 _ONCE = re.compile(r"state/.*|manifests/[0-9]+\.json|epochs/[0-9]+", re.ASCII | re.DOTALL)
@@ -100,6 +101,11 @@ class ObjectStore:
         return self._read(name, start, size) if size > 0 else b""
 
     def _read(self, name: str, start: int, size: int | None) -> bytes:
+        data = self._fetch(name, start, size)
+        moved.read += len(data)
+        return data
+
+    def _fetch(self, name: str, start: int, size: int | None) -> bytes:
         if self._once(name):
             return self._bucket.read(self._key(name), start, size)
         for _ in range(_TRIES):
@@ -151,6 +157,7 @@ class ObjectStore:
         if self.run.epoch is not None and not self._once(name):
             key = f"{key}/@{self.run.epoch:08d}"
         self._bucket.put(key, data)
+        moved.written += len(data)
 
     def put_new(self, name: str, data: pa.Buffer | bytes) -> None:
         """A store may say of what it took itself, on a second try, that it is there already."""

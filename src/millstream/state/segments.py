@@ -8,9 +8,9 @@ its checksum in the manifest, and is checked once per process before it is used.
 from __future__ import annotations
 
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterable
-from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -18,10 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import CheckpointError, RunError
+from millstream.state import warm
 from millstream.state.storage import Storage
 from millstream.state.values import Count, Int64
 
 _LONGEST_NAME = 120
+_OPEN = 512  # segments a process keeps open
+_OPEN_WARM = 2**26  # bytes of those in memory
 _BEFORE = "pane"  # what every column was called that segments are known by
 
 T = TypeVar("T", pa.Table, pa.RecordBatch)
@@ -84,6 +87,7 @@ def write_segment(
             segments[int(shard[start])] = Segment(name, index, stop - start, low, high)
     data = sink.getvalue()
     root.put(name, data)
+    warm.keep(root, name, data)
     return SegmentFile(name, len(data), zlib.crc32(data)), segments
 
 
@@ -124,7 +128,7 @@ def read_segments(
         by_file.setdefault(segment.file, []).append(segment)
     tables = []
     for name, several in by_file.items():
-        reader = _open(root, name, files[name].size, files[name].checksum)
+        reader = _open(root, files[name])
         several.sort(key=lambda segment: segment.index)
         rows = pa.Table.from_batches([_rows_of(reader, one, root) for one in several])
         tables.append(renamed(rows, by))
@@ -153,9 +157,36 @@ def _rows_of(
     )
 
 
-@lru_cache(maxsize=512)
-def _open(root: Storage, name: str, size: int, checksum: int) -> pa.ipc.RecordBatchFileReader:
-    return pa.ipc.open_file(map_segment(root, SegmentFile(name, size, checksum)))
+class _Readers:
+    """Segments this process has open: the last ones, as few as their bounds say.
+
+    A warm one that is open takes memory also when it has been let go of.
+    """
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[tuple[Storage, SegmentFile], tuple[Any, int]] = OrderedDict()
+        self._warm = 0  # bytes
+
+    def __call__(self, root: Storage, file: SegmentFile) -> pa.ipc.RecordBatchFileReader:
+        key = (root, file)
+        if key not in self._open:
+            data = warm.find(root, file.file, file.size)
+            held = 0 if data is None else file.size
+            reader = pa.ipc.open_file(map_segment(root, file) if data is None else data)
+            self._open[key] = (reader, held)
+            self._warm += held
+        self._open.move_to_end(key)
+        while len(self._open) > _OPEN or (self._warm > _OPEN_WARM and len(self._open) > 1):
+            self._warm -= self._open.popitem(last=False)[1][1]
+        return self._open[key][0]
+
+    def cache_clear(self) -> None:
+        """Have none open."""
+        self._open.clear()
+        self._warm = 0
+
+
+_open = _Readers()
 
 
 def map_segment(root: Storage, file: SegmentFile) -> pa.Buffer:
