@@ -97,7 +97,7 @@ def measure(agents: int, failing: float, periods: int) -> dict[str, Any]:
 
 def _say(receiver: Any, name: str, below: Any, period: int) -> int:
     """One boundary message and its answer; gives their bytes."""
-    from millstream.run.collecting import Hello, hellos, welcomes
+    from millstream.run.greetings import Hello, hellos, welcomes
 
     asked = msgspec.json.encode(Hello(name, 1, relay=below is not None, below=below))
     receiver.clock.period = period

@@ -78,11 +78,18 @@ def relay_of(
 ) -> Relay:
     spec = next(node.spec for node in flow.nodes if isinstance(node.spec, ms.Collector))
     here = ms.Collector(
-        f"127.0.0.1:{listen}", spec.reads, agents=spec.agents, boundary=spec.boundary
+        f"127.0.0.1:{listen}",
+        spec.reads,
+        agents=spec.agents,
+        boundary=spec.boundary,
+        trees=spec.trees,
     )
     parent, asking = (Connection(f"127.0.0.1:{to}", None) for _ in range(2))
     return Relay(flow, parent, asking, name, place / name, here, most, **options)
 
 
-def agent_of(flow: ms.Flow, port: int, name: str, place: Path, **options: Any) -> Agent:
-    return Agent(flow, Connection(f"127.0.0.1:{port}", None), name, place / name, **options)
+def agent_of(
+    flow: ms.Flow, port: int, name: str, place: Path, *others: int, **options: Any
+) -> Agent:
+    first, *more = (Connection(f"127.0.0.1:{one}", None) for one in (port, *others))
+    return Agent(flow, first, name, place / name, others=tuple(more), **options)

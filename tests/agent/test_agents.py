@@ -184,48 +184,67 @@ class World:
     """Agents and their collector, and what may befall them."""
 
     def __init__(
-        self, kind: str, tmp: Path, names: list[str], parallelism: int, depth: int = 0
+        self,
+        kind: str,
+        tmp: Path,
+        names: list[str],
+        parallelism: int,
+        depth: int = 0,
+        trees: int = 1,
     ) -> None:
         self.kind, self.tmp, self.names, self.port = kind, tmp, names, free_port()
+        self.trees = trees
         self.centre = Centre(self.flow(names[0]), tmp / "collector", parallelism)
-        self.ports = [self.port, *(free_port() for _ in range(depth))]  # a chain of relays
-        self.relays = {f"relay-{n}": self.start_relay(n) for n in range(1, depth + 1)}
+        # In each tree a chain of relays; the last one may be shorter.
+        self.ports = [
+            [self.port, *(free_port() for _ in range(depth - (tree and tree == trees - 1)))]
+            for tree in range(trees)
+        ]
+        self.relays = {
+            f"relay-{tree}-{n}": self.start_relay(tree, n)
+            for tree in range(trees)
+            for n in range(1, len(self.ports[tree]))
+        }
         self.agents = {name: self.start(name) for name in names}
 
-    def start_relay(self, number: int) -> Relay:
-        to, listen = self.ports[number - 1 : number + 1]
-        last = number == len(self.ports) - 1
+    def start_relay(self, tree: int, number: int) -> Relay:
+        to, listen = self.ports[tree][number - 1 : number + 1]
+        last = number == len(self.ports[tree]) - 1
         return relay_of(
             self.flow(self.names[0]),
             to,
             listen,
-            f"relay-{number}",
+            f"relay-{tree}-{number}",
             self.tmp / "agents",
             len(self.names) if last else 1,
+            tree=tree,
         )
 
     def flow(self, name: str) -> ms.Flow:
         reads = ms.Files(self.tmp / "in" / name / "*.json", **OPTIONS, lateness="2s")
         where = f"127.0.0.1:{self.port}"
-        collector = ms.Collector(where, reads, agents=self.names, boundary="50ms")
+        collector = ms.Collector(where, reads, agents=self.names, boundary="50ms", trees=self.trees)
         return flow_of(self.kind, collector, self.tmp / "out")
 
     def start(self, name: str) -> Agent:
-        return agent_of(self.flow(name), self.ports[-1], name, self.tmp / "agents", rows=20)
+        to = [ports[-1] for ports in self.ports]
+        return agent_of(self.flow(name), to[0], name, self.tmp / "agents", *to[1:], rows=20)
 
     def crash(self, name: str) -> None:
         """The agent is gone without a word, and comes back."""
-        self.agents[name].collector.close()
+        for branch in self.agents[name].branches:
+            branch.parent.close()
         self.agents[name].outbox.hold.release()
         self.agents[name] = self.start(name)
 
     def send_again(self, name: str, rng: random.Random) -> None:
         """A message that came already, or one that is not yet due."""
         agent = self.agents[name]
-        if agent.outbox.sizes and agent.collector.connected:
+        branch = rng.choice(agent.branches)
+        if agent.outbox.sizes and branch.parent.connected:
             number = rng.choice(list(agent.outbox.sizes))
             with contextlib.suppress(Away):
-                agent.collector.put(*agent.outbox.read(number))
+                branch.parent.put(*agent.outbox.read(number, branch.tree))
 
     def crash_relay(self, name: str) -> None:
         """The relay is gone without a word, and comes back."""
@@ -234,7 +253,8 @@ class World:
         if relay.working is not None:
             abandon(relay.working.children)
         relay.outbox.hold.release()
-        self.relays[name] = self.start_relay(int(name.removeprefix("relay-")))
+        _, tree, number = name.split("-")
+        self.relays[name] = self.start_relay(int(tree), int(number))
 
     def befall(self, name: str, rng: random.Random) -> None:
         if self.relays and rng.random() < 0.2:
@@ -248,7 +268,7 @@ class World:
             case 2:
                 self.agents[name].make()  # and nothing is sent
             case 3:
-                self.agents[name].collector.close()
+                rng.choice(self.agents[name].branches).parent.close()
             case _:
                 self.send_again(name, rng)
 
@@ -279,7 +299,15 @@ class World:
         self.centre.engine.close()
 
 
-def compare(kind: str, tmp: Path, seed: str, most: int, trouble: float, depth: int = 0) -> None:
+def compare(
+    kind: str,
+    tmp: Path,
+    seed: str,
+    most: int,
+    trouble: float,
+    depth: int = 0,
+    trees: int = 1,
+) -> None:
     rng = random.Random(seed)
     names = [f"web-{n:02}" for n in range(rng.randint(1, most))]
     write_files(tmp / "in", names, rng)
@@ -287,7 +315,7 @@ def compare(kind: str, tmp: Path, seed: str, most: int, trouble: float, depth: i
     ledger = run_in_process(
         flow_of(kind, central, tmp / "central"), tmp / "checkpoint", dead_letter_limit=1
     )
-    world = World(kind, tmp, names, rng.randint(1, 3), depth)
+    world = World(kind, tmp, names, rng.randint(1, 3), depth, trees)
     try:
         world.run(rng, trouble)
         assert rows_in(tmp / "out") == rows_in(tmp / "central"), seed
@@ -315,6 +343,11 @@ def test_agents_give_what_a_central_run_gives(kind: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(("kind", "depth"), [("aggregated", 1), ("updated", 2)])
 def test_relays_change_nothing(kind: str, depth: int, tmp_path: Path) -> None:
     compare(kind, tmp_path, f"{kind} through relays", 3, trouble=0.1, depth=depth)
+
+
+@pytest.mark.parametrize(("kind", "depth"), [("aggregated", 1), ("jobs", 0), ("updated", 1)])
+def test_several_trees_change_nothing(kind: str, depth: int, tmp_path: Path) -> None:
+    compare(kind, tmp_path, f"{kind} in trees", 3, trouble=0.1, depth=depth, trees=3 - depth)
 
 
 def test_the_traffic_at_the_root_falls_with_the_children(tmp_path: Path) -> None:
@@ -352,4 +385,5 @@ def test_many_agents_and_much_trouble(number: int, tmp_path: Path) -> None:
     """Every fourth case is a flow of above, the others are random ones."""
     known, random_one = list(FLOWS)[number // 4 % len(FLOWS)], f"flow {number}"
     kind = random_one if number % 4 else known
-    compare(kind, tmp_path, f"{kind} {number}", 16, trouble=0.3, depth=number // 4 % 4)
+    seed, depth, trees = f"{kind} {number}", number // 4 % 4, 1 + number // 16 % 3
+    compare(kind, tmp_path, seed, 16, trouble=0.3, depth=depth, trees=trees)

@@ -13,7 +13,7 @@ import millstream as ms
 from millstream.agent import agent as agents
 from millstream.agent.relay import below_now
 from millstream.agent.sending import Connection
-from millstream.run.collecting import Below
+from millstream.run.greetings import Below
 from tests.agent.centre import Centre, agent_of, free_port, relay_of
 
 
@@ -42,9 +42,9 @@ def test_who_is_silent_below_a_relay_is_known_at_the_root_also_after_a_crash(
     told: list[Below] = []
     say = Connection.boundary
 
-    def listen(self: Connection, agent: str, life: int, below: Any = None) -> Any:
+    def listen(self: Connection, agent: str, life: int, below: Any = None, tree: int = 0) -> Any:
         told.extend([below] if below is not None else [])
-        return say(self, agent, life, below)
+        return say(self, agent, life, below, tree)
 
     monkeypatch.setattr(Connection, "boundary", listen)
     with Centre(flow, tmp_path / "collector") as centre:

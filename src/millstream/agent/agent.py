@@ -1,8 +1,10 @@
 """The agent: reads where the records are, and sends what the first steps of the flow made of them.
 
 One loop: make a message of what is new, keep it on disk, send what the collector does not have,
-forget what it has committed. While the collector is away reading goes on until the disk space the
-agent may use is full; then it waits, or gives up the oldest and counts it, as was declared.
+forget what it has committed. With several trees a message has a part for each, which goes to the
+parent there; it is forgotten when all of them are committed. While the collector is away reading
+goes on until the disk space the agent may use is full; then it waits, or gives up the oldest and
+counts it, as was declared.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from millstream.agent.working import Working, collector_of, plan_here
 from millstream.api.flow import Flow
 from millstream.errors import ConfigError, MillstreamError, RunError
 from millstream.io.prints import MOVED
-from millstream.run.collecting import Welcome, welcomes
+from millstream.run.greetings import Welcome, welcomes
 from millstream.run.watching import Attempt, watched
 from millstream.settings import Settings
 from millstream.state.manifests import SourceState
@@ -32,6 +34,19 @@ _BYTES = 16 * 1024 * 1024
 _LOOK = 5.0  # seconds between looks at a file that differs from the collector's program
 _AGAIN = 1.0  # seconds between tries to reach a collector that is away
 OVERLOAD = ("wait", "drop")
+
+
+@dataclass
+class Branch:
+    """The way to the parent of one tree, and what is known to have come there."""
+
+    parent: Connection
+    tree: int = 0
+    durable: int = -1  # the last message that is there
+    committed: int = -1
+    next_try: float = 0.0
+    next_boundary: float = 0.0
+    away: str | None = None  # what was said of a parent that is
 
 
 @dataclass
@@ -48,6 +63,7 @@ class Agent:
     say: Callable[[str], None] = lambda text: None
     rows: int = _ROWS
     reload: Callable[[], Flow] | None = None  # its file once more, which may have changed
+    others: tuple[Connection, ...] = ()  # the parents in further trees
 
     def __post_init__(self) -> None:
         if self.overload not in OVERLOAD:
@@ -56,14 +72,15 @@ class Agent:
             raise ConfigError(f"the name of an agent is a short text, got {self.name!r}")
         node = collector_of(self.flow)
         self.source, self.clock = node.name, clock_of(node.spec.clock_skew)
+        self.check_trees(node.spec.trees)
         self.outbox = Outbox(self.directory)
-        self.durable = self.committed = -1
+        self.branches = [
+            Branch(one, tree) for tree, one in enumerate((self.collector, *self.others))
+        ]
         self.working: Working | None = None
         self.over = False  # all is read
         self._stopping = False
-        self._next_try = self._next_boundary = 0.0
         self._period = 1.0
-        self._away: str | None = None
         self._next_look = 0.0  # whether the file has the collector's newest program
         self._differs: str | None = None
         self.edition = 0  # of the program it has
@@ -81,6 +98,16 @@ class Agent:
     def stop(self) -> None:
         """End after what is under way."""
         self._stopping = True
+
+    @property
+    def committed(self) -> int:
+        """The last message that is committed in all trees."""
+        return min(one.committed for one in self.branches)
+
+    @property
+    def durable(self) -> int:
+        """The last message that has come to a parent, whichever."""
+        return max(one.durable for one in self.branches)
 
     @property
     def done(self) -> bool:
@@ -116,56 +143,61 @@ class Agent:
             return False
         if found is None:
             return False
-        head, blocks = found
-        self.outbox.put(msgspec.structs.replace(head, agent=self.name), blocks)
+        self.outbox.put(
+            [(msgspec.structs.replace(head, agent=self.name), data) for head, data in found]
+        )
         self.working.tracker.committed()
-        self.over = head.ended
+        self.over = found[0][0].ended
         return True
 
     def _reach(self) -> bool:
-        """Meet the collector if it is there; True in any case if it was met before."""
+        """Meet parents that are there; True in any case if one was met before."""
         now = time.monotonic()
-        if not self.collector.connected and now >= self._next_try:
-            try:
-                self._meet(self.hello())
-            except Away as error:
-                self._is_away(error, now)
+        for branch in self.branches:
+            if not branch.parent.connected and now >= branch.next_try:
+                try:
+                    self._meet(branch, self.hello(branch))
+                except Away as error:
+                    self._is_away(branch, error, now)
         return self.outbox.root.exists(_KNOWN)
 
-    def hello(self) -> Welcome:
+    def hello(self, branch: Branch) -> Welcome:
         """Say who one is."""
-        return self.collector.hello(self.name, self.outbox.life)
+        return branch.parent.hello(self.name, self.outbox.life, tree=branch.tree)
 
-    def _is_away(self, error: Away, now: float) -> None:
-        self._next_try = now + _AGAIN
-        if self._away != str(error):
+    def _is_away(self, branch: Branch, error: Away, now: float) -> None:
+        branch.next_try = now + _AGAIN
+        if branch.away != str(error):
             self.say(f"{error}; trying again")
-        self._away = str(error)
+        branch.away = str(error)
 
     def send(self) -> bool:
-        """Send what the collector does not have; False if there was nothing, or it is away."""
-        now, sent = time.monotonic(), False
+        """Send what parents do not have; False if there was nothing, or they are away."""
         self._reach()
-        if not self.collector.connected:
-            return False
+        sent = [self._send(one) for one in self.branches if one.parent.connected]
+        return any(sent)
+
+    def _send(self, branch: Branch) -> bool:
+        now, sent, parent = time.monotonic(), False, branch.parent
         try:
-            for number in range(self.durable + 1, self.outbox.last + 1):
-                head, blocks = self.outbox.read(number)
-                self._told(self.collector.put(msgspec.structs.replace(head, after={}), blocks))
+            for number in range(branch.durable + 1, self.outbox.last + 1):
+                head, blocks = self.outbox.read(number, branch.tree)
+                self._told(branch, parent.put(msgspec.structs.replace(head, after={}), blocks))
                 sent = True
-                if self._stopping or not self.collector.connected:
+                if self._stopping or not parent.connected:
                     break
-            if not sent and now >= self._next_boundary:
-                self._told(self.collector.boundary(self.name, self.outbox.life))
+            if not sent and now >= branch.next_boundary:
+                told = parent.boundary(self.name, self.outbox.life, tree=branch.tree)
+                self._told(branch, told)
         except Away as error:
-            self._is_away(error, now)
+            self._is_away(branch, error, now)
             return False
-        self._away = None
+        branch.away = None
         return sent
 
     # -- the collector --------------------------------------------------------------------------
 
-    def _meet(self, welcome: Welcome) -> None:
+    def _meet(self, branch: Branch, welcome: Welcome) -> None:
         """Compare what the collector says with what it said first."""
         if self.outbox.root.exists(_KNOWN):
             known = welcomes.decode(self.outbox.root.read(_KNOWN))
@@ -178,10 +210,19 @@ class Agent:
             if known.program != welcome.program:
                 newer = welcome.edition > known.edition
                 if not newer or not self._catch_up(welcome):
-                    return self._told(welcome)
-        self.outbox.root.put(_KNOWN, msgspec.json.encode(welcome))
-        self.edition = welcome.edition
-        self._told(welcome)
+                    return self._told(branch, welcome)
+        if welcome.edition >= self.edition:  # else the parent in this tree has not heard of it yet
+            self.outbox.root.put(_KNOWN, msgspec.json.encode(welcome))
+            self.edition = welcome.edition
+        self._told(branch, welcome)
+
+    def check_trees(self, trees: int) -> None:
+        """There is a parent for every part of the keys."""
+        if trees != len(self.others) + 1:
+            raise ConfigError(
+                f"the flow has trees={trees}, and there are {len(self.others) + 1} parents: give "
+                "--to once for all trees, or once for each"
+            )
 
     def _catch_up(self, welcome: Welcome) -> bool:
         """Take up the collector's new program, if the file here has it by now.
@@ -209,20 +250,20 @@ class Agent:
             self.working.close()
         self.working = None
 
-    def _told(self, welcome: Welcome) -> None:
-        self.durable, self.committed = welcome.durable, welcome.committed
-        self._next_boundary = time.monotonic() + welcome.boundary / 1e6
+    def _told(self, branch: Branch, welcome: Welcome) -> None:
+        branch.durable, branch.committed = welcome.durable, welcome.committed
+        branch.next_boundary = time.monotonic() + welcome.boundary / 1e6
         self._period = welcome.boundary / 1e6
         if (said := self.clock.compare(welcome.clock)) is not None:
             self.say(said)
         if welcome.edition > self.edition and time.monotonic() >= self._next_look:
-            self.collector.close()  # the next hello tells the program
+            branch.parent.close()  # the next hello tells the program
         self.forget(self.committed)
-        if self.durable > self.outbox.last:
+        if branch.durable > self.outbox.last:
             raise RunError(
-                f"the collector has message {self.durable} of {self.name!r}, and {self.directory} "
-                f"ends with {self.outbox.last}: it is an older copy; start the agent under a new "
-                "name and with a new directory"
+                f"the collector has message {branch.durable} of {self.name!r}, and "
+                f"{self.directory} ends with {self.outbox.last}: it is an older copy; start the "
+                "agent under a new name and with a new directory"
             )
 
     def forget(self, committed: int) -> None:
@@ -248,11 +289,13 @@ class Agent:
             welcome.program["shards"],
             welcome.number,
             self.clock,
+            len(self.branches),
         )
 
     def close(self) -> None:
         """Let go of the directory, the source and the connection."""
         if self.working is not None:
             self.working.close()
-        self.collector.close()
+        for branch in self.branches:
+            branch.parent.close()
         self.outbox.close()

@@ -1,19 +1,21 @@
 """What an agent has made and the collector has not committed: numbered messages on its disk.
 
 The newest message is kept in any case, because it says where the source goes on. The directory has
-a life of its own, a number that is drawn once: messages of another life are not these.
+a life of its own, a number that is drawn once: messages of another life are not these. With several
+trees a message has a part for each, in one file: it is made at once or not at all.
 """
 
 from __future__ import annotations
 
 import secrets
 import zlib
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 
 from millstream.errors import CheckpointError
-from millstream.run.messages import Head, only_counted, pack, unpack
+from millstream.run.messages import Message, only_counted, pack, unpack
 from millstream.state.manifests import SourceState
 from millstream.state.storage import Storage, open_storage
 
@@ -62,17 +64,20 @@ class Outbox:
             return SourceState()
         return self.read(self.last)[0].after.get(source, SourceState())
 
-    def read(self, number: int) -> tuple[Head, list[bytes]]:
-        """A message."""
-        return next(unpack(self.store.read(self.sizes[number][0])))
+    def read(self, number: int, tree: int = 0) -> Message:
+        """A message, or what of it goes to a tree."""
+        return next(islice(unpack(self.store.read(self.sizes[number][0])), tree, None))
 
-    def put(self, head: Head, blocks: list[bytes]) -> None:
-        """One more message, durable when this returns."""
-        self._write(self.last + 1, head, blocks)
+    def put(self, parts: list[Message]) -> None:
+        """One more message, with what goes to each tree, durable when this returns."""
+        self._write(self.last + 1, parts)
 
-    def _write(self, number: int, head: Head, blocks: list[bytes]) -> None:
-        head = msgspec.structs.replace(head, number=number, life=self.life)
-        data = pack(head, blocks)
+    def _write(self, number: int, parts: list[Message]) -> None:
+        numbered = (
+            (msgspec.structs.replace(head, number=number, life=self.life), blocks)
+            for head, blocks in parts
+        )
+        data = b"".join(pack(head, blocks) for head, blocks in numbered)
         name = f"{number:010d}-{zlib.crc32(data):08x}{_SUFFIX}"
         self.store.put(name, data)
         before = self.sizes.get(number)
@@ -91,10 +96,10 @@ class Outbox:
             if self.size(committed) <= most:
                 return
             if durable < number < self.last:
-                head, _ = self.read(number)
-                if head.blocks:
-                    self._write(number, only_counted(head), [])
-                    self.dropped += head.rows
+                heads = [head for head, _ in unpack(self.store.read(self.sizes[number][0]))]
+                if any(head.blocks for head in heads):
+                    self._write(number, [(only_counted(head), []) for head in heads])
+                    self.dropped += sum(head.rows for head in heads)
 
     def close(self) -> None:
         """Let go of the directory."""

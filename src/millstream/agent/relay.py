@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from millstream.agent.agent import Agent
+from millstream.agent.agent import Agent, Branch
 from millstream.agent.clocks import Clock
 from millstream.agent.sending import Away, Connection
 from millstream.agent.working import plan_here
@@ -26,18 +26,19 @@ from millstream.errors import ConfigError
 from millstream.operators.protocol import Shipping
 from millstream.ops.chunks import concat, decode_block, encode_block
 from millstream.plan.stages import Plan
-from millstream.run.collecting import (
-    Below,
-    Enrolled,
-    Hello,
-    Later,
-    MessageReceiver,
-    Refused,
-    Welcome,
-    note,
-    noted,
+from millstream.run.collected import note, noted
+from millstream.run.collecting import Enrolled, MessageReceiver
+from millstream.run.greetings import Below, Hello, Later, Refused, Welcome
+from millstream.run.messages import (
+    COMPRESSION,
+    Block,
+    Head,
+    Message,
+    Part,
+    agent_of,
+    sender_of,
+    unpack,
 )
-from millstream.run.messages import COMPRESSION, Block, Head, Part, unpack
 from millstream.run.received import SpoolTracker
 from millstream.state.manifests import SourceState
 from millstream.state.storage import Storage
@@ -56,11 +57,30 @@ class Children(MessageReceiver):
         parent: Connection,
         welcome: Welcome,
         most: int,
+        tree: int | None,
     ) -> None:
-        self.parent, self.program, self.most = parent, welcome.program, most
+        self.parent, self.program, self.most, self.tree = parent, welcome.program, most, tree
         self.number = welcome.edition
         self._asking = threading.Lock()
         super().__init__(name, spec, place, "children")
+
+    def greet(self, hello: Hello, whole: bool) -> Welcome:
+        """Take in who belongs to this tree."""
+        if self.tree not in (None, hello.tree) and not hello.relay and not hello.through:
+            raise Refused(
+                f"this relay is in tree {self.tree}, and {hello.agent!r} sends what belongs to "
+                f"tree {hello.tree}: give --to in the order of the trees"
+            )
+        return super().greet(hello, whole)
+
+    def all_over(self, over: set[str]) -> bool:
+        """Whether all that can come from here has, given who has sent everything."""
+        trees = range(self.trees) if self.tree is None else [self.tree]
+        ended = 0
+        for agent in {agent_of(one) for one in over}:
+            relay = agent in self.roster and self.roster[agent].relay
+            ended += relay or all(sender_of(agent, tree) in over for tree in trees)
+        return ended >= self.most
 
     def enrol(self, hello: Hello) -> Enrolled:
         """Ask the parent for somebody new."""
@@ -70,7 +90,7 @@ class Children(MessageReceiver):
         with self._asking:
             try:
                 welcome = self.parent.hello(
-                    hello.agent, hello.life, relay=hello.relay, through=True
+                    hello.agent, hello.life, relay=hello.relay, through=True, tree=hello.tree
                 )
             except Away as error:
                 raise Later(str(error)) from None
@@ -99,7 +119,7 @@ class Relaying:
         children.taken = dict(self.taken)
         self.tracker = SpoolTracker(0, children, state)
 
-    def step(self, rows: int, size: int) -> tuple[Head, list[bytes]] | None:
+    def step(self, rows: int, size: int) -> list[Message] | None:
         """All that has come, as one message; None if nothing has."""
         self.children.ahead = self.clock.ahead  # children compare theirs with the root's
         self.tracker.poll()
@@ -113,29 +133,27 @@ class Relaying:
             for message in unpack(spool.read(piece.name))
         ]
         for head, _ in messages:
-            self.taken[head.agent] = head.number
-            self.over |= {head.agent} if head.ended else set()
-        after = SourceState(ended=len(self.over) >= self.children.most)
+            self.taken[head.sender] = head.number
+            self.over |= {head.sender} if head.ended else set()
+        after = SourceState(ended=self.children.all_over(self.over))
         self.tracker.save(after)
         note(after, "number", self.taken)
         note(after, "over", dict.fromkeys(self.over, 1))
-        return combined(self.plan, self.source, messages, after)
+        return [combined(self.plan, self.source, messages, after)]
 
     def close(self) -> None:
         """Stop receiving."""
         self.tracker.close()
 
 
-def combined(
-    plan: Plan, source: str, messages: list[tuple[Head, list[bytes]]], after: SourceState
-) -> tuple[Head, list[bytes]]:
+def combined(plan: Plan, source: str, messages: list[Message], after: SourceState) -> Message:
     """Several messages as one: rows merged, accounts added up, everybody's part kept."""
     parts: dict[str, Part] = {}
     ledger: dict[str, Counter[str]] = {}
     tables: dict[Block, list[pa.Table]] = {}  # by what they have in common
     for head, blocks in messages:
         for part in head.parts:
-            parts[part.agent] = _joined(parts.get(part.agent), part)
+            parts[part.sender] = _joined(parts.get(part.sender), part)
         for step, counts in head.ledger.items():
             ledger.setdefault(step, Counter()).update(counts)
         for block, data in zip(head.blocks, blocks, strict=True):
@@ -161,7 +179,7 @@ def combined(
         blocks=made,
         ended=after.ended,
         of=list(parts.values()),
-        senders={head.agent: head.number for head in heads},
+        senders={head.sender: head.number for head in heads},
         after={source: after},
     )
     return whole, packed
@@ -210,9 +228,10 @@ class Relay(Agent):
         directory: Path,
         spec: Collector,
         most: int,
+        tree: int | None = None,
         **options: Any,
     ) -> None:
-        self.asking, self.spec, self.most = asking, spec, most
+        self.asking, self.spec, self.most, self.tree = asking, spec, most, tree
         super().__init__(flow, collector, name, directory, **options)
         self._next_heard = 0.0
         self._below: set[str] | None = None  # who was told to be there, since it is connected
@@ -221,10 +240,17 @@ class Relay(Agent):
             told = self.outbox.root.read(_COMMITTED)
             self.known = msgspec.json.decode(told, type=dict[str, int])
 
-    def hello(self) -> Welcome:
+    def hello(self, branch: Branch) -> Welcome:
         """Say that it is a relay; whom it knows it tells anew."""
         self._below = None
-        return self.collector.hello(self.name, self.outbox.life, relay=True)
+        return branch.parent.hello(self.name, self.outbox.life, relay=True)
+
+    def check_trees(self, trees: int) -> None:
+        """It has one parent, and may be in one tree or in all."""
+        if self.tree is not None and self.tree >= trees:
+            raise ConfigError(
+                f"--tree {self.tree}: the flow has trees={trees}, which are numbered from 0 on"
+            )
 
     def send(self) -> bool:
         """Send what there is, and say in every period who was heard of."""
@@ -238,9 +264,9 @@ class Relay(Agent):
             try:
                 welcome = self.collector.boundary(self.name, self.outbox.life, below)
                 self._below = None if welcome.whole else recent
-                self._told(welcome)
+                self._told(self.branches[0], welcome)
             except Away as error:
-                self._is_away(error, now)
+                self._is_away(self.branches[0], error, now)
         return sent
 
     def forget(self, committed: int) -> None:
@@ -256,7 +282,7 @@ class Relay(Agent):
         """Receive from children, under the program of the root."""
         plan = plan_here(self.flow, welcome.program)
         children = Children(
-            self.source, self.spec, self.outbox.root, self.asking, welcome, self.most
+            self.source, self.spec, self.outbox.root, self.asking, welcome, self.most, self.tree
         )
         children.committed = self.known
         return Relaying(plan, self.source, children, state, self.clock)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from millstream.errors import ConfigError
-from millstream.run.collecting import Below, Hello, Welcome, welcomes
+from millstream.run.greetings import Below, Hello, Welcome, welcomes
 from millstream.run.messages import Head
 
 _SCHEMA = pa.schema([("block", pa.large_binary())])
@@ -52,12 +52,12 @@ class Connection:
         return self._client is not None
 
     def hello(
-        self, agent: str, life: int, *, relay: bool = False, through: bool = False
+        self, agent: str, life: int, *, relay: bool = False, through: bool = False, tree: int = 0
     ) -> Welcome:
         """Say who one is; whatever is wrong with that is an error for people."""
         client = flight.connect(self._where, **self._options)
         try:
-            who = Hello(agent, life, relay=relay, through=through)
+            who = Hello(agent, life, relay=relay, through=through, tree=tree)
             welcome = self._act(client, "hello", who)
         except flight.FlightServerError as error:
             client.close()
@@ -68,10 +68,10 @@ class Connection:
         self._client = client
         return welcome
 
-    def boundary(self, agent: str, life: int, below: Below | None = None) -> Welcome:
+    def boundary(self, agent: str, life: int, below: Below | None = None, tree: int = 0) -> Welcome:
         """Say that one is there, and of a relay who else is."""
         try:
-            return self._act(self._client, "boundary", Hello(agent, life, below=below))
+            return self._act(self._client, "boundary", Hello(agent, life, below=below, tree=tree))
         except flight.FlightServerError as error:
             raise self._gone(error) from None
 

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
+import pyarrow as pa
 
 from millstream.agent.clocks import Clock
 from millstream.api.flow import Flow
@@ -23,12 +25,19 @@ from millstream.graph import nodes
 from millstream.io.readers import Split
 from millstream.operators.batch import Batch
 from millstream.operators.protocol import Known, Shipping
-from millstream.ops.chunks import concat, decode_block, encode_block
+from millstream.ops.chunks import concat, decode_block, encode_block, flat
 from millstream.ops.progress import BEGIN, END, Reached
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
 from millstream.run.files import FilesTracker
-from millstream.run.messages import COMPRESSION, Block, Head, encode_records, placed_for
+from millstream.run.messages import (
+    COMPRESSION,
+    Block,
+    Head,
+    Message,
+    encode_records,
+    placed_for,
+)
 from millstream.run.planning import formats_of
 from millstream.run.program import describe_program, difference, panes_of
 from millstream.run.reading import Piece
@@ -77,6 +86,46 @@ def plan_here(flow: Flow, program: dict[str, Any]) -> Plan:
     return make_plan(flow.name, tuple(made.values()), formats, *known)
 
 
+def parted(rows: pa.Table, trees: int) -> list[pa.Table]:
+    """Rows by the tree their shard belongs to."""
+    if trees == 1:
+        return [rows]
+    tree = np.asarray(flat(rows.column("shard"))) % trees
+    return [rows.filter(pa.array(tree == one)) for one in range(trees)]
+
+
+def in_trees(
+    head: Head,
+    parts: list[tuple[list[Block], list[bytes]]],
+    panes: dict[str, dict[tuple[int, int], int]],
+) -> list[Message]:
+    """The control part with the rows of every tree.
+
+    Accounts go with the rows: records that windows took are offered and aggregated in the tree that
+    brings them, all else in the first. So at every commit the ledger has what is there, no more.
+    """
+    made: list[Message] = []
+    rest = {step: Counter(counts) for step, counts in head.ledger.items()}
+    for tree in reversed(range(len(parts))):
+        mine = {
+            step: [(pane, n) for (where, pane), n in counts.items() if where == tree]
+            for step, counts in panes.items()
+        }
+        blocks, data = parts[tree]
+        changed: dict[str, Any] = {"tree": tree, "blocks": blocks, "panes": mine}
+        if tree:
+            took = {step: sum(n for _, n in counts) for step, counts in mine.items()}
+            for step, n in took.items():
+                rest[step].subtract({"offered": n, "aggregated": n})
+            account = {step: {"offered": n, "aggregated": n} for step, n in took.items() if n}
+            changed |= {"ledger": account, "rows": 0, "seconds": 0.0, "dead": [], "late": {}}
+            changed |= {"after": {}}
+        else:
+            changed |= {"ledger": {step: dict(counts) for step, counts in rest.items()}}
+        made.append((msgspec.structs.replace(head, **changed), data))
+    return made[::-1]
+
+
 class _Task(Task):
     """A task whose records are known by agent, file and place."""
 
@@ -115,10 +164,11 @@ class Working:
         shards: int,
         agent: int,
         clock: Clock,
+        trees: int = 1,
     ) -> None:
         self.plan, self.source, self.settings = plan, source, settings
         self.clock, self._astray = clock, False  # its newest times are too far ahead
-        self.shards, self.agent = shards, agent
+        self.shards, self.agent, self.trees = shards, agent, trees
         self.place, self.state = place, state
         self.node = next(node for node in plan.sources() if node.name == source)
         number = plan.sources().index(self.node)
@@ -128,8 +178,8 @@ class Working:
         self.started = time.time()
         self.told: tuple[int | None, bool] = (BEGIN, False)
 
-    def step(self, rows: int, size: int) -> tuple[Head, list[bytes]] | None:
-        """What the records that are new here come to; None if there is nothing to say."""
+    def step(self, rows: int, size: int) -> list[Message] | None:
+        """What the records that are new here come to, per tree; None if there is nothing to say."""
         self.tracker.poll(lambda look, paths: look(paths))
         now = time.time()
         splits = self.tracker.take(rows, size, 1) if self.tracker.pending() else []
@@ -190,6 +240,7 @@ class Working:
             files={},
             totals={},
             ships=True,
+            trees=self.trees,
             max_key=self.settings.max_key,
             max_participants=self.settings.max_participants,
             times=self.settings.times,
@@ -202,14 +253,17 @@ class Working:
         items: list[Any],
         told: tuple[int | None, bool],
         after: SourceState,
-    ) -> tuple[Head, list[bytes]]:
-        control, blocks, data = task.control, [], []
+    ) -> list[Message]:
+        control = task.control
+        parts: list[tuple[list[Block], list[bytes]]] = [([], []) for _ in range(self.trees)]
         for _, tag, name, payload in items:
             if tag == "rows":
                 table, block = payload[1]
-                made = decode_block(block)
-                blocks.append(Block(name, table, len(made), shards=self.shards))
-                data.append(encode_block(made, COMPRESSION))
+                for tree, made in enumerate(parted(decode_block(block), self.trees)):
+                    if len(made) or self.trees == 1:
+                        parts[tree][0].append(Block(name, table, len(made), shards=self.shards))
+                        parts[tree][1].append(encode_block(made, COMPRESSION))
+        blocks, data = parts[0]  # what has no key goes with the first tree
         for sink, chunks in task.sunk.items():
             for src in {chunk.src for chunk in chunks}:
                 mine = [chunk for chunk in chunks if chunk.src == src]
@@ -242,13 +296,11 @@ class Working:
             ledger={step: dict(one) for step, one in control.ledger.items()},
             dead=[(d.operator, d.source, d.position, d.raw, d.error) for d in control.dead],
             late={step: count for one in shipped for step, count in one.late.items()},
-            panes={
-                step: list(counts.items()) for one in shipped for step, counts in one.panes.items()
-            },
             blocks=blocks,
             after={self.source: after},
         )
-        return head, data
+        panes = {step: counts for one in shipped for step, counts in one.panes.items()}
+        return in_trees(head, parts, panes)
 
     def close(self) -> None:
         """Let go of the source."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.api.flow import Flow
+from millstream.errors import ConfigError
 from millstream.showing import visible_lines
 
 
@@ -19,11 +20,12 @@ class Below:
 
     listen: str | None
     children: int
+    tree: int | None = None
 
 
 def run_agent(
     flow: Flow,
-    to: str,
+    to: list[str],
     name: str,
     directory: Path | None,
     token_file: Path | None,
@@ -59,10 +61,15 @@ def run_agent(
         "say": lambda text: print(visible_lines(text), file=sys.stderr, flush=True),
     }
     if below is None:
-        agent = Agent(flow, Connection(to, token, ca), name, place, **options)
+        each = to * spec.trees if len(to) == 1 else to
+        first, *others = (Connection(one, token, ca) for one in each)
+        agent = Agent(flow, first, name, place, others=tuple(others), **options)
     else:
+        if len(to) != 1:
+            raise ConfigError("a relay has one parent: give --to once")
         here = replace(spec, address=below.listen, token_file=token_file or spec.token_file)
-        parent, asking = Connection(to, token, ca), Connection(to, token, ca)
+        parent, asking = (Connection(to[0], token, ca) for _ in range(2))
+        options["tree"] = below.tree
         agent = Relay(flow, parent, asking, name, place, here, below.children, **options)
     before = {
         number: signal.signal(number, lambda *_: agent.stop())

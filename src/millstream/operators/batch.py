@@ -46,6 +46,7 @@ class Batch:
     holds: dict[str, int] = field(default_factory=dict)  # keyed step -> how far it goes at most
     left: dict[str, int] = field(default_factory=dict)  # keyed step -> how far it goes at least
     levels: int | None = None  # exchanges there can be work for; None: all there are
+    trees: int = 1  # into which these rows are parted
     ships: bool = False  # rows travel to where nobody has seen the records: said per pane how many
     gathers: bool = False  # what tasks say to all of the next level is put together on the way
     debug: bool = False  # compare answers found the short way with those found the long way

@@ -92,7 +92,7 @@ class Shipped:
     """Records that went into rows, as their account must be put right where the rows arrive."""
 
     late: dict[str, int]  # per step
-    panes: dict[str, dict[int, int]]  # those that were taken, per step and pane
+    panes: dict[str, dict[tuple[int, int], int]]  # those that were taken, per step, tree and pane
 
 
 @dataclass

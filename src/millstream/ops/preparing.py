@@ -47,6 +47,15 @@ class Prepared:
     panes: pa.Table | None
     values: pa.Table | None
     accounts: dict[str, Account]
+    kept: Int64  # which records any of them took
+    keyed: _Keyed | None  # these by their key
+
+    def shards_of(self, took: Mask) -> Shards:
+        """Where the records go that a job took."""
+        found = np.zeros(len(took), np.int32)
+        if self.keyed is not None:
+            found[self.kept] = self.keyed.shard[self.keyed.codes]
+        return found[took]
 
 
 def prepare(
@@ -82,7 +91,7 @@ def prepare(
         keep = wanted.copy()
         keep[list(bad)] = False
         kept = np.flatnonzero(keep)
-        states, values, failed = _reduce(family, chunk.take(kept), shards, single)
+        states, values, keyed, failed = _reduce(family, chunk.take(kept), shards, single)
         if not failed:
             break
         bad.update({int(kept[index]): why for index, why in failed.items()})
@@ -95,7 +104,7 @@ def prepare(
         ]
         account.accepted = int(taken.sum()) - len(account.dead)
         account.took = taken & ~np.isin(np.arange(len(taken)), list(bad)) if bad else taken
-    return Prepared(states, values, accounts)
+    return Prepared(states, values, accounts, kept, keyed)
 
 
 def null_keys(keys: tuple[str, ...], chunk: Chunk) -> dict[int, str]:
@@ -170,26 +179,27 @@ def _numbers(values: list[Any]) -> pa.Array:
 
 def _reduce(
     family: Family, chunk: Chunk, shards: int, single: bool
-) -> tuple[pa.Table | None, pa.Table | None, dict[int, str]]:
+) -> tuple[pa.Table | None, pa.Table | None, _Keyed | None, dict[int, str]]:
     if not len(chunk):
-        return None, None, {}
+        return None, None, None, {}
     panes = family.span.pane_of(chunk.ts)
     key_columns = [canonical(chunk.column(name)) for name in family.keys]
     codes, uniques = factorize(key_columns) if family.keys else (np.zeros(len(chunk), np.int64), [])
     shard, astray = _shards_of(uniques, int(codes.max()) + 1, shards, family.jobs[0])
     if astray:
-        return None, None, {i: astray[c] for i, c in enumerate(codes.tolist()) if c in astray}
+        lost = {i: astray[c] for i, c in enumerate(codes.tolist()) if c in astray}
+        return None, None, None, lost
     keyed = _Keyed(codes, uniques, key_columns, shard, panes)
     states = values = None
     if family.combines:
         states, bad = _lifted(family, chunk, keyed, single)
         if bad:
-            return None, None, bad
+            return None, None, None, bad
     if family.holds:
         if family.changes and (bad := _failing(family, chunk, codes)):
-            return None, None, bad
+            return None, None, None, bad
         values = _held(family, chunk, keyed)
-    return states, values, {}
+    return states, values, keyed, {}
 
 
 @dataclass(frozen=True)

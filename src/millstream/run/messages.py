@@ -26,14 +26,27 @@ from millstream.state.values import Int64 as Whole
 # A position says which agent, which of its files, and where in that: 2,047 agents of 65,536 files.
 AGENT_BITS, FILE_BITS, PLACE_BITS = 11, 16, 36
 MOST_AGENTS = 2**AGENT_BITS - 1
-FORM = 1  # of what travels; another number for what an older release would not understand
+FORM = 2  # of what travels; another number for what an older release would not understand
 MESSAGES = "messages"  # what files of a spool with them end in
 COMPRESSION = "zstd"  # of rows: keys and times of panes repeat
 MOST_ROWS = 1 << 29  # bytes of the rows of one block, as they lie in memory
 _LENGTH = 8  # bytes that say how long what follows is
 
 
-class Block(msgspec.Struct, frozen=True):
+def sender_of(agent: str, tree: int) -> str:
+    """Whose messages are numbered together: an agent's in one tree; the first has its name alone.
+
+    Names of agents are printable, so nobody is called like somebody's second tree.
+    """
+    return agent if tree == 0 else f"{agent}\x1f{tree}"
+
+
+def agent_of(sender: str) -> str:
+    """The agent of a sender."""
+    return sender.partition("\x1f")[0]
+
+
+class Block(msgspec.Struct, frozen=True, omit_defaults=True):
     """Some rows: for a table of an operator, or records for a sink."""
 
     to: str
@@ -43,24 +56,31 @@ class Block(msgspec.Struct, frozen=True):
     shards: Count = 0  # into which the rows are parted
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one agent has in a message."""
 
     agent: str
     number: Count
+    tree: Count = 0  # whose number it is
     reached: Whole | None = None  # how far all it reads has come; None: that holds nothing back
     ended: bool = False  # nothing more comes from this agent
     ahead: Whole = 0  # how far its clock is before the collector's, in microseconds
     late: dict[str, Count] = {}  # window -> records that were late for it where they were read
     panes: dict[str, list[tuple[Whole, Count]]] = {}  # window -> records per pane
 
+    @property
+    def sender(self) -> str:
+        """Whose numbers it goes on with."""
+        return sender_of(self.agent, self.tree)
 
-class Head(msgspec.Struct, frozen=True, kw_only=True):
+
+class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The control part of a message."""
 
     agent: str
     life: Count  # of its spool: numbers go on within it
     number: Count
+    tree: Count = 0  # which part of the key space its rows have; numbers go on within each
     source: str
     rows: Count = 0  # records that were read for it
     seconds: float = 0.0
@@ -78,6 +98,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     after: dict[str, SourceState] = {}  # where the agent goes on; stays with it
 
     @property
+    def sender(self) -> str:
+        """Whose numbers it goes on with."""
+        return sender_of(self.agent, self.tree)
+
+    @property
     def weight(self) -> int:
         """How many rows a task has to do with."""
         return max(1, sum(block.rows for block in self.blocks))
@@ -90,6 +115,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         own = Part(
             agent=self.agent,
             number=self.number,
+            tree=self.tree,
             reached=self.reached,
             ended=self.ended,
             ahead=self.ahead,
@@ -103,6 +129,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         return (DeadLetter(*letter) for letter in self.dead)
 
 
+Message = tuple[Head, list[bytes]]  # and its blocks
 _heads = msgspec.json.Decoder(Head)
 
 
@@ -113,7 +140,7 @@ def pack(head: Head, blocks: Iterable[bytes]) -> bytes:
     return b"".join(framed)
 
 
-def unpack(data: bytes) -> Iterator[tuple[Head, list[bytes]]]:
+def unpack(data: bytes) -> Iterator[Message]:
     """The messages that follow each other in some bytes."""
     view, at = memoryview(data), 0
 

@@ -99,6 +99,7 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             "kind": type(node.spec).__name__,
             "path": str(getattr(node.spec, "path", "")),
             "time": node.spec.time or "arrival",
+            **({"trees": trees} if (trees := getattr(node.spec, "trees", 1)) > 1 else {}),
         }
         for node in plan.sources()
     }

@@ -36,9 +36,9 @@ def _check_ports(plan: Plan) -> None:
         check_places(specs)
     collectors = [node.spec for node in plan.sources() if isinstance(node.spec, Collector)]
     if collectors:
-        from millstream.run import collecting  # likewise
+        from millstream.run import listening  # likewise
 
-        collecting.check_places(collectors)
+        listening.check_places(collectors)
 
 
 def start(

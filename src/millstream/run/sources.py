@@ -299,7 +299,7 @@ def make_tracker(
     if isinstance(spec, Kafka):
         return PartitionsTracker(number, spec, state)
     if isinstance(spec, Collector):
-        from millstream.run.collecting import CollectorTracker  # a server, for who wants one
+        from millstream.run.collected import CollectorTracker  # a server, for who wants one
 
         return CollectorTracker(number, node.name, spec, checkpoint, stem, state)
     receiver = make_receiver(node.name, spec, checkpoint.within("spool").within(stem))

@@ -36,6 +36,7 @@ class SpoolSplit:
     rows: int
     base: int | None = None  # the position of its beginning; None counts from its number
     more: tuple[SpoolSplit, ...] = ()
+    reached: tuple[tuple[str, int], ...] = ()  # of agents: how far each has come with the batch
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,11 @@ def take_over(task: Task, source: nodes.Source, split: SpoolSplit) -> None:
     begun, rows = time.perf_counter(), 0
     spool = open_storage(split.spool)
     reached = task.control.reached.setdefault(source.name, Reached())
+    raise_all(reached.latest, dict(split.reached))
     for piece in (split, *split.more):
         for head, blocks in unpack(spool.read(piece.name)):
             _take_message(task, source, head, blocks)
             rows += head.weight
-            for part in head.parts:
-                if part.reached is not None and part.reached > BEGIN:
-                    raise_all(reached.latest, {part.agent: part.reached})
             reached.top = max(reached.top, BEGIN if head.top is None else head.top)
     task.control.rows_in += rows
     before, seconds = task.control.read.get(source.name, (0, 0.0))

@@ -29,6 +29,8 @@ class Collector(Timing):
         ms.Stdin or ms.HostStats.
     agents: the names of those that are expected, or how many.
     boundary: how often an agent says that it is there, also when it has nothing to send.
+    trees: into how many parts the keys are dealt, each with relays of its own: what agents send of
+        a part goes to the parent it has there (millstream agent --to, once per tree).
     idle_timeout: an agent silent for so long does not hold the watermark back; None: it does.
     clock_skew: how far ahead of the collector's clock that of an agent may be. If it is further
         ahead, times beyond that move no watermark, and the agent says so.
@@ -42,6 +44,7 @@ class Collector(Timing):
     agents: Sequence[str] | int = 1
     boundary: Duration = "1s"
     clock_skew: Duration = "1m"
+    trees: int = 1
     token_file: str | Path | None = None
     token_env: str = "MILLSTREAM_AGENT_TOKEN"
     certificate: str | Path | None = None
@@ -89,6 +92,8 @@ class Collector(Timing):
             raise ConfigError(
                 f"Collector(agents={names!r}): expected the names of agents, each once, or how many"
             )
+        if isinstance(self.trees, bool) or not isinstance(self.trees, int) or self.trees < 1:
+            raise ConfigError(f"Collector(trees={self.trees!r}): expected how many, from 1 on")
         if (self.certificate is None) != (self.private_key is None):
             raise ConfigError("Collector(certificate=, private_key=): TLS needs both")
         object.__setattr__(self, "participant", "agent")

@@ -21,9 +21,13 @@ commands = typer.Typer()
 def agent(
     file: AppFile,
     to: Annotated[
-        str,
+        list[str],
         typer.Option(
-            "--to", metavar="HOST:PORT", help="Where the collector listens.", show_default=False
+            "--to",
+            metavar="HOST:PORT",
+            help="Where the collector or a relay listens; with Collector(trees=) once for all "
+            "trees, or once for each in their order.",
+            show_default=False,
         ),
     ],
     name: Annotated[
@@ -77,6 +81,15 @@ def agent(
     children: Annotated[
         int, typer.Option(metavar="N", min=1, help="How many agents send to a relay.")
     ] = 16,
+    tree: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Which tree a relay is in, from 0 on.  [dim]\\[default: all][/dim]",
+            show_default=False,
+        ),
+    ] = None,
     overload: Annotated[
         str,
         typer.Option(
@@ -109,7 +122,9 @@ def agent(
     if relay != (listen is not None):
         raise ConfigError("agent: --relay and --listen HOST:PORT go together")
     found = load_trusted(file, flow, trust_config)
-    below = Below(listen, children) if relay else None
+    if tree is not None and not relay:
+        raise ConfigError("agent: --tree is for a relay; an agent sends to all trees")
+    below = Below(listen, children, tree) if relay else None
 
     def again() -> Flow:
         with imported_again(file.parent, keep=True):

@@ -22,14 +22,14 @@ from millstream.operators.windows.evicting import evicted_now, note_opened
 from millstream.operators.windows.leaving import leaving
 from millstream.operators.windows.work import Order, Report, Work
 from millstream.ops.cells import Publication
-from millstream.ops.chunks import Chunk, concat, flat
+from millstream.ops.chunks import Chunk, Int64, concat, flat
 from millstream.ops.edges import given
 from millstream.ops.firing import Firing, fires, passes
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.keys import factorize, key_arrays
 from millstream.ops.pairs import unpacked
 from millstream.ops.partitioning import Shards, shards_of_columns
-from millstream.ops.preparing import merge_panes, prepare
+from millstream.ops.preparing import Account, Prepared, merge_panes, prepare
 from millstream.ops.progress import END
 from millstream.ops.records import as_json
 from millstream.ops.spans import NOTHING_CLOSED
@@ -292,12 +292,19 @@ class Panes:
             if (operator in self.telling or batch.ships) and len(account.late):
                 self._note_late(operator, host.senders(account.late))
             if batch.ships:
-                panes, counts_of = np.unique(
-                    family.span.pane_of(chunk.ts[account.took]), return_counts=True
-                )
-                into = self._report().panes.setdefault(operator, Counter())
-                into.update(dict(zip(panes.tolist(), counts_of.tolist(), strict=True)))
+                self._note_panes(operator, chunk.ts[account.took], prepared, account)
             self._push_late(operator, account.late)
+
+    def _note_panes(
+        self, operator: str, times: Int64, prepared: Prepared, account: Account
+    ) -> None:
+        """How many records an operator took of every pane, in each tree of agents."""
+        trees = self.host.batch.trees
+        tree = prepared.shards_of(account.took) % trees
+        both, counts = np.unique(self.family.span.pane_of(times) * trees + tree, return_counts=True)
+        found = zip((both % trees).tolist(), (both // trees).tolist(), strict=True)
+        into = self._report().panes.setdefault(operator, Counter())
+        into.update(dict(zip(found, counts.tolist(), strict=True)))
 
     def take_partial(self, rows: pa.Table) -> pa.Table:
         """Rows that were made elsewhere, without those whose windows have all left meanwhile."""

@@ -41,7 +41,8 @@ class Report:
     firing: dict[str, Firing] = field(default_factory=dict)
     strategies: dict[str, str] = field(default_factory=dict)  # operator -> how windows slid
     brought: Ranges = field(default_factory=list)  # panes with new records, if windows are evicted
-    panes: dict[str, Counter[int]] = field(default_factory=dict)  # operator -> records per pane
+    # operator -> records per tree and pane, of what agents send
+    panes: dict[str, Counter[tuple[int, int]]] = field(default_factory=dict)
     late: dict[str, Senders] = field(default_factory=dict)  # operator -> whose records were late
     left: dict[str, Left] = field(default_factory=dict)  # operator -> what its last window stood on
     filled: tuple[int, int] = (0, 0)  # panes that entered windows of the longest, and windows

@@ -1,0 +1,171 @@
+"""Several trees of relays, each for a part of the keys: what one brings late or not at all."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.agent import agent as agents
+from millstream.agent.agent import Agent
+from millstream.errors import CheckpointError, ConfigError
+from millstream.run.messages import sender_of
+from millstream.run.planning import plan_flow
+from millstream.run.program import check_program
+from millstream.state.checkpoint import Checkpoint
+from tests.agent.centre import Centre, agent_of, free_port, relay_of
+
+KEYS = "abcdefgh"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents, "_AGAIN", 0.0)
+
+
+def flow_of(place: Path, port: int, trees: int = 2, **options: Any) -> ms.Flow:
+    flow = ms.Flow("trees")
+    files = {"schema": "ts bigint, k string", "time": "ts", "lateness": "0s", "follow": True}
+    reads = ms.Files(place / "in", format="json", **files)
+    source = {"agents": ["a"], "boundary": "20ms", "trees": trees}
+    stream = flow.source(ms.Collector(f"127.0.0.1:{port}", reads, **source), name="in")
+    counted = stream.key_by("k").window(ms.tumbling("10s"), **options).agg(n=ms.count())
+    counted.sink(ms.Jsonl(place / "out"))
+    return flow
+
+
+def write(place: Path, *seconds: int) -> None:
+    (place / "in").mkdir(exist_ok=True)
+    with open(place / "in" / "log.json", "a") as out:
+        for s in seconds:
+            out.writelines(json.dumps({"ts": s, "k": k}) + "\n" for k in KEYS)
+
+
+def rows(place: Path) -> Counter[str]:
+    """Records per key in all windows that have left."""
+    found: Counter[str] = Counter()
+    for path in (place / "out").glob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            found[json.loads(line)["k"]] += json.loads(line)["n"]
+    return found
+
+
+def keys_in(agent: Agent, number: int, tree: int) -> int:
+    """How many keys a message has in a tree; each record here has one of its own."""
+    return sum(block.rows for block in agent.outbox.read(number, tree)[0].blocks)
+
+
+def until(what: Callable[[], object], *steps: Callable[[], object]) -> None:
+    for _ in range(500):
+        for step in steps:
+            step()
+        if what():
+            return
+        time.sleep(0.005)
+    pytest.fail("it does not come to that")
+
+
+def only(agent: Agent, tree: int) -> Callable[[], object]:
+    """Send in one tree, and meet the parent there."""
+
+    def send() -> None:
+        branch = agent.branches[tree]
+        if not branch.parent.connected:
+            agent._meet(branch, agent.hello(branch))
+        agent._send(branch)
+
+    return send
+
+
+def test_no_window_leaves_before_all_trees_have_brought_it(tmp_path: Path) -> None:
+    port = free_port()
+    write(tmp_path, *range(15))
+    with Centre(flow_of(tmp_path, port), tmp_path / "collector") as centre:
+        one = agent_of(flow_of(tmp_path, port), port, "a", tmp_path / "agents", port)
+        only(one, 0)(), one.make()
+        keys = [keys_in(one, 0, tree) // 2 for tree in (0, 1)]  # of two windows
+        assert sum(keys) == len(KEYS) and all(keys)
+        until(lambda: one.branches[0].committed >= 0, only(one, 0), centre.step)
+        assert not rows(
+            tmp_path
+        )  # the first tree has passed its end, the second has brought nothing
+        write(tmp_path, 15)
+        one.make()
+        until(lambda: one.branches[0].committed >= 1, only(one, 0), centre.step)
+        assert one.outbox.sizes.keys() == {0, 1}  # the second tree has nothing of either
+        account = centre.ledger["agg"]
+        assert account["offered"] == account["aggregated"] == 16 * keys[0]  # what is here
+        until(lambda: rows(tmp_path), only(one, 1), centre.step)
+        assert rows(tmp_path) == dict.fromkeys(KEYS, 10)
+        assert centre.ledger["agg"]["aggregated"] == 16 * len(KEYS)
+        centre.restart()  # how far each tree has come is remembered
+        write(tmp_path, *range(16, 25))
+        one.make()
+        until(lambda: one.branches[1].committed >= 2, only(one, 1), centre.step)
+        assert rows(tmp_path) == dict.fromkeys(KEYS, 10)
+        until(lambda: rows(tmp_path)["a"] == 20, only(one, 0), centre.step)
+        assert rows(tmp_path) == dict.fromkeys(KEYS, 20)
+        one.close()
+
+
+def test_what_a_tree_brings_after_its_window_was_evicted_is_late(tmp_path: Path) -> None:
+    port, close = free_port(), ms.evict(timeout="50ms")
+    write(tmp_path, *range(5))
+    with Centre(flow_of(tmp_path, port, close=close), tmp_path / "collector") as centre:
+        flow = flow_of(tmp_path, port, close=close)
+        one = agent_of(flow, port, "a", tmp_path / "agents", port)
+        only(one, 0)(), one.make()
+        first, second = (keys_in(one, 0, tree) for tree in (0, 1))
+        until(lambda: rows(tmp_path), only(one, 0), centre.step)
+        assert rows(tmp_path).total() == 5 * first
+        until(lambda: one.committed >= 0, only(one, 1), centre.step)
+        assert rows(tmp_path).total() == 5 * first
+        account = centre.ledger["agg"]
+        assert account["offered"] == 5 * len(KEYS)
+        assert account["aggregated"] == 5 * first and account["late"] == 5 * second
+        one.close()
+
+
+def test_who_is_silent_in_a_tree_is_silent(tmp_path: Path) -> None:
+    port, close = free_port(), ms.evict(failure_after="200ms")
+    write(tmp_path, *range(5))
+    with Centre(flow_of(tmp_path, port, close=close), tmp_path / "collector") as centre:
+        flow = flow_of(tmp_path, port, close=close)
+        one = agent_of(flow, port, "a", tmp_path / "agents", port)
+        one.send(), one.make()
+        until(lambda: one.committed >= 0, one.send, centre.step)
+        until(lambda: rows(tmp_path), only(one, 0), centre.step)  # nothing is heard in the other
+        tracker: Any = centre.engine.trackers["in"]
+        last = {sender: int(at * 1e6) for sender, at in tracker.messages.heard.items()}
+        assert tracker.horizon(0).heard["a"] == last[sender_of("a", 1)] < last["a"]
+        assert rows(tmp_path) == dict.fromkeys(KEYS, 5)
+        one.close()
+
+
+def test_trees_are_those_of_the_first_start(tmp_path: Path) -> None:
+    port, between, relays = free_port(), free_port(), tmp_path / "relays"
+    write(tmp_path, 1)
+    two = flow_of(tmp_path, port)
+    with Centre(two, tmp_path / "collector"):
+        with pytest.raises(ConfigError, match=r"trees=2, and there are 1 parents"):
+            agent_of(two, port, "a", tmp_path / "few")
+        with pytest.raises(ConfigError, match=r"--tree 2: the flow has trees=2"):
+            relay_of(two, port, between, "r", relays, 1, tree=2)
+        other = agent_of(flow_of(tmp_path, port, trees=1), port, "a", tmp_path / "other")
+        with pytest.raises(ConfigError, match=r"source 'in': trees was 2"):
+            other.step()
+        relay = relay_of(two, port, between, "s", relays, 1, tree=1)
+        relay.step()
+        lost = agent_of(two, between, "a", tmp_path / "lost", port)
+        with pytest.raises(ConfigError, match=r"in tree 1, and 'a' sends .* tree 0"):
+            lost.step()
+        lost.close(), relay.close(), other.close()
+    place = Checkpoint(tmp_path / "collector")
+    with pytest.raises(CheckpointError, match="trees was 2"):  # before Spark is started
+        check_program(plan_flow(flow_of(tmp_path, port, trees=1)), place, None, 1, ())
