@@ -61,8 +61,8 @@ _PLACE = pytest.StashKey[str]()
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more process than cores: some test or other always waits for a process or a socket."""
-    return (os.cpu_count() or 1) + 1
+    """More processes than cores: nearly half of the time of a test is waiting for others."""
+    return (os.cpu_count() or 1) + 3
 
 
 @pytest.fixture
