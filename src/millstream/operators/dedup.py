@@ -145,22 +145,12 @@ def _spaced(ts: Int64, start: Int64, before: Int64, reach: int) -> tuple[Mask, I
     end = np.r_[start[1:], len(ts)]
     taken, last = np.zeros(len(ts), np.bool_), before.copy()
     at, open = start.copy(), np.arange(len(start))
-    while len(open):  # in every round each group takes one more, or is done
-        nearest = np.array(
-            [
-                low + int(np.searchsorted(ts[low:high], limit, "right"))
-                for low, high, limit in zip(
-                    at[open].tolist(),
-                    end[open].tolist(),
-                    (last[open] + reach).tolist(),
-                    strict=True,
-                )
-            ],
-            np.int64,
-        )
-        going = nearest < end[open]
-        open, nearest = open[going], nearest[going]
+    while len(open := open[ts[end[open] - 1] > last[open] + reach]):
+        near = open[ts[at[open]] <= last[open] + reach]  # mostly few
+        for group in near.tolist():
+            rest = ts[at[group] : end[group]]
+            at[group] += np.searchsorted(rest, last[group] + reach, "right")
+        nearest = at[open]  # in every round each group takes one more
         taken[nearest] = True
         last[open], at[open] = ts[nearest], nearest + 1
-        open = open[at[open] < end[open]]
     return taken, last

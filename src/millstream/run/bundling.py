@@ -82,103 +82,87 @@ def bundle(
     for name, spec in sinks.items():
         if name not in gathering:
             continue
-        fresh = [one for one in manifest.outputs if one.sink == name]
-        folders: dict[str, _Folder] = {}
-        for file in [*old.waiting.get(name, []), *(_waits(one, manifest.at) for one in fresh)]:
-            folders.setdefault(file.folder, _Folder([], fresh)).files.append(file)
-        done = _put_together(manifest, name, spec, folders.values(), merge, due)
-        outputs += [output for one in done for output in one.outputs]
-        kept = [file for one in done for file in one.waiting]
+        fresh = {one.staged: one for one in manifest.outputs if one.sink == name}
+        folders: dict[str, list[Waiting]] = {}
+        new = (_waits(one, manifest.at) for one in fresh.values())
+        for file in [*old.waiting.get(name, []), *new]:
+            folders.setdefault(file.folder, []).append(file)
+        left, kept = _put_together(manifest, name, spec, folders.values(), fresh, merge, due)
+        outputs += left
         if kept:
             waiting[name] = kept
     return outputs, waiting
-
-
-@dataclass(frozen=True)
-class _Folder:
-    """The files of a folder in their order, and what this batch gave the sink."""
-
-    files: list[Waiting]
-    fresh: list[Output]
-
-
-@dataclass
-class _Done:
-    """What has become of a folder."""
-
-    outputs: list[Output]
-    waiting: list[Waiting]
 
 
 def _put_together(
     manifest: Manifest,
     sink: str,
     spec: Parquet,
-    folders: Iterable[_Folder],
+    folders: Iterable[list[Waiting]],
+    fresh: dict[str, Output],
     merge: Merge,
     due: bool,
-) -> list[_Done]:
+) -> tuple[list[Output], list[Waiting]]:
+    """What leaves of the folders of a sink, and what waits on; `fresh` is what this batch gave."""
     target = spec.target_bytes or 1 << 62
     oldest = manifest.at - micros(spec.at_latest, "at_latest") / 1e6
-    plans: list[tuple[_Folder, bool, list[Waiting | Bundle]]] = []
-    for folder in folders:
+    plans: list[tuple[bool, list[Waiting | Bundle]]] = []
+    for files in folders:
         ripe = due or manifest.complete or not spec.target_bytes
-        ripe |= min(one.since for one in folder.files) <= oldest
-        plans.append((folder, ripe, bundled(folder.files, target, due=ripe)))
+        ripe |= min(one.since for one in files) <= oldest
+        plans.append((ripe, bundled(files, target, due=ripe)))
     bundles = [
         one
-        for folder, _, plan in plans
+        for _, plan in plans
         for at, one in enumerate(plan)
-        if isinstance(one, Bundle) and _as_it_is(one, at, folder.fresh) is None
+        if isinstance(one, Bundle) and _as_it_is(one, at, fresh) is None
     ]
     orders = [
         Order(str(spec.directory), manifest.batch, number, one.files)
         for number, one in enumerate(bundles)
     ]
     made = dict(zip(bundles, merge(sink, orders) if orders else [], strict=True))
-    return [_outcome(sink, target, *plan, made) for plan in plans]
+    done = [_outcome(sink, target, *plan, fresh, made) for plan in plans]
+    return [one for left, _ in done for one in left], [one for _, kept in done for one in kept]
 
 
 def _outcome(
     sink: str,
     target: int,
-    folder: _Folder,
     ripe: bool,
     plan: list[Waiting | Bundle],
+    fresh: dict[str, Output],
     made: dict[Bundle, list[Made]],
-) -> _Done:
+) -> tuple[list[Output], list[Waiting]]:
     """What of a folder leaves; what comes after something that stays, stays as well."""
-    done = _Done([], [])
+    outputs: list[Output] = []
+    waiting: list[Waiting] = []
     for at, one in enumerate(plan):
         if isinstance(one, Waiting):
-            done.waiting.append(one)
+            waiting.append(one)
             continue
-        whole = _as_it_is(one, at, folder.fresh)
+        whole = _as_it_is(one, at, fresh)
         if whole is not None:
-            done.outputs.append(whole)
+            outputs.append(whole)
             continue
         name, since = one.files[0].folder, min(file.since for file in one.files)
         for file in made[one]:
-            leaves = one.leaves and not done.waiting and (ripe or file.size * _ENOUGH >= target)
-            if leaves:
-                done.outputs.append(
-                    Output(sink, file.staged, file.final, file.rows, file.size, file.checksum, name)
-                )
+            about = file.rows, file.size, file.checksum
+            if one.leaves and not waiting and (ripe or file.size * _ENOUGH >= target):
+                outputs.append(Output(sink, file.staged, file.final, *about, name))
             else:
-                done.waiting.append(
-                    Waiting(file.staged, file.rows, file.size, file.checksum, since, name)
-                )
-    return done
+                waiting.append(Waiting(file.staged, *about, since, name))
+    return outputs, waiting
 
 
-def _as_it_is(one: Bundle, at: int, fresh: list[Output]) -> Output | None:
+def _as_it_is(one: Bundle, at: int, fresh: dict[str, Output]) -> Output | None:
     """The output that a bundle is already: one file of this batch, and nothing leaves before it.
 
     Files of tasks have names that come before those that are put together in the same batch.
     """
     if at or not one.leaves or len(one.files) > 1:
         return None
-    return next((output for output in fresh if output.staged == one.files[0].staged), None)
+    return fresh.get(one.files[0].staged)
 
 
 def _gathers(spec: Any) -> bool:
