@@ -130,6 +130,7 @@ class FrameStreamTracker(FilesTracker):
         self._names: dict[str, list[str]] = {}  # marker -> its files
         where, sources = self._place.where(), checkpoint.within("sources")
         super().__init__(number, as_files(spec, where), fmt, sources, stem, state, self._listing)
+        self._kept = set(range(len(self.files)))  # files that were begun and may be there
         if spec.checkpoint is None and is_url(where):
             raise ConfigError(
                 "FrameStream(checkpoint=): the flow's checkpoint is in an object store; say where "
@@ -149,12 +150,20 @@ class FrameStreamTracker(FilesTracker):
             self._place.put(marker, msgspec.json.encode(names))
 
     def _listing(self) -> list[Seen]:
-        for name in self._place.names():
-            if name.startswith("batch-") and name not in self._names:
-                found = msgspec.json.decode(self._place.read(name), type=list[str])
-                self._names[name] = found
-        where = self._place.where()
-        return [seen for names in self._names.values() for seen in _seen(where, names)]
+        """The files that are there; what was read to its end is forgotten, but the last marker."""
+        markers = sorted(name for name in self._place.names() if name.startswith("batch-"))
+        where, found = self._place.where(), []
+        for marker in markers:
+            if marker not in self._names:
+                names = msgspec.json.decode(self._place.read(marker), type=list[str])
+                self._names[marker] = names
+            seen = _seen(where, self._names[marker])
+            self._names[marker] = [one.path.rpartition("/")[2] for one in seen]
+            found += seen
+            if not seen and marker != markers[-1]:  # Spark repeats its last batch only
+                self._place.delete(marker)
+                del self._names[marker]
+        return found
 
     def poll(self, *args: Any) -> None:
         active = self._query.isActive  # asked before looking: its last batch may end meanwhile
@@ -170,11 +179,14 @@ class FrameStreamTracker(FilesTracker):
         return taken
 
     def committed(self) -> None:
-        """What was read and committed need not be kept; markers stay."""
+        """What was read and committed need not be kept."""
+        self._kept |= self._taken.keys()
         super().committed()
-        for file in self.files:
+        for number in sorted(self._kept):
+            file = self.files[number]
             if file.done and file.offset >= file.end > 0:
                 self._place.delete(file.path.rpartition("/")[2])
+                self._kept.remove(number)
 
     def ask_to_stop(self, patience: float) -> None:
         with suppress(Exception):  # Spark may be gone
