@@ -10,7 +10,7 @@ back, all of a batch count together.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -259,7 +259,6 @@ class SidedRows(Gathered):
 
     operator: Comparing
     host: Host
-    tables: list[pa.Table] = field(default_factory=list)
 
     def take(self, step: Node, before: Node, chunk: Chunk) -> None:
         """Set late records aside; hash the others."""

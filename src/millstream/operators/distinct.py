@@ -8,7 +8,7 @@ are counted as they come, all of a batch together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -128,7 +128,6 @@ class ComparedRows(Gathered):
 
     operator: Compares
     host: Host
-    tables: list[pa.Table] = field(default_factory=list)
 
     def take(self, step: Node, before: Node, chunk: Chunk) -> None:
         """Set late records aside; hash the others."""

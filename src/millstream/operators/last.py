@@ -7,7 +7,7 @@ second time, with a weight of -1, and the two vanish when the queue is written a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -144,7 +144,6 @@ class LastRows(Gathered):
 
     operator: Lasting
     host: Host
-    tables: list[pa.Table] = field(default_factory=list)
 
     def take(self, step: Node, before: Node, chunk: Chunk) -> None:
         """Set aside what is late, and has nothing to take back."""

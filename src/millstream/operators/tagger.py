@@ -17,7 +17,7 @@ change log all objects are kept, since it is counted what removals found.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -298,7 +298,6 @@ class Records(Gathered):
 
     operator: Tagger
     host: Host
-    tables: list[pa.Table] = field(default_factory=list)
 
     def take(self, step: Node, before: Node, chunk: Chunk) -> None:
         """Late records and those without an object are set aside; the others go by its hash."""

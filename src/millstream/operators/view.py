@@ -8,7 +8,7 @@ and no others. `serve/views.py` reads the table from committed segments, without
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -146,7 +146,6 @@ class ViewRows(Gathered):
 
     operator: Keeping
     host: Host
-    tables: list[pa.Table] = field(default_factory=list)
 
     def take(self, step: Node, before: Node, chunk: Chunk) -> None:
         """All of them, late ones too: they are what a sink would get."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -104,10 +104,11 @@ class Immediate(OneStep):
         """Nothing to remember beside what is stored."""
 
 
+@dataclass
 class Gathered:
     """An inlet whose records become rows of one table, kept until the task has read all."""
 
-    tables: list[pa.Table]
+    tables: list[pa.Table] = field(default_factory=list, init=False)
 
     def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
         """Published events come as records."""

@@ -27,7 +27,7 @@ from millstream.ops.progress import BEGIN, END, Horizon
 from millstream.run.lengths import Lengths
 from millstream.run.listing import Inode, Seen, by_age, list_seen, look
 from millstream.run.merging import Helping, pieces_of
-from millstream.run.quiet import Quiet, Stamp, how_far
+from millstream.run.quiet import Quiet, Stamp, came_to, how_far
 from millstream.run.recognising import ByName, Recognised, Recogniser
 from millstream.run.registry import Known, Registry, is_sealed
 from millstream.run.sightings import Sightings
@@ -449,14 +449,9 @@ class FilesTracker:
         """Note how far files came, and how fast: time for what was taken."""
         taken = gained = 0
         for number, (much, before) in self._taken.items():
-            file, at = self.files[number], files.get(number)
-            file.heard = now
-            if at is None:
-                continue
-            file.latest = at if file.latest is None else max(at, file.latest)
-            if before is not None and before > BEGIN and much:
-                file.pace = max(0, file.latest - before) / much
-                taken, gained = taken + much, gained + max(0, file.latest - before)
+            by = came_to(self.files[number], files.get(number), much, before, now)
+            if by is not None:
+                taken, gained = taken + much, gained + by
         if taken:
             self._pace = gained / taken
 

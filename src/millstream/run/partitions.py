@@ -20,7 +20,7 @@ from millstream.io.kafka.offsets import Away, Offsets, Partition
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.progress import BEGIN, Horizon
 from millstream.run.merging import share
-from millstream.run.quiet import Quiet
+from millstream.run.quiet import Quiet, came_to
 from millstream.run.splits import AnySplit
 from millstream.run.spreading import rows_of
 from millstream.run.tracking import WithoutFiles
@@ -293,13 +293,7 @@ class PartitionsTracker(WithoutFiles):
     def reached(self, files: dict[int, int], now: int) -> None:
         """Note how far partitions came, and how fast: time for what was taken."""
         for number, (much, before) in self._taken.items():
-            part, at = self.parts[number], files.get(number)
-            part.heard = now
-            if at is None:
-                continue
-            part.latest = at if part.latest is None else max(at, part.latest)
-            if before is not None and before > BEGIN and much:
-                part.pace = max(0, part.latest - before) / much
+            came_to(self.parts[number], files.get(number), much, before, now)
 
     # -- the rest of a batch --------------------------------------------------------------------
 

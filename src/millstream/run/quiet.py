@@ -18,12 +18,12 @@ Stamp = tuple[int, int] | None
 class Participant(Protocol):
     """A file or a partition: its number, the latest time in it, when it was heard of."""
 
+    latest: int | None
+    heard: int
+    pace: float | None  # microseconds of event time for as much as it is read by
+
     @property
     def number(self) -> int | None: ...
-    @property
-    def latest(self) -> int | None: ...
-    @property
-    def heard(self) -> int: ...
     @property
     def reached(self) -> int | None: ...
 
@@ -83,6 +83,21 @@ class Quiet:
         stuck = self._held is not None and (self.idle is None or now - self._held <= self.idle)
         if others is not None and not stuck:
             self._stood = max(self._stood, others)
+
+
+def came_to(
+    one: Participant, at: int | None, much: int, before: int | None, now: int
+) -> int | None:
+    """Note how far its time came with so much of it, and how fast; gives by how long, if known."""
+    one.heard = now
+    if at is None:
+        return None
+    one.latest = at if one.latest is None else max(at, one.latest)
+    if before is None or before <= BEGIN or not much:
+        return None
+    gained = max(0, one.latest - before)
+    one.pace = gained / much
+    return gained
 
 
 def how_far(file: Participant) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,6 @@ class Arriving(Gathered):
     host: Host
     columns: tuple[str, ...] | None = None  # of a row; None: all
     named: bool = False  # also of which window a row is, by which readers know it
-    tables: list[pa.Table] = field(default_factory=list)
 
     def take(self, step: Node, before: Node, chunk: Chunk) -> None:
         """Rows without a key, or with a value an aggregate cannot take, are set aside."""
