@@ -1,4 +1,4 @@
-"""Options of sources: what cannot work is refused where it is written, before anything runs."""
+"""Options of sources and sinks: what cannot work is refused where it is written, before anything runs."""
 
 from __future__ import annotations
 
@@ -33,6 +33,13 @@ import millstream as ms
         (lambda: ms.Generator(tuple, zone="Mars"), "Generator(): zone= is 'Mars'"),
         (lambda: ms.Delta("table", tme="ts"), "Delta: no option tme; did you mean time?"),
         (lambda: ms.Frame(None, colour="red"), "Frame: no option colour; it has:"),
+        (lambda: ms.Parquet("out", partition_by=5), "Parquet(partition_by=5): expected names"),
+        (lambda: ms.Parquet("out", partition_by=("a", "a")), "a column is named twice"),
+        (lambda: ms.Redis(key=None), "Redis(key=None): expected names of columns"),
+        (lambda: ms.Delta("table", key=5), "Delta(key=5): expected names of columns"),
+        (lambda: ms.Console(limit="all"), "Console(limit='all'): expected a number"),
+        (lambda: ms.Flow("x").source(ms.Rate(1)).changes(5), "changes(key=5): expected names"),
+        (lambda: ms.Flow("x").source(ms.Rate(1)).changes([]), "expected the columns that name"),
         (lambda: ms.FrameStream(None, avail_now=True), "did you mean available_now?"),
     ],
 )

@@ -104,7 +104,7 @@ def test_columns_that_name_folders_must_be_there() -> None:
         run_in_process(flow_to(ms.Parquet("out", partition_by=("n", "who", "year"))), "ck")
     with pytest.raises(ms.ConfigError, match="expected names of columns"):
         ms.Parquet("out", partition_by=("",))
-    with pytest.raises(ms.ConfigError, match="comes twice"):
+    with pytest.raises(ms.ConfigError, match="is named twice"):
         ms.Parquet("out", partition_by=("a", "a"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -91,6 +92,17 @@ def no_column(step: str, given: Any) -> ConfigError:
         )
     several = f"; write {step}({', '.join(map(repr, given))})" if _is_list(given) else ""
     return ConfigError(f"{step}(): expected names of columns, got {given!r}{several}")
+
+
+def named_columns(step: str, given: Any, option: str = "key") -> tuple[str, ...]:
+    """Columns as an option names them: one, or several."""
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    columns = tuple(given) if several else (given,)
+    if any(not isinstance(one, str) or not one for one in columns):
+        raise ConfigError(f"{step}({option}={given!r}): expected names of columns")
+    if len(set(columns)) != len(columns):
+        raise ConfigError(f"{step}({option}={given!r}): a column is named twice")
+    return columns
 
 
 def _is_list(column: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millstream.api.arguments import named_columns
 from millstream.api.frames import plainly
 from millstream.api.sources.kafka import Kafka
 from millstream.api.tables import TableSink
@@ -74,12 +75,7 @@ class Parquet(FileSink):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if any(not isinstance(one, str) or not one for one in self.folders):
-            raise ConfigError(
-                f"Parquet(partition_by={self.partition_by!r}): expected names of columns"
-            )
-        if len(set(self.folders)) != len(self.folders):
-            raise ConfigError(f"Parquet(partition_by={self.partition_by!r}): a column comes twice")
+        named_columns("Parquet", self.partition_by, "partition_by")
         micros(self.at_latest, "Parquet(at_latest=)")
         if self.target_bytes > _LARGEST:
             raise ConfigError(
@@ -90,9 +86,7 @@ class Parquet(FileSink):
     @property
     def folders(self) -> tuple[str, ...]:
         """The columns whose values name folders."""
-        return (
-            (self.partition_by,) if isinstance(self.partition_by, str) else tuple(self.partition_by)
-        )
+        return named_columns("Parquet", self.partition_by, "partition_by")
 
     @property
     def target_bytes(self) -> int:
@@ -142,6 +136,10 @@ class Console:
     """A table on the terminal, at most `limit` rows a batch."""
 
     limit: int = 20
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.limit, int) or self.limit < 1:
+            raise ConfigError(f"Console(limit={self.limit!r}): expected a number from 1 on")
 
 
 @plainly
@@ -215,8 +213,7 @@ class Redis:
         address = self.address  # checks the URL
         if self.prefix is not None and not isinstance(self.prefix, str):
             raise ConfigError(f"Redis(prefix={self.prefix!r}): expected a text")
-        if any(not isinstance(column, str) or not column for column in self.columns):
-            raise ConfigError(f"Redis(key={self.key!r}): expected names of columns")
+        named_columns("Redis", self.key)
         if self.ttl is not None:
             micros(self.ttl, "Redis(ttl=)")
         micros(self.wait, "Redis(wait=)")
@@ -226,7 +223,7 @@ class Redis:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that name a row."""
-        return (self.key,) if isinstance(self.key, str) else tuple(self.key)
+        return named_columns("Redis", self.key)
 
     @property
     def address(self) -> Address:

@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.api.sources.delta import Delta, named_columns
+from millstream.api.arguments import named_columns
+from millstream.api.sources.delta import Delta
 from millstream.errors import ConfigError
 
 _NAME = re.compile(r"[^\W\d][\w$]*(\.[^\W\d][\w$]*)*")

@@ -6,18 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from millstream.api.arguments import named_columns
 from millstream.api.frames import plainly
 from millstream.api.sources.timing import Timing, fill
 from millstream.errors import ConfigError
 from millstream.state.locations import located
-
-
-def named_columns(step: str, key: str | tuple[str, ...]) -> tuple[str, ...]:
-    """The columns that name a row, as a sink was given them."""
-    columns = (key,) if isinstance(key, str) else tuple(key)
-    if any(not isinstance(one, str) or not one for one in columns):
-        raise ConfigError(f"{step}(key={key!r}): expected names of columns")
-    return columns
 
 
 @plainly

@@ -74,6 +74,8 @@ class Ending(Point):
 
     def _keep(self, name: str, query: str = "", schema: pa.Schema | None = None) -> Self:
         """The same, with what SQL knows of it."""
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"view({name!r}): expected a name")
         for node in self.flow.nodes:
             if isinstance(node, Kept) and node.view == name:
                 raise ConfigError(f"view({name!r}): flow {self.flow.name!r} has one of that name")

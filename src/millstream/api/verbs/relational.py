@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from millstream.api.arguments import check_columns
+from millstream.api.arguments import check_columns, named_columns
 from millstream.api.columns import Columns, join_bounds, join_keys
 from millstream.api.frames import plainly
 from millstream.api.verbs.point import Point
@@ -71,11 +71,9 @@ class Relational(Point):
             delete, or the letters of Debezium. Rows do not have it any more.
         ops: what other values of it mean: {"gone": "-", "new": "+"}.
         """
-        columns = (key,) if isinstance(key, str) else tuple(key)
-        if not columns or any(not isinstance(one, str) or not one for one in columns):
-            raise ConfigError(f"changes(key={key!r}): expected a column, or several")
-        if len(set(columns)) != len(columns):
-            raise ConfigError(f"changes(): a column is named twice in {columns}")
+        columns = named_columns("changes", key)
+        if not columns:
+            raise ConfigError("changes(key=()): expected the columns that name an object")
         return self._add(Changes, "changes", keys=columns, op=_operations(columns, op, ops))
 
     def join(
