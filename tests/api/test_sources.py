@@ -1,4 +1,4 @@
-"""Options of sources and sinks: what cannot work is refused where it is written, before anything runs."""
+"""Options of sources and sinks: what cannot work is refused where it is written."""
 
 from __future__ import annotations
 

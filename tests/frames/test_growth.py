@@ -102,7 +102,7 @@ def test_every_row_is_read_once_and_no_file_is_looked_at_for_ever(
             begun.restart()
         looked.clear()
         begun.step()
-        assert len(looked) <= 4, number
+        assert len(looked) <= 10, number  # of two micro-batches, and a second time if unsure
     begun.step()
     assert begun.files() == []
     assert begun.tracker._place.names() == ["batch-000000000023.json"]
