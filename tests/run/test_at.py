@@ -197,3 +197,20 @@ def test_an_expression_of_any_type_gives_times_or_dead_letters(expr: str, good: 
     with Driver(flow_of(expr), now=START.timestamp(), dead_letter_limit=1.0) as driver:
         driver.push("in", [{"came": START, "made": 0, "x": 1}]).end()
         assert (len(driver.output("out")), len(driver.dead)) == (int(good), int(not good))
+
+
+def test_a_zone_for_what_has_one_is_refused_and_the_way_that_is_told_is_right(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "in.csv").write_text("y,m,d,h,day\n2026,7,4,20,2026-07-04\n")
+    source = ms.Flow("zones").source(ms.Files(tmp_path / "in.csv"))
+    clock = "timestampadd(hour, h, make_date(y, m, d))"
+    with pytest.raises(ms.ConfigError, match=r"write to_utc_timestamp\(\.\.\., 'America/New_York'"):
+        source.at(clock, zone="America/New_York").head()
+    days = ms.tumbling("1d", zone="America/New_York")
+    for timed in (
+        source.at(f"to_utc_timestamp({clock}, 'America/New_York')"),
+        source.at("day", zone="America/New_York"),
+    ):
+        (row,) = timed.key_by().window(days).agg(n=ms.count()).head().rows
+        assert row["window_start"] == datetime(2026, 7, 4, 4, tzinfo=UTC)

@@ -92,6 +92,15 @@ def test_a_sample_says_what_it_was_made_of() -> None:
     assert "<td>A</td>" in found._repr_html_()
 
 
+def test_a_sample_says_which_records_were_late() -> None:
+    rows = [{"ts": 1_767_605_400, "x": 1}, {"ts": 1_767_605_000, "x": 2}]
+    source = ms.Generator(lambda: rows, schema="ts bigint, x int", time="ts", lateness="1m")
+    stream = ms.Flow("late").source(source).key_by().window(ms.tumbling("1m")).agg(n=ms.count())
+    sample = stream.head()
+    assert sample.late == {"agg": 1}
+    assert sample.note.endswith("; late records, which late() gives: 1 for 'agg'")
+
+
 def test_columns_have_the_types_they_come_with(capsys: pytest.CaptureFixture[str]) -> None:
     flow = ms.Flow("look")
     sales = shops(flow)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
@@ -19,6 +19,7 @@ class Sample:
     table: the rows, as Arrow. found: how many rows there were, of which the table has the first.
     records: how many records of each source were read. whole: these were all there are.
     dead: how many records became dead letters, and example: the error of the first.
+    late: how many records came too late for a step, by its name.
     """
 
     step: str
@@ -28,6 +29,7 @@ class Sample:
     whole: bool
     dead: int = 0
     example: str = ""
+    late: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -60,6 +62,9 @@ class Sample:
         parts = [f"{len(self):,} of {self.found:,} rows of {self.step!r}, from {read}"]
         if self.dead:
             parts.append(f"{self.dead:,} dead letters, for example: {visible(self.example)}")
+        if self.late:
+            told = " and ".join(f"{count:,} for {step!r}" for step, count in self.late.items())
+            parts.append(f"late records, which late() gives: {told}")
         return "; ".join(parts)
 
     def _values(self) -> list[list[Any]]:

@@ -67,6 +67,7 @@ def sample(flow: Flow, steps: Iterable[str], rows: int, records: int) -> dict[st
         whole = not any(_was_cut(one, read[name], records) for name, one in made.items())
         first = next(letters_in(engine.checkpoint.dead), {"operator": "", "error": ""})
         example = f"{first['operator']}: {first['error']}"
+        late = {name: row["late"] for name, row in ledger.items() if row.get("late")}
         tables = {
             step: _in_columns(memory.table(), engine.plan, step) for step, memory in sinks.items()
         }
@@ -79,6 +80,7 @@ def sample(flow: Flow, steps: Iterable[str], rows: int, records: int) -> dict[st
             whole,
             engine.manifest.dead,
             example,
+            late,
         )
         for step, table in tables.items()
     }

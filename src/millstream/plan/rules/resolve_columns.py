@@ -110,6 +110,7 @@ def _check(
             _check_expression(node, node.condition, have)
         case nodes.At(expr=expression) if expression is not None:
             _check_expression(node, expression, have)
+            _check_zone(node, expression, have, types)
         case nodes.Select():
             for item in node.items:
                 if item.name != "*":
@@ -140,6 +141,24 @@ def _check(
                 continue
             if agg.numbers is not None:
                 _check_number(node, f"{name}={agg}", agg.numbers, types)
+
+
+def _check_zone(
+    node: nodes.At, expression: Any, have: tuple[str, ...], types: dict[str, pa.DataType]
+) -> None:
+    """Refuse a zone for moments: it would be left out, and the times be off by hours."""
+    if node.zone is None:
+        return
+    try:
+        kind = expression.infer(lambda name: logical_type(types[find_name(name, have)]))
+    except (KeyError, MillstreamError):  # not known before records come
+        return
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        raise ConfigError(
+            f"{node.name}: at(zone={node.zone!r}) is for texts, dates and times without an offset; "
+            f"{expression.sql!r} is a timestamp, a moment of its own. If its clock is that of "
+            f"the zone, write to_utc_timestamp(..., {node.zone!r}), else leave zone= out"
+        )
 
 
 def _check_number(node: nodes.Node, what: str, column: str, types: dict[str, pa.DataType]) -> None:
