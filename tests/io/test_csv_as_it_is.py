@@ -202,3 +202,13 @@ def test_options_of_a_source_arrive(tmp_path: Path) -> None:
     for wrong in ({"nulls": "NA"}, {"nulls": [1]}, {"comment": ""}):
         with pytest.raises(ConfigError, match=f"Files\\({next(iter(wrong))}="):
             ms.Files(tmp_path, **wrong)
+
+
+@pytest.mark.parametrize("delimiter", ["\t", " ", ","])
+def test_a_record_of_empty_fields_is_none_that_is_skipped(tmp_path: Path, delimiter: str) -> None:
+    lines = ["a|b|c", "1|2|3", "||", "", "4||6", "||"]
+    path = tmp_path / "a.csv"
+    path.write_text("".join(line.replace("|", delimiter) + "\n" for line in lines))
+    found = ms.Flow("empty").source(ms.Files(path, delimiter=delimiter)).head().table
+    wanted = pd.read_csv(path, sep=delimiter)
+    assert found.to_pandas().astype(float).equals(wanted.astype(float))

@@ -135,7 +135,7 @@ NAIVE_CSV = "ts,a\n2024-01-01 10:00:00,1\n"
         ("csv", "", {}, ["no file holds a record", "Give schema="]),
         ("csv", "a,b\n", {}, ["has a header and no record", "Give schema="]),
         ("json", None, {}, ["there is no file yet", "Give schema="]),
-        ("parquet", "junk", {}, ["cannot be read", "Give schema="]),
+        ("parquet", "junk", {}, ["cannot read", "Give schema="]),
         ("csv", "price,b\n1,2\n", {"time": "prise"}, ["price, b", "did you mean 'price'?"]),
         ("csv", "a\ntrue\n", {"time": "a"}, ["'a' is of type bool", "must be a timestamp"]),
         ("csv", NAIVE_CSV, {"time": "ts"}, ["'2024-01-01 10:00:00'", 'add zone="UTC"']),

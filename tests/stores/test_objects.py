@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+import millstream as ms
 from millstream.errors import CheckpointError, ConfigError
 from millstream.state import buckets, cache
 from millstream.state.locations import Url, located
@@ -164,3 +168,17 @@ def test_inputs_are_read_by_ranges(bucket: str) -> None:
         assert stream.read(10) == data[3_000_001:3_000_011]
         stream.seek(-5, 2)
         assert stream.read() == data[-5:] and stream.read(1) == b""
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_compressed_and_columnar_inputs_are_read_there_too(bucket: str, kind: str) -> None:
+    table = pa.table({"n": list(range(1_000))})
+    out = pa.BufferOutputStream()
+    if kind == "csv":
+        out.write(gzip.compress(b"n\n" + b"".join(b"%d\n" % n for n in range(1_000))))
+    else:
+        pq.write_table(table, out)
+    name = "a.csv.gz" if kind == "csv" else "a.parquet"
+    store(bucket).within("in").put(name, out.getvalue())
+    rows = ms.Flow("stored").source(ms.Files(f"{bucket}/in")).collect()
+    assert sorted(rows.column("n").to_pylist()) == list(range(1_000))

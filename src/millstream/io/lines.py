@@ -76,6 +76,7 @@ def scan(
     base: int,
     *,
     blanks: bool = False,
+    delimiter: str = "",
     comment: str | None = None,
     encoding: str | None = None,
     edges: Edges | None = None,
@@ -83,6 +84,7 @@ def scan(
     """Find the lines of a block that begins at byte `base` of its file.
 
     Blank ones count with `blanks`: in a text they are lines like any other, in csv and json not.
+    One with a `delimiter` is not blank: a record of empty fields.
     What is in another encoding becomes UTF-8; positions stay those of the file. `edges` finds
     records that are more than lines.
     """
@@ -108,14 +110,20 @@ def scan(
     suspects = np.flatnonzero(~blank)
     # Of one that is too long only the beginning may be here: it is refused, blank or not.
     suspects = suspects[ends[suspects] - starts[suspects] <= MAX_LINE]
+    space = blanks_beside(delimiter)
     for i in suspects[array[starts[suspects]] <= 32]:
-        blank[i] = not data[starts[i] : ends[i]].strip()
+        blank[i] = not data[starts[i] : ends[i]].strip(space)
     if comment is not None:
         mark = comment.encode()
         for i in np.flatnonzero(~blank & (array[np.minimum(starts, len(data) - 1)] == mark[0])):
             blank[i] = data.startswith(mark, int(starts[i]))
     keep = ~blank
     return Lines(data, starts[keep], ends[keep], positions[keep], bool(keep.all()))
+
+
+def blanks_beside(delimiter: str) -> bytes:
+    """What blank lines consist of."""
+    return bytes(set(b" \t\n\r\v\f") - set(delimiter.encode()))
 
 
 def line_edges(data: bytes) -> tuple[Ints, Ints]:

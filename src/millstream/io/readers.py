@@ -22,7 +22,7 @@ from millstream.errors import RunError
 from millstream.io import parquet, unpacking
 from millstream.io.csvlines import csv_header
 from millstream.io.formats import READER, Format
-from millstream.io.lines import BOM, Lines, scan
+from millstream.io.lines import BOM, Lines, blanks_beside, scan
 from millstream.io.multiline import Records, whole_records
 from millstream.io.opening import size_of
 from millstream.io.prints import NOTHING, Print, fits, open_known
@@ -169,8 +169,15 @@ def parse_lines(fmt: Format, data: bytes, base: int, *, first_line_is_header: bo
 def scan_lines(fmt: Format, data: bytes, base: int) -> Lines:
     """The lines of a block, as its format has them."""
     edges = Records(fmt.delimiter, fmt.comment).edges if fmt.multiline else None
-    blanks = fmt.kind == "text"
-    return scan(data, base, blanks=blanks, comment=fmt.comment, encoding=fmt.encoding, edges=edges)
+    return scan(
+        data,
+        base,
+        blanks=fmt.kind == "text",
+        delimiter=fmt.delimiter if fmt.kind == "csv" else "",
+        comment=fmt.comment,
+        encoding=fmt.encoding,
+        edges=edges,
+    )
 
 
 def read_split(fmt: Format, split: Split, max_rows: int = 262_144) -> Iterator[Parsed]:
@@ -231,7 +238,7 @@ def _header(fmt: Format, stream: BinaryIO, path: str) -> tuple[tuple[str, ...], 
     while at <= MAX_LINE:
         stream.seek(at)
         data = stream.read(_STEP)
-        blank = len(data) - len(data.lstrip())
+        blank = len(data) - len(data.lstrip(blanks_beside(fmt.delimiter)))
         line = max(line, at + data.rfind(b"\n", 0, blank) + 1)
         if blank < len(data):
             stream.seek(line)

@@ -14,16 +14,15 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from millstream.errors import ConfigError
+from millstream.errors import ConfigError, RunError
 from millstream.io import csvguess
 from millstream.io.columns import convert, empty_to_null, words_to_null
 from millstream.io.csvlines import csv_header, split_csv
 from millstream.io.formats import Format, naive_message
 from millstream.io.multiline import Records
 from millstream.io.opening import open_unpacked
-from millstream.io.parquet import repeated
+from millstream.io.parquet import opened, repeated
 from millstream.io.readers import scan_lines
 from millstream.io.records import raw_text
 from millstream.io.schemas import TIMESTAMP, normal_type
@@ -48,9 +47,10 @@ def parquet_schema(paths: Sequence[str], required: bool) -> pa.Schema | None:
     problem = "there is no file yet"
     for path in paths[:_MAX_FILES]:
         try:
-            stored = pq.read_schema(path)
-        except (pa.ArrowException, OSError) as error:
-            problem = f"{path} cannot be read ({error})"
+            with opened(path) as file:
+                stored = file.schema_arrow
+        except RunError as error:
+            problem = str(error)
             continue
         twice = sorted({name for name in stored.names if stored.names.count(name) > 1})
         if twice:

@@ -18,6 +18,7 @@ from typing import BinaryIO, NamedTuple
 from millstream.io.opening import open_bytes
 from millstream.io.prints import open_known
 from millstream.io.records import MAX_LINE, Split
+from millstream.state.locations import is_url
 
 _WINDOW = 8 * 1024 * 1024  # bytes looked at together
 _STEP = 64 * 1024  # the same beyond the end of a split, where its last line ends
@@ -27,7 +28,7 @@ _FILES = 128  # kept open by a process, each with about 50 KiB
 _HELD = 64 * 1024 * 1024  # inflated bytes that all of these may hold
 _GZIP = 31  # what zlib calls the format, with its checksums
 
-_Key = tuple[int, ...]
+_Key = tuple[int | str, ...]
 
 
 class Measure(NamedTuple):
@@ -180,8 +181,7 @@ def _opened(split: Split) -> Iterator[Unpacked]:
     """The file of a split, where this process was in it last."""
     held = ExitStack()
     stream = held.enter_context(open_known(split.path, split.inode))
-    of = os.fstat(stream.fileno())
-    key = (of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns)
+    key = _identity(split.path, stream)
     file = _kept.pop(key, None)
     if file is None:
         file = Unpacked(stream, held)
@@ -197,6 +197,14 @@ def _opened(split: Split) -> Iterator[Unpacked]:
         file.close()
     else:
         _keep(key, file)
+
+
+def _identity(path: str, stream: BinaryIO) -> _Key:
+    """What a file is, whatever it is called; objects of a store are not moved."""
+    if is_url(path):
+        return path, stream.seek(0, os.SEEK_END)
+    of = os.fstat(stream.fileno())
+    return of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns
 
 
 def _keep(key: _Key, file: Unpacked) -> None:
