@@ -14,6 +14,7 @@ from millstream.run.collecting import MessageReceiver
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.planning import plan_flow
+from millstream.run.replacing import replace_program
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 
@@ -50,6 +51,18 @@ class Centre:
 
     def step(self) -> bool:
         return self.engine.step(self.executor)
+
+    def replace(self, flow: ms.Flow) -> None:
+        """Go on with another program, as a reload does."""
+        ready: list[InProcess] = []
+        replace_program(
+            self.engine,
+            flow.name,
+            flow.nodes,
+            lambda plan: ready.append(InProcess(plan, self.parallelism)),
+            dry_run=False,
+        )
+        self.flow, self.executor = flow, ready[0]
 
     def restart(self) -> None:
         self.engine.close()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from millstream.agent.accepting import Accepting
 from millstream.agent.clocks import clock_of
 from millstream.agent.outbox import Outbox
 from millstream.agent.sending import Away, Connection
@@ -64,16 +65,19 @@ class Agent:
     rows: int = _ROWS
     reload: Callable[[], Flow] | None = None  # its file once more, which may have changed
     others: tuple[Connection, ...] = ()  # the parents in further trees
+    accept: Accepting | None = None  # code from the collector; None: only the file it has
 
     def __post_init__(self) -> None:
         if self.overload not in OVERLOAD:
             raise ConfigError(f"overload={self.overload!r}: use {' or '.join(OVERLOAD)}")
         if not self.name or len(self.name) > 200 or not self.name.isprintable():
             raise ConfigError(f"the name of an agent is a short text, got {self.name!r}")
+        self.check_trees(collector_of(self.flow).spec.trees)
+        self.outbox = Outbox(self.directory)
+        if self.accept is not None:
+            self.flow = self.accept.kept(self.outbox.root) or self.flow
         node = collector_of(self.flow)
         self.source, self.clock = node.name, clock_of(node.spec.clock_skew)
-        self.check_trees(node.spec.trees)
-        self.outbox = Outbox(self.directory)
         self.branches = [
             Branch(one, tree) for tree, one in enumerate((self.collector, *self.others))
         ]
@@ -83,6 +87,7 @@ class Agent:
         self._period = 1.0
         self._next_look = 0.0  # whether the file has the collector's newest program
         self._differs: str | None = None
+        self._without = False  # the collector gives no code, and that was said
         self.edition = 0  # of the program it has
         if self.outbox.root.exists(_KNOWN):
             self.edition = welcomes.decode(self.outbox.root.read(_KNOWN)).edition
@@ -199,7 +204,13 @@ class Agent:
 
     def _meet(self, branch: Branch, welcome: Welcome) -> None:
         """Compare what the collector says with what it said first."""
-        if self.outbox.root.exists(_KNOWN):
+        met = self.outbox.root.exists(_KNOWN)
+        if self.accept is not None and not welcome.code and not self._without:
+            self._without = True
+            self.say("the collector gives no code: going on with the file that is here")
+        if self._has_code(welcome) and not self._accepted(branch, welcome) and met:
+            return self._told(branch, welcome)
+        if met:
             known = welcomes.decode(self.outbox.root.read(_KNOWN))
             if known.number != welcome.number:
                 raise RunError(
@@ -214,7 +225,35 @@ class Agent:
         if welcome.edition >= self.edition:  # else the parent in this tree has not heard of it yet
             self.outbox.root.put(_KNOWN, msgspec.json.encode(welcome))
             self.edition = welcome.edition
+            self.learn(welcome)
         self._told(branch, welcome)
+
+    def learn(self, welcome: Welcome) -> None:
+        """What the collector has is known here, and perhaps to be told others."""
+
+    def _has_code(self, welcome: Welcome) -> bool:
+        """Whether the collector has another program, or files of it, that is accepted here."""
+        if self.accept is None or welcome.code in ("", self.accept.digest):
+            return False
+        return welcome.edition >= self.edition
+
+    def _accepted(self, branch: Branch, welcome: Welcome) -> bool:
+        """Take the collector's program, if it is proven to be that and can be run here."""
+        assert self.accept is not None
+        self._next_look = time.monotonic() + _LOOK
+        try:
+            code, flow = self.accept.fetch(branch.parent)
+            plan_here(flow, welcome.program)
+        except MillstreamError as error:
+            if self._differs != str(error):
+                self.say(f"{error}. Until then it goes on with the program it has")
+            self._differs = str(error)
+            return False
+        self.accept.keep(code)
+        self.flow, self._differs = flow, None
+        self.say(f"going on with the collector's program, sha256 {code.digest[:16]}")
+        self._begin_again()
+        return True
 
     def check_trees(self, trees: int) -> None:
         """There is a parent for every part of the keys."""
@@ -232,7 +271,8 @@ class Agent:
         """
         self._next_look = time.monotonic() + _LOOK
         try:
-            flow = self.flow if self.reload is None else self.reload()
+            taken = self.accept is not None and bool(welcome.code)
+            flow = self.flow if taken or self.reload is None else self.reload()
             plan_here(flow, welcome.program)
         except MillstreamError as error:
             if self._differs != str(error):
@@ -240,7 +280,8 @@ class Agent:
             self._differs = str(error)
             return False
         self.flow, self._differs = flow, None
-        self.say("the collector has a new program, which this file has, too: going on with it")
+        if not taken:
+            self.say("the collector has a new program, which this file has, too: going on with it")
         self._begin_again()
         return True
 

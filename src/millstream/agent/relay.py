@@ -26,6 +26,7 @@ from millstream.errors import ConfigError
 from millstream.operators.protocol import Shipping
 from millstream.ops.chunks import concat, decode_block, encode_block
 from millstream.plan.stages import Plan
+from millstream.run.code import Given
 from millstream.run.collected import note, noted
 from millstream.run.collecting import Enrolled, MessageReceiver
 from millstream.run.greetings import Below, Hello, Later, Refused, Welcome
@@ -60,7 +61,7 @@ class Children(MessageReceiver):
         tree: int | None,
     ) -> None:
         self.parent, self.program, self.most, self.tree = parent, welcome.program, most, tree
-        self.number = welcome.edition
+        self.number, self._digest = welcome.edition, welcome.code
         self._asking = threading.Lock()
         super().__init__(name, spec, place, "children")
 
@@ -99,6 +100,28 @@ class Children(MessageReceiver):
             finally:
                 self.parent.close()
         return Enrolled(welcome.number, hello.life, hello.relay, hello.through)
+
+    @property
+    def digest(self) -> str:
+        """Of the files that the root gives."""
+        return self._digest
+
+    def give(self, nonce: str) -> Given:
+        """What the root gives: only its proof is one."""
+        with self._asking:
+            try:
+                return self.parent.code(nonce)
+            except Away as error:
+                raise Later(str(error)) from None
+            except ConfigError as error:
+                raise Refused(str(error)) from None
+            finally:
+                self.parent.close()
+
+    def learn(self, welcome: Welcome) -> None:
+        """Children shall hear of what the root has now."""
+        self.program = welcome.program
+        self.number, self._digest = welcome.edition, welcome.code
 
     def _program(self) -> dict[str, Any]:
         return self.program
@@ -244,6 +267,11 @@ class Relay(Agent):
         """Say that it is a relay; whom it knows it tells anew."""
         self._below = None
         return branch.parent.hello(self.name, self.outbox.life, relay=True)
+
+    def learn(self, welcome: Welcome) -> None:
+        """Tell children of it."""
+        if self.working is not None:
+            self.working.children.learn(welcome)  # type: ignore[attr-defined]
 
     def check_trees(self, trees: int) -> None:
         """It has one parent, and may be in one tree or in all."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from millstream.errors import ConfigError
+from millstream.run.code import Asked, Given, bearer, givens
 from millstream.run.greetings import Below, Hello, Welcome, welcomes
 from millstream.run.messages import Head
 
@@ -42,7 +43,8 @@ class Connection:
             except OSError as error:
                 raise ConfigError(f"certificate {ca} cannot be read ({error})") from None
         self._where = f"grpc+{'tls' if ca is not None else 'tcp'}://{address}"
-        headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+        shown = "" if token is None else f"Bearer {bearer(token)}"  # the token itself stays here
+        headers = [(b"authorization", shown.encode())] if shown else []
         self._call = flight.FlightCallOptions(timeout=_TIMEOUT, headers=headers)
         self._client: Any = None
 
@@ -75,6 +77,17 @@ class Connection:
         except flight.FlightServerError as error:
             raise self._gone(error) from None
 
+    def code(self, nonce: str) -> Given:
+        """The collector's program, with a proof for this number."""
+        if self._client is None:
+            self._client = flight.connect(self._where, **self._options)
+        try:
+            return givens.decode(self._answer(self._client, "code", Asked(nonce)))
+        except flight.FlightServerError as error:
+            raise ConfigError(f"the collector at {self.address}: {_told(error)}") from None
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"the collector at {self.address} gave no code: {error}") from None
+
     def put(self, head: Head, blocks: list[bytes]) -> Welcome:
         """Send a message; it is durable there when this returns."""
         descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(head))
@@ -94,7 +107,10 @@ class Connection:
         return welcomes.decode(answer.to_pybytes())
 
     def _act(self, client: Any, name: str, hello: Hello) -> Welcome:
-        action = flight.Action(name, msgspec.json.encode(hello))
+        return welcomes.decode(self._answer(client, name, hello))
+
+    def _answer(self, client: Any, name: str, asked: Hello | Asked) -> bytes:
+        action = flight.Action(name, msgspec.json.encode(asked))
         try:
             (result,) = client.do_action(action, self._call)
         except flight.FlightUnauthenticatedError:
@@ -103,7 +119,8 @@ class Connection:
             raise
         except (pa.ArrowException, OSError) as error:
             raise self._gone(error) from None
-        return welcomes.decode(result.body.to_pybytes())
+        answer: bytes = result.body.to_pybytes()
+        return answer
 
     def _wrong_token(self) -> str:
         return (

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from millstream.api.flow import Flow
+from millstream.cli.loading import load_trusted
+from millstream.cli.modules import imported_again, leave_path
 from millstream.errors import ConfigError
 from millstream.showing import visible_lines
 
@@ -21,6 +23,16 @@ class Below:
     listen: str | None
     children: int
     tree: int | None = None
+
+
+def load_accepted(file: Path, trusted: bool, folder: Path, given: Path, name: str) -> Flow:
+    """The flow in a file that the collector gave, and not what was imported for others before.
+
+    file: the one the agent was started with. folder: where all lie that were given.
+    """
+    with imported_again(file.parent, keep=True), imported_again(folder, keep=True):
+        leave_path(folder)
+        return load_trusted(given, name, trusted).flow
 
 
 def run_agent(
@@ -36,8 +48,13 @@ def run_agent(
     *,
     function_timeout: str | None = None,
     reload: Callable[[], Flow] | None = None,
+    accept: Callable[[Path, Path, str], Flow] | None = None,
 ) -> None:
-    """Read, send and forget until all is committed, or Ctrl-C or SIGTERM."""
+    """Read, send and forget until all is committed, or Ctrl-C or SIGTERM.
+
+    accept: loads a file that the collector gave, from a folder with all it gave; None: take none.
+    """
+    from millstream.agent.accepting import FOLDER, Accepting
     from millstream.agent.agent import Agent
     from millstream.agent.relay import Relay
     from millstream.agent.sending import Connection
@@ -60,6 +77,15 @@ def run_agent(
         "reload": reload,
         "say": lambda text: print(visible_lines(text), file=sys.stderr, flush=True),
     }
+    if accept is not None:
+        if token is None or ca is None:
+            raise ConfigError(
+                "--accept-code runs what the collector sends, so it must be certain who that is: "
+                "give --ca, its certificate, and a token (--token-file or "
+                f"{spec.token_env})"
+            )
+        folder = place / FOLDER
+        options["accept"] = Accepting(token, lambda *one: accept(folder, *one), spec.code)
     if below is None:
         each = to * spec.trees if len(to) == 1 else to
         first, *others = (Connection(one, token, ca) for one in each)

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from millstream.api.config import Application, Query, read_application
 from millstream.api.flow import Flow
 from millstream.api.sinks import Console
+from millstream.cli.code import carry_code
 from millstream.errors import ConfigError, MillstreamError, SqlError
 from millstream.showing import visible_lines
 
@@ -31,8 +32,11 @@ _HINT = 'flow = ms.Flow("name")'
 
 def load_application(path: Path, name: str | None = None) -> Application:
     """The flow of a file with the queries that were added, and how the file wants it run."""
+    before = _read(path)
     found = _application_of(path, name)
-    return replace(found, queries=load_queries(path, found.flow))
+    queries = load_queries(path, found.flow)
+    carry_code(found.flow, path, before, [one.file for one in queries])
+    return replace(found, queries=queries)
 
 
 def _application_of(path: Path, name: str | None) -> Application:

@@ -34,6 +34,12 @@ def imported_again(directory: Path, *, keep: bool) -> Iterator[Callable[[], list
             sys.modules.setdefault(name, module)
 
 
+def leave_path(directory: Path) -> None:
+    """Modules below a directory are no longer found."""
+    root = directory.absolute()
+    sys.path[:] = [one for one in sys.path if not Path(one).absolute().is_relative_to(root)]
+
+
 def _beside(directory: Path) -> dict[str, ModuleType]:
     """The modules that were imported from a directory, without what is installed there."""
     return {

@@ -18,6 +18,7 @@ import msgspec
 
 from millstream.api.sources import Collector
 from millstream.durations import micros
+from millstream.run.code import Code, Given, proof_of
 from millstream.run.greetings import Hello, Refused, Welcome
 from millstream.run.listening import CollectorServer
 from millstream.run.messages import FORM, MESSAGES, MOST_AGENTS, Head, unpack
@@ -60,9 +61,10 @@ class Editions:
         if place.exists(_EDITION):
             self.number, self._digest = _editions.decode(place.read(_EDITION))
 
-    def look(self, program: dict[str, Any]) -> None:
-        """Take in what the program is now."""
-        digest = hashlib.sha256(msgspec.json.encode(program, order="sorted")).hexdigest()
+    def look(self, program: dict[str, Any], code: str) -> None:
+        """Take in what the program is now, and which files it consists of if these are given."""
+        whole = msgspec.json.encode(program, order="sorted") + code.encode()
+        digest = hashlib.sha256(whole).hexdigest()
         if digest != self._digest:
             self.place.put(_EDITION, msgspec.json.encode((self.number + 1, digest)))
             self.number, self._digest = self.number + 1, digest
@@ -97,6 +99,7 @@ class MessageReceiver(Receiver):
             self.roster = _roster.decode(self.spool.read(ROSTER))
         self._editions: Editions | None = None
         self._next_look = 0.0
+        self.code: Code | None = spec.code
         self.server = CollectorServer(self, spec)
 
     def resume(self, taken: int, rows: int, arrival: int) -> list[Sealed]:
@@ -145,7 +148,23 @@ class MessageReceiver(Receiver):
             self.clock.now() - self.ahead,
             unknown,
             self.edition(),
+            self.digest,
         )
+
+    @property
+    def digest(self) -> str:
+        """Of the program's files, if agents may have them; "" if not."""
+        return self.code.digest if self.code is not None and self.server.token else ""
+
+    def give(self, nonce: str) -> Given:
+        """The program, for an agent that accepts it."""
+        token = self.server.token
+        if self.code is None or token is None:
+            raise Refused(
+                "this collector gives no code: that needs a token, TLS, and a flow that was "
+                "started from a file with `millstream run`"
+            )
+        return Given(self.code, proof_of(token, nonce, self.code.digest))
 
     def _below(self, hello: Hello) -> set[str]:
         """Who is there below a relay that says so."""
@@ -187,7 +206,7 @@ class MessageReceiver(Receiver):
             if time.monotonic() >= self._next_look:
                 period = micros(self.spec.boundary, "boundary") / 1e6
                 self._next_look = time.monotonic() + min(1.0, period)
-                self._editions.look(self._program())
+                self._editions.look(self._program(), self.digest)
             return self._editions.number
 
     def check_source(self, head: Head) -> None:

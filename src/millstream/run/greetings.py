@@ -65,6 +65,7 @@ class Welcome(msgspec.Struct, frozen=True):
     clock: int = 0  # of the collector, in microseconds
     whole: bool = False  # to a relay: who is below it is not known here, tell of all
     edition: int = 0  # of the program: a higher one is newer
+    code: str = ""  # the digest of its files, if they are given to who accepts them
 
 
 welcomes = msgspec.json.Decoder(Welcome)

@@ -1,7 +1,7 @@
 """The collector over the network: Arrow Flight, which lets in who has the token.
 
-The actions `hello` and `boundary`, and messages that are put. What is said is in `greetings.py`,
-what becomes of it in `collecting.py`.
+The actions `hello`, `boundary` and `code`, and messages that are put. What is said is in
+`greetings.py` and `code.py`, what becomes of it in `collecting.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import pyarrow.flight as flight
 
 from millstream.api.sources import Collector
 from millstream.errors import ConfigError, RunError
-from millstream.run.greetings import Hello, Later, Refused, hellos
+from millstream.run.code import Given, askeds, bearer
+from millstream.run.greetings import Hello, Later, Refused, Welcome, hellos
 from millstream.run.messages import check_blocks, pack, read_head
 from millstream.serve.guard import is_local
 from millstream.serve.tokens import find_token
@@ -41,16 +42,17 @@ class _Token(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         if self.token is None:
             return
         given = next(iter(headers.get("authorization", [])), "")
-        if not secrets.compare_digest(given.encode(), f"Bearer {self.token}".encode()):
+        if not secrets.compare_digest(given.encode(), f"Bearer {bearer(self.token)}".encode()):
             raise flight.FlightUnauthenticatedError("the token is missing or wrong")
 
 
 class CollectorServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Arrow Flight: the actions `hello` and `boundary`, and messages that are put."""
+    """Arrow Flight: the actions `hello`, `boundary` and `code`, and messages that are put."""
 
     def __init__(self, receiver: MessageReceiver, spec: Collector) -> None:
         self.receiver = receiver
         token, tls = check_place(spec)
+        self.token = token if tls else None  # what code is proven by; it is given over TLS only
         host, port = spec.place
         scheme = "grpc+tls" if tls else "grpc+tcp"
         super().__init__(
@@ -62,16 +64,20 @@ class CollectorServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
         """Say who one is, and hear what is known of one."""
-        if action.type not in ("hello", "boundary"):
+        if action.type not in ("hello", "boundary", "code"):
             raise flight.FlightServerError(f"there is no action {action.type!r}")
+        body = action.body.to_pybytes()
+        answer: Given | Welcome
         try:
-            hello = hellos.decode(action.body.to_pybytes())
-            welcome = self.receiver.greet(hello, action.type == "hello")
+            if action.type == "code":
+                answer = self.receiver.give(askeds.decode(body).nonce)
+            else:
+                answer = self.receiver.greet(hellos.decode(body), action.type == "hello")
         except Later as error:
             raise flight.FlightUnavailableError(str(error)) from None
         except (msgspec.DecodeError, RunError) as error:
             raise flight.FlightServerError(str(error)) from None
-        return iter([flight.Result(pa.py_buffer(msgspec.json.encode(welcome)))])
+        return iter([flight.Result(pa.py_buffer(msgspec.json.encode(answer)))])
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """A message: its head is the command, its blocks are the rows of the one column."""

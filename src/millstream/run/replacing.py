@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from millstream.api.sinks import FileSink, Redis
+from millstream.api.sources import Collector
 from millstream.api.sources.kafka import Kafka
 from millstream.api.tables import TableSink
 from millstream.errors import CheckpointError
@@ -63,6 +64,9 @@ def replace_program(
     before, batch = engine.plan, engine.manifest.batch
     plan = plan_replacement(before, engine.checkpoint, name, nodes)
     notes = engine.replace(plan, lambda: prepare(plan), dry_run=dry_run)
+    if not dry_run:
+        for node in (one for one in plan.sources() if isinstance(one.spec, Collector)):
+            engine.trackers[node.name].messages.code = node.spec.code  # type: ignore[attr-defined]
     return describe(before, plan, notes, batch)
 
 
@@ -132,7 +136,7 @@ def _differences(was: Any, now: Any) -> list[str]:
     if type(was) is not type(now):
         return [f"kind was {type(was).__name__}, is {type(now).__name__}"]
     found = []
-    for field in fields(was):
+    for field in (one for one in fields(was) if one.compare):
         before, after = getattr(was, field.name), getattr(now, field.name)
         again = callable(before) and callable(after)
         if not again and before != after and str(before) != str(after):

@@ -54,6 +54,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "agents": ('["a", "b"]', ("a", "b")),
     "boundary": ('"2s"', "2s"),
     "clock_skew": ('"2m"', "2m"),
+    "modules": ('["app.toml"]', ("app.toml",)),
     "trees": ("2", 2),
     "certificate": ('"cert.pem"', "cert.pem"),
     "private_key": ('"key.pem"', "key.pem"),

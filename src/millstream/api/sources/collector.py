@@ -34,6 +34,7 @@ class Collector(Timing):
     idle_timeout: an agent silent for so long does not hold the watermark back; None: it does.
     clock_skew: how far ahead of the collector's clock that of an agent may be. If it is further
         ahead, times beyond that move no watermark, and the agent says so.
+    modules: files beside the program that it imports, for agents that accept code from here.
     token_file, token_env: where the token is that agents must bring, as a file or as the name of
         an environment variable.
     certificate, private_key: files (PEM) for TLS; beyond this machine it is needed.
@@ -49,6 +50,8 @@ class Collector(Timing):
     token_env: str = "MILLSTREAM_AGENT_TOKEN"
     certificate: str | Path | None = None
     private_key: str | Path | None = None
+    modules: Sequence[str] = field(default=(), compare=False)
+    code: Any = field(default=None, init=False, repr=False, compare=False)  # the program as text
     idle_timeout: Duration | None = None
     time: str | None = field(default=None, init=False)
     time_unit: str = field(default="s", init=False)
@@ -96,6 +99,12 @@ class Collector(Timing):
             raise ConfigError(f"Collector(trees={self.trees!r}): expected how many, from 1 on")
         if (self.certificate is None) != (self.private_key is None):
             raise ConfigError("Collector(certificate=, private_key=): TLS needs both")
+        if isinstance(self.modules, str) or not all(isinstance(one, str) for one in self.modules):
+            raise ConfigError(
+                f"Collector(modules={self.modules!r}): expected files beside the program, like "
+                '["prices.py"]'
+            )
+        object.__setattr__(self, "modules", tuple(self.modules))
         object.__setattr__(self, "participant", "agent")
         object.__setattr__(self, "participants", () if counted else tuple(names))  # type: ignore[arg-type]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -107,6 +108,14 @@ def agent(
             show_default=False,
         ),
     ] = None,
+    accept_code: Annotated[
+        bool,
+        typer.Option(
+            "--accept-code",
+            help="Run the collector's program, and every later one, instead of APP.PY where they "
+            "differ. Needs --ca and a token, by which the collector is known.",
+        ),
+    ] = False,
     trust_config: TrustConfig = False,
     debug: Debug = False,
 ) -> None:
@@ -116,7 +125,7 @@ def agent(
     and the collector has not committed survives a crash of either. It ends when all is committed,
     if what it reads has an end, or with Ctrl-C.
     """
-    from millstream.cli.agents import Below, run_agent
+    from millstream.cli.agents import Below, load_accepted, run_agent
     from millstream.cli.modules import imported_again
 
     if relay != (listen is not None):
@@ -143,4 +152,5 @@ def agent(
         below,
         function_timeout=timeout,
         reload=again,
+        accept=partial(load_accepted, file, trust_config) if accept_code else None,
     )
