@@ -52,3 +52,12 @@ def test_none_declares_no_participants(tmp_path: Path) -> None:
     for wrong in (5, "a", [1]):
         with pytest.raises(ms.ConfigError, match=r"participants=.*expected a list of names"):
             ms.Files(tmp_path, participant="host", participants=wrong)
+
+
+def test_a_path_that_is_there_is_no_pattern(tmp_path: Path) -> None:
+    folder = tmp_path / "in[1]"
+    folder.mkdir()
+    for name in ("a[2].csv", "b.csv"):
+        (folder / name).write_text(f"x\n{name}\n")
+    for path, rows in ((folder, 2), (folder / "a[2].csv", 1)):
+        assert ms.Flow("names").source(ms.Files(path)).head().found == rows

@@ -64,15 +64,20 @@ def _places(path: Path) -> Iterator[Path | tuple[int, int]]:
 def _reads(source: Files, sink: FileSink) -> bool:
     """Whether a source would take up the files of a sink."""
     pattern = str(source.path)
-    if not any(sign in pattern for sign in _SIGNS):
+    if not is_pattern(pattern):
         return not set(_places(located(pattern).resolve())).isdisjoint(_places(sink.directory))
     fixed = os.path.dirname(pattern)
-    while any(sign in fixed for sign in _SIGNS):
+    while is_pattern(fixed):
         fixed = os.path.dirname(fixed)
     rest = os.path.relpath(pattern, fixed or ".").split("/")
     part = sink.directory / f"part-00000000-0-0000.{getattr(sink, 'suffix', '')}"
     base = located(fixed).resolve()
     return part.is_relative_to(base) and matches(list(part.relative_to(base).parts), rest)
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a path stands for those it matches; one that is there is meant as it is written."""
+    return any(sign in path for sign in _SIGNS) and not os.path.exists(path)
 
 
 def matches(parts: list[str], pattern: list[str]) -> bool:

@@ -22,7 +22,6 @@ from millstream.api.sinks import Memory
 from millstream.api.sources import Delta, Files, Frame, Generator, Kafka, Rate, SourceSpec
 from millstream.errors import ConfigError
 from millstream.graph import nodes
-from millstream.io.opening import size_of
 from millstream.plan.stages import Plan
 from millstream.run.early import Looker, engine_of
 from millstream.run.engine import Engine
@@ -30,7 +29,7 @@ from millstream.run.executors import InProcess
 from millstream.run.failing import letters_in
 from millstream.run.files import FilesTracker
 from millstream.run.fleeting import fleeting
-from millstream.run.listing import list_files
+from millstream.run.listing import list_seen
 from millstream.run.looked import looked_for
 from millstream.run.partitions import PartitionsTracker
 from millstream.run.planning import plan_flow
@@ -306,6 +305,4 @@ def _bounded(step: str, node: nodes.Source) -> SourceSpec:
 
 def _is_small(node: nodes.Source) -> bool:
     spec = node.spec
-    if not isinstance(spec, Files):
-        return False
-    return sum(map(size_of, list_files(spec))) <= _SMALL
+    return isinstance(spec, Files) and sum(seen.size for seen in list_seen(spec)) <= _SMALL

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from millstream.api.sources import Files
 from millstream.errors import ConfigError
-from millstream.plan.outputs import matches
+from millstream.plan.outputs import is_pattern, matches
 from millstream.state.buckets import Listed
 from millstream.state.locations import SCHEMES, is_url, located
 from millstream.state.objects import list_objects, look_at
@@ -67,7 +67,7 @@ def list_files(spec: Files) -> list[str]:
             f"{where}: expected a path of a mounted file system, or a URL of one of "
             f"{', '.join(SCHEMES)}"
         )
-    if any(sign in where for sign in "*?["):
+    if is_pattern(where):
         found = [p for p in glob.glob(where, recursive=True) if os.path.isfile(p)]
         if not found and not spec.follow:
             raise ConfigError(f"no file matches {where}")
@@ -91,7 +91,7 @@ def list_files(spec: Files) -> list[str]:
 def _unlinked(spec: Files, found: list[str]) -> list[str]:
     """Without what is reached through a link below the given directory."""
     base = str(spec.path)
-    while any(sign in base for sign in "*?["):
+    while is_pattern(base):
         base = os.path.dirname(base)
     base = os.path.abspath(base)
     linked: dict[str, bool] = {}
@@ -103,9 +103,9 @@ def _unlinked(spec: Files, found: list[str]) -> list[str]:
             linked[path] = os.path.islink(path) or through_link(os.path.dirname(path))
         return linked[path]
 
-    through = [path for path in found if visible(path) and through_link(os.path.abspath(path))]
+    through = {path for path in found if visible(path) and through_link(os.path.abspath(path))}
     if through:
-        named = f"{through[0]} is a link (one of {len(through)} in {spec.path})"
+        named = f"{min(through)} is a link (one of {len(through)} in {spec.path})"
         if not spec.follow:
             raise ConfigError(f"{named}; say links=True to read what they point to, or remove them")
         warnings.warn(
@@ -113,7 +113,7 @@ def _unlinked(spec: Files, found: list[str]) -> list[str]:
             RuntimeWarning,
             stacklevel=2,
         )
-    return [path for path in found if path not in set(through)]
+    return [path for path in found if path not in through]
 
 
 def list_seen(spec: Files) -> list[Seen]:
@@ -122,7 +122,7 @@ def list_seen(spec: Files) -> list[Seen]:
         return [seen for seen in map(look, list_files(spec)) if seen is not None]
     where = str(located(spec.path))
     fixed = where
-    while any(sign in fixed for sign in "*?["):
+    while is_pattern(fixed):
         fixed = fixed.rpartition("/")[0]
     listed = [_object(url, one) for url, one in list_objects(fixed)]
     if fixed != where:
