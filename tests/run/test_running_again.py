@@ -260,6 +260,31 @@ def test_a_run_says_that_totals_go_on() -> None:
 
 
 @pytest.mark.parametrize("how", ["in place", "by another file"])
+def test_a_file_that_was_corrected_in_its_middle_is_told(how: str) -> None:
+    put("a", [{"who": "A", "x": x} for x in range(1000)])
+    put("b", [{"who": "B", "x": x} for x in range(1000)])
+    run_in_process(totals(), "ck")
+    path = Path("in/a.csv")
+    text, at = path.read_text(), path.stat().st_mtime_ns
+    if how == "by another file":
+        path.rename("elsewhere.csv")
+    path.write_text(text.replace("A,500\n", "A,900\n"))
+    os.utime(path, ns=(at, at + 1))
+    with pytest.warns(RuntimeWarning, match=r"a\.csv was written since it was read"):
+        run_in_process(totals(), "ck")
+    assert len(written()) == 1
+
+
+def test_a_file_that_was_emptied_is_noticed() -> None:
+    put("a", [{"who": "A", "x": 1}])
+    put("b", [{"who": "B", "x": 1}])
+    run_in_process(totals(), "ck")
+    Path("in/a.csv").write_text("")
+    with pytest.raises(ms.RunError, match=r"a\.csv was read before and is another file now"):
+        run_in_process(totals(), "ck")
+
+
+@pytest.mark.parametrize("how", ["in place", "by another file"])
 @pytest.mark.parametrize("longer", [True, False])
 def test_a_file_that_was_overwritten_is_noticed(how: str, longer: bool) -> None:
     put("a", [{"who": "A", "x": 1}, {"who": "B", "x": 2}])

@@ -9,6 +9,7 @@ where it is.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -109,6 +110,7 @@ class FilesTracker:
         listed, found = self._look()
         if found.missing:
             listed, found = self._look()
+        self._tell_of_rewritten()
         there = {seen.inode for seen in listed}
         self._unripe = {inode: at for inode, at in self._unripe.items() if inode in there}
         self._copying = found.copying or found.missing
@@ -137,6 +139,19 @@ class FilesTracker:
         self._lengths.find([seen for seen in listed if self._is_wanted(seen)])
         watched = [*(f for f in self.open.values() if not f.done), *self.unread]
         return listed, self._known.recognise(listed, watched, self._is_ripe)
+
+    def _tell_of_rewritten(self) -> None:
+        """Files that were written to since they were read, as far as a look can tell in vain."""
+        found, self._known.rewritten = self._known.rewritten, []
+        if found:
+            others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+            warnings.warn(
+                f"{found[0]}{others} was written since it was read, and has its size, its "
+                "beginning and its end still: it is not read again. If something in between was "
+                "corrected, put all input into a new checkpoint and output directory",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _is_ripe(self, seen: Seen) -> bool:
         """Whether a new file has anything to read yet."""

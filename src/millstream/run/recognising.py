@@ -54,6 +54,7 @@ class Recogniser:
         self._missed: set[Known] = set()  # of these what the last one did not
         self._twins: dict[Inode, tuple[int, int]] = {}  # copies that have nothing of their own
         self._copies: dict[Inode, tuple[tuple[int, int], Known]] = {}  # of what is still there
+        self.rewritten: list[str] = []  # were read, written since, and look as they did
         for file in files:
             self.add(file)
 
@@ -151,7 +152,11 @@ class Recogniser:
 
     def _judge(self, seen: Seen, found: Recognised, ripe: _Ripe) -> None:
         """Whether a file nobody knows by its inode is a known one nevertheless."""
-        if self._twins.get(seen.inode) == seen.stamp or not ripe(seen):
+        if self._twins.get(seen.inode) == seen.stamp:
+            return
+        if not ripe(seen):
+            if not seen.size:  # one that was read and has nothing any more
+                self._refuse_changed(seen, found.here)
             return
         file = self._same_bytes(seen, found.here)
         if file is not None:
@@ -178,7 +183,17 @@ class Recogniser:
             return False
         if file.sealed and file.print.span and seen.size != file.print.span:
             return False
-        return self._fits(file, seen)
+        if not self._fits(file, seen):
+            return False
+        self._note_rewritten(file, seen)
+        return True
+
+    def _note_rewritten(self, file: Known, seen: Seen) -> None:
+        """It was read whole, and written since: what its print does not cover may differ."""
+        size, changed = file.stamp or (0, -1)
+        same = seen.path == file.path and seen.size == size > 2 * REACH
+        if same and not self.follow and file.done and changed not in (-1, seen.stamp[1]):
+            self.rewritten.append(seen.path)
 
     def _fits(self, file: Known, seen: Seen) -> bool:
         try:
@@ -270,6 +285,7 @@ class Recogniser:
             whole = seen.size == file.print.span if file.sealed else seen.size >= file.print.span
             if not whole or not self._fits(file, seen):
                 return False
+            self._note_rewritten(file, seen)
             file.stamp = None
         self._move(file, seen)
         return True
