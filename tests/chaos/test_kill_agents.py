@@ -44,9 +44,10 @@ def write(place: Path, rng: random.Random) -> None:
 class Tree:
     """All processes, each started again when it is gone."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, trees: int) -> None:
         ports = " ".join(str(free_port()) for _ in range(3))
-        self.env = {**os.environ, "PLACE": str(place), "PORTS": ports, "PYTHONPATH": str(ROOT)}
+        told = {"PLACE": str(place), "PORTS": ports, "TREES": str(trees)}
+        self.env = {**os.environ, **told, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
         self.log = (place / "log").open("w")
         self.running = {one: self.start(one) for one in EVERYBODY}
 
@@ -67,12 +68,12 @@ class Tree:
         self.log.close()
 
 
-def run_killed(place: Path, kills: int, seed: int) -> None:
+def run_killed(place: Path, kills: int, seed: int, trees: int) -> None:
     from tests.chaos.apps import agents as app
 
     rng = random.Random(seed)
     write(place, rng)
-    tree = Tree(place)
+    tree = Tree(place, trees)
     try:
         for _ in range(kills):
             time.sleep(rng.uniform(0.3, 3))
@@ -101,10 +102,11 @@ def run_killed(place: Path, kills: int, seed: int) -> None:
 
 
 @pytest.mark.long
-def test_a_hundred_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("trees", [1, 2])
+def test_a_hundred_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trees: int) -> None:
     monkeypatch.setenv("PLACE", str(tmp_path))
     monkeypatch.setenv("PORTS", "1 2 3")
     seed = int(os.environ.get("MILLSTREAM_SEED", "0")) or random.randrange(1_000_000)
     kills = int(os.environ.get("MILLSTREAM_KILLS", "100"))
     print(f"seed {seed}, {kills} kills")
-    run_killed(tmp_path, kills, seed)
+    run_killed(tmp_path, kills, seed, trees)

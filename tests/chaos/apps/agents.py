@@ -16,6 +16,7 @@ from tests.agent.centre import Centre, agent_of, relay_of
 
 PLACE = Path(os.environ["PLACE"])
 PORTS = [int(port) for port in os.environ["PORTS"].split()]  # of the collector and the relays
+TREES = int(os.environ.get("TREES", "1"))  # with two, each relay is in one of them
 NAMES = ["web-0", "web-1", "web-2", "web-3"]
 PAUSE = 0.15  # seconds
 
@@ -42,7 +43,7 @@ def files(path: Path) -> ms.Files:
 def flow_of(name: str) -> ms.Flow:
     flow = ms.Flow("killed")
     reads, where = files(PLACE / "in" / name), f"127.0.0.1:{PORTS[0]}"
-    source = ms.Collector(where, reads, agents=NAMES, boundary="100ms")
+    source = ms.Collector(where, reads, agents=NAMES, boundary="100ms", trees=TREES)
     results(flow.source(source, name="in"), PLACE / "out")
     return flow
 
@@ -69,10 +70,15 @@ def main(kind: str, name: str = "collector") -> None:
     if kind == "relay":
         number = int(name[-1])
         flow = flow_of(NAMES[0])
-        one = relay_of(flow, PORTS[0], PORTS[number + 1], name, PLACE / "agents", 2)
+        options: dict[str, Any] = {"tree": number} if TREES > 1 else {}
+        most = len(NAMES) if TREES > 1 else 2
+        listen, place = PORTS[number + 1], PLACE / "agents"
+        one = relay_of(flow, PORTS[0], listen, name, place, most, **options)
     else:
         number = NAMES.index(name)
-        one = agent_of(flow_of(name), PORTS[1 + number // 2], name, PLACE / "agents", rows=20)
+        parents = PORTS[1:] if TREES > 1 else [PORTS[1 + number // 2]]
+        first, *more = parents
+        one = agent_of(flow_of(name), first, name, PLACE / "agents", *more, rows=20)
     while not one.done and not (PLACE / "end").exists():
         one.step()
         if rest():
