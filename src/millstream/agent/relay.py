@@ -67,7 +67,9 @@ class Children(MessageReceiver):
 
     def greet(self, hello: Hello, whole: bool) -> Welcome:
         """Take in who belongs to this tree."""
-        if self.tree not in (None, hello.tree) and not hello.relay and not hello.through:
+        known = self.roster.get(hello.agent)
+        relay = hello.relay or (known is not None and known.relay)  # has no tree of its own
+        if self.tree not in (None, hello.tree) and not relay and not hello.through:
             raise Refused(
                 f"this relay is in tree {self.tree}, and {hello.agent!r} sends what belongs to "
                 f"tree {hello.tree}: give --to in the order of the trees"
