@@ -36,6 +36,7 @@ from millstream.run.session import (
     remove_scratch,
 )
 from millstream.run.spark import OnSpark
+from millstream.run.stopping import too_late
 from millstream.run.telling import told_work, warnings_of
 from millstream.serve.following import Follower
 from millstream.serve.slates import Decoder
@@ -206,11 +207,8 @@ class Handle:
             self.overdue = self.running
 
     def _too_late(self) -> str:
-        return (
-            f"flow {self._flow!r} was asked to stop and its batch was not done in time "
-            f"(stop_timeout={self._patience:g} s): a function takes long or hangs. It was given "
-            "up, and nothing is lost: run the same command again to go on after the last commit"
-        )
+        begun = self._executor is not None
+        return too_late(self._flow, self._engine.plan, begun, self._patience)
 
     # -- the thread -----------------------------------------------------------------------------
 
