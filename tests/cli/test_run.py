@@ -77,7 +77,8 @@ if __name__ == "__main__":
     assert result.code == 0, result.err
     assert result.err == ""
     assert "\x1b" not in result.out and "\r" not in result.out
-    lines = result.out.splitlines()
+    first, *lines = result.out.splitlines()
+    assert first == "prices: starting Spark"
     assert lines[0].startswith("batch 0  100%  600 records")
     assert re.match(r"complete after \d+\.\d s: 1 batch, 600 records, 20 results", lines[1])
     assert lines[2].split() == ["ledger", "offered", "aggregated", "dead", "late", "dropped"]

@@ -6,16 +6,18 @@ import io
 import json
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
-from millstream.cli.display import show_summary
+from millstream.cli.display import Lines, show_summary
 from millstream.run.ledger import summary
 from millstream.run.reporting import Progress
 
 
 def said(late: int, diverted: int = 0) -> str:
     account = {"offered": 1000, "aggregated": 1000 - late - diverted, "late": late}
-    progress = Progress(batch=3, rows=1000, ledger={"users": {**account, "diverted": diverted}})
+    books = {"users": {**account, "diverted": diverted}}
+    progress = Progress(batch=3, new_batches=4, rows=1000, ledger=books)
     out = io.StringIO()
     show_summary(Console(file=out, width=200), progress, ["users"], "dead", "complete")
     return out.getvalue()
@@ -36,6 +38,32 @@ def test_a_single_record_of_the_future_is_worth_a_word() -> None:
     )
     assert "1 future" in summary(progress.ledger, ["users"])
     assert "future" not in said(0)
+
+
+def test_late_records_of_a_later_run_may_belong_to_windows_that_left_with_an_earlier_one() -> None:
+    account = {"offered": 1000, "aggregated": 800, "late": 200}
+    progress = Progress(batch=3, new_batches=1, rows=1000, ledger={"days": account})
+    out = io.StringIO()
+    show_summary(Console(file=out, width=400), progress, ["days"], "dead", "complete")
+    assert "windows that left with an earlier run do not come back" in out.getvalue()
+    assert "earlier run" not in said(200)
+
+
+def test_a_run_into_a_file_says_that_it_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("millstream.cli.display.time.monotonic", lambda: now[0])
+    out = io.StringIO()
+    lines = Lines(Console(file=out, width=200), "shop", ["sales"])
+    for seconds in (1, 29, 1, 10, 20):
+        now[0] += seconds
+        lines.update(Progress(batch=-1))
+    assert out.getvalue().splitlines() == [
+        "shop: starting Spark",
+        "no batch is committed yet after 30 s",
+        "no batch is committed yet after 61 s",
+    ]
+    lines.update(Progress(batch=0, rows=5))
+    assert out.getvalue().splitlines()[-1].startswith("batch 0  5 records")
 
 
 def test_a_few_are_not() -> None:

@@ -1,4 +1,4 @@
-"""A stop that takes too long says what may hold it up, and blames no function where there is none."""
+"""A stop that takes too long says what may hold it up, and blames no function without need."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def _told(build: Callable[[ms.Stream], ms.Stream], sink: Any = None, begun: bool
         (lambda s: s.map(lambda row: row).named("mine"), None, "the function of 'mine' may take"),
         (lambda s: s, ms.Call(print), "the function of 'sink' may take"),
         (
-            lambda s: s.map(lambda row: row).named("mine").key_by("value").update(_update, name="u"),
+            lambda s: (
+                s.map(lambda row: row).named("mine").key_by("value").update(_update, name="u")
+            ),
             None,
             "functions of 'mine', 'u' may take",
         ),

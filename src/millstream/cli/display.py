@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from millstream.run.reporting import Progress
 
 _EVERY = 1.0  # seconds between plain lines
+_WAITING = 30.0  # between lines as long as there is no batch
 _RECENT = 7 * 86_400  # seconds; a watermark further back is history, and its lag says nothing
 _LOST = ("dead", "failed", "dropped")
 _COLUMNS = ("offered", "aggregated", "dead", "late", "dropped")
@@ -56,19 +57,24 @@ class Silent:
 class Lines:
     """Plain lines, at most one a second: for pipes, files and logs."""
 
-    def __init__(self, console: Console, sources: list[str]) -> None:
+    def __init__(self, console: Console, flow: str, sources: list[str]) -> None:
         self.console, self.sources = console, sources
         self.batch = -1
         self.at = 0.0
+        self.started = self.told = time.monotonic()
         self.paused: str | None = None
         self.snapshot: Snapshot | None = None
+        self.note(f"{flow}: starting Spark")
 
     def update(self, progress: Progress) -> None:
-        """A line if a batch was committed since the last one."""
+        """A line if a batch was committed since the last one; a few before there is any."""
         if progress.paused != self.paused:
             self.paused = progress.paused
             if self.paused:
                 self.note(self.paused)
+        if progress.batch < 0 and (now := time.monotonic()) - self.told >= _WAITING:
+            self.told = now
+            self.note(f"no batch is committed yet after {now - self.started:.0f} s")
         if progress.batch == self.batch or time.monotonic() - self.at < _EVERY:
             return
         self.batch, self.at = progress.batch, time.monotonic()
@@ -171,7 +177,7 @@ def make_display(
         return Silent()
     if console.is_terminal and not console.is_dumb_terminal:
         return Status(console, flow, sources, bounded)
-    return Lines(console, sources)
+    return Lines(console, flow, sources)
 
 
 def show_summary(

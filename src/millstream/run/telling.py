@@ -30,6 +30,10 @@ _MANY_LATE = 0.01  # share of late records that is worth a word
 _LETTERS = 10_000  # dead letters that are looked at for the most frequent reason
 _LONGEST = 160  # characters of one as an example
 _LOOK = 0.2  # seconds
+_AGAIN = (
+    "; windows that left with an earlier run do not come back: where their records go on in later "
+    "files, group by a column, like the day, instead"
+)
 logger = logging.getLogger("millstream")
 
 
@@ -91,7 +95,14 @@ def warnings_of(
             yield (
                 f"{late:,} of {offered:,} records ({late / offered:.0%}) came too late for "
                 f"{step!r}: a larger lateness= of the source would let it wait for them"
+                + (_AGAIN if _has_gone_on(progress) else "")
             )
+
+
+def _has_gone_on(progress: Counted) -> bool:
+    """Whether there were runs before this one."""
+    batches = getattr(progress, "new_batches", None)
+    return batches is not None and batches < getattr(progress, "batch", -1) + 1
 
 
 def _near(path: str) -> str:
