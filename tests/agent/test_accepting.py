@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import millstream as ms
 from millstream.agent import agent as agents
+from millstream.agent import programs
 from millstream.agent.accepting import FOLDER, Accepting
 from millstream.agent.agent import Agent
 from millstream.agent.relay import Relay
@@ -70,7 +71,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(agents, "_AGAIN", 0.0)
-    monkeypatch.setattr(agents, "_LOOK", 0.0)
+    monkeypatch.setattr(programs, "_LOOK", 0.0)
     monkeypatch.setenv("MILLSTREAM_AGENT_TOKEN", TOKEN)
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -235,7 +236,7 @@ def test_what_is_not_proven_is_not_kept(
     for answer in wrong.values():
         monkeypatch.setattr(messages, "give", answer)
         one.collector.close()
-        one._differs = None
+        one.programs.differs = None
         one.step()
         assert "without the proof" in site.said[-1]
         assert not (site.place / "agents" / "a" / "code").exists()

@@ -527,12 +527,13 @@ def test_agents_go_on_with_a_changed_program_once_they_have_it(place: Path, port
         assert "goes on with the program it has" in said[-1]
         said = said[-1:]
         one.say = said.append
-        one.reload, one._next_look = (lambda: flow("a", more=True)), 0.0  # the file is changed
+        one.programs.reload = lambda: flow("a", more=True)
+        one.programs.next_look = 0.0  # the file is changed
         for _ in range(100):
             one.step(), time.sleep(0.01)
             if len(said) > 1:
                 break
-        assert "which this file has, too" in said[1] and one.edition == 2
+        assert "which this file has, too" in said[1] and one.programs.edition == 2
         one.close(), other.close()
         one = agent_of(flow("a", more=True), port, "a", place / "agents", rows=2)
         other = agent_of(flow("b", more=True), port, "b", place / "agents", rows=2)

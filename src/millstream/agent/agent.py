@@ -19,20 +19,19 @@ import msgspec
 from millstream.agent.accepting import Accepting
 from millstream.agent.clocks import clock_of
 from millstream.agent.outbox import Outbox
+from millstream.agent.programs import Programs
 from millstream.agent.sending import Away, Connection
 from millstream.agent.working import Working, collector_of, plan_here
 from millstream.api.flow import Flow
-from millstream.errors import ConfigError, MillstreamError, RunError
+from millstream.errors import ConfigError, RunError
 from millstream.io.prints import MOVED
-from millstream.run.greetings import Welcome, welcomes
+from millstream.run.greetings import Welcome
 from millstream.run.watching import Attempt, watched
 from millstream.settings import Settings
 from millstream.state.manifests import SourceState
 
-_KNOWN = "collector.json"  # what the collector said first, so that a start needs it no more
 _ROWS = 100_000  # records of a message
 _BYTES = 16 * 1024 * 1024
-_LOOK = 5.0  # seconds between looks at a file that differs from the collector's program
 _AGAIN = 1.0  # seconds between tries to reach a collector that is away
 OVERLOAD = ("wait", "drop")
 
@@ -74,9 +73,9 @@ class Agent:
             raise ConfigError(f"the name of an agent is a short text, got {self.name!r}")
         self.check_trees(collector_of(self.flow).spec.trees)
         self.outbox = Outbox(self.directory)
-        if self.accept is not None:
-            self.flow = self.accept.kept(self.outbox.root) or self.flow
-        node = collector_of(self.flow)
+        root = self.outbox.root
+        self.programs = Programs(self.flow, root, self._say, self.reload, self.accept)
+        node = collector_of(self.programs.flow)
         self.source, self.clock = node.name, clock_of(node.spec.clock_skew)
         self.branches = [
             Branch(one, tree) for tree, one in enumerate((self.collector, *self.others))
@@ -85,12 +84,9 @@ class Agent:
         self.over = False  # all is read
         self._stopping = False
         self._period = 1.0
-        self._next_look = 0.0  # whether the file has the collector's newest program
-        self._differs: str | None = None
-        self._without = False  # the collector gives no code, and that was said
-        self.edition = 0  # of the program it has
-        if self.outbox.root.exists(_KNOWN):
-            self.edition = welcomes.decode(self.outbox.root.read(_KNOWN)).edition
+
+    def _say(self, text: str) -> None:
+        self.say(text)
 
     # -- the loop -------------------------------------------------------------------------------
 
@@ -164,7 +160,7 @@ class Agent:
                     self._meet(branch, self.hello(branch))
                 except Away as error:
                     self._is_away(branch, error, now)
-        return self.outbox.root.exists(_KNOWN)
+        return self.programs.met
 
     def hello(self, branch: Branch) -> Welcome:
         """Say who one is."""
@@ -203,57 +199,15 @@ class Agent:
     # -- the collector --------------------------------------------------------------------------
 
     def _meet(self, branch: Branch, welcome: Welcome) -> None:
-        """Compare what the collector says with what it said first."""
-        met = self.outbox.root.exists(_KNOWN)
-        if self.accept is not None and not welcome.code and not self._without:
-            self._without = True
-            self.say("the collector gives no code: going on with the file that is here")
-        if self._has_code(welcome) and not self._accepted(branch, welcome) and met:
-            return self._told(branch, welcome)
-        if met:
-            known = welcomes.decode(self.outbox.root.read(_KNOWN))
-            if known.number != welcome.number:
-                raise RunError(
-                    f"the collector knows {self.name!r} by another number than it gave it; it is "
-                    "not the one this agent was started with. Start it under a new name and with "
-                    "a new directory"
-                )
-            if known.program != welcome.program:
-                newer = welcome.edition > known.edition
-                if not newer or not self._catch_up(welcome):
-                    return self._told(branch, welcome)
-        if welcome.edition >= self.edition:  # else the parent in this tree has not heard of it yet
-            self.outbox.root.put(_KNOWN, msgspec.json.encode(welcome))
-            self.edition = welcome.edition
+        """Take in what the collector has."""
+        if self.programs.meet(self.name, welcome, branch.parent):
+            self._begin_again()
+        if welcome.edition == self.programs.edition:
             self.learn(welcome)
         self._told(branch, welcome)
 
     def learn(self, welcome: Welcome) -> None:
         """What the collector has is known here, and perhaps to be told others."""
-
-    def _has_code(self, welcome: Welcome) -> bool:
-        """Whether the collector has another program, or files of it, that is accepted here."""
-        if self.accept is None or welcome.code in ("", self.accept.digest):
-            return False
-        return welcome.edition >= self.edition
-
-    def _accepted(self, branch: Branch, welcome: Welcome) -> bool:
-        """Take the collector's program, if it is proven to be that and can be run here."""
-        assert self.accept is not None
-        self._next_look = time.monotonic() + _LOOK
-        try:
-            code, flow = self.accept.fetch(branch.parent)
-            plan_here(flow, welcome.program)
-        except MillstreamError as error:
-            if self._differs != str(error):
-                self.say(f"{error}. Until then it goes on with the program it has")
-            self._differs = str(error)
-            return False
-        self.accept.keep(code)
-        self.flow, self._differs = flow, None
-        self.say(f"going on with the collector's program, sha256 {code.digest[:16]}")
-        self._begin_again()
-        return True
 
     def check_trees(self, trees: int) -> None:
         """There is a parent for every part of the keys."""
@@ -262,28 +216,6 @@ class Agent:
                 f"the flow has trees={trees}, and there are {len(self.others) + 1} parents: give "
                 "--to once for all trees, or once for each"
             )
-
-    def _catch_up(self, welcome: Welcome) -> bool:
-        """Take up the collector's new program, if the file here has it by now.
-
-        Until then it goes on with the one it has: what both have counts. What was made for the old
-        program is sent all the same.
-        """
-        self._next_look = time.monotonic() + _LOOK
-        try:
-            taken = self.accept is not None and bool(welcome.code)
-            flow = self.flow if taken or self.reload is None else self.reload()
-            plan_here(flow, welcome.program)
-        except MillstreamError as error:
-            if self._differs != str(error):
-                self.say(f"{error}. Until then it goes on with the program it has")
-            self._differs = str(error)
-            return False
-        self.flow, self._differs = flow, None
-        if not taken:
-            self.say("the collector has a new program, which this file has, too: going on with it")
-        self._begin_again()
-        return True
 
     def _begin_again(self) -> None:
         """Plan anew with the next message, and go on where the last one ended."""
@@ -297,7 +229,7 @@ class Agent:
         self._period = welcome.boundary / 1e6
         if (said := self.clock.compare(welcome.clock)) is not None:
             self.say(said)
-        if welcome.edition > self.edition and time.monotonic() >= self._next_look:
+        if self.programs.is_newer(welcome):
             branch.parent.close()  # the next hello tells the program
         self.forget(self.committed)
         if branch.durable > self.outbox.last:
@@ -313,16 +245,15 @@ class Agent:
 
     def _begin(self) -> bool:
         """Plan and go on where the last message ended."""
-        welcome = welcomes.decode(self.outbox.root.read(_KNOWN))
         state = self.outbox.state(self.source)
-        self.working = self.make_working(welcome, state)
+        self.working = self.make_working(self.programs.known, state)
         self.over = state.ended
         return True
 
     def make_working(self, welcome: Welcome, state: SourceState) -> Working:
         """The source, and the first level over it."""
         return Working(
-            plan_here(self.flow, welcome.program),
+            plan_here(self.programs.flow, welcome.program),
             self.source,
             self.outbox.root,
             state,

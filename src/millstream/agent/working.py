@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import numpy as np
-import pyarrow as pa
 
 from millstream.agent.clocks import Clock
+from millstream.agent.trees import in_trees, parted
 from millstream.api.flow import Flow
 from millstream.api.sources import Collector
 from millstream.durations import micros
@@ -25,7 +24,7 @@ from millstream.graph import nodes
 from millstream.io.readers import Split
 from millstream.operators.batch import Batch
 from millstream.operators.protocol import Known, Shipping
-from millstream.ops.chunks import concat, decode_block, encode_block, flat
+from millstream.ops.chunks import concat, decode_block, encode_block
 from millstream.ops.progress import BEGIN, END, Reached
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
@@ -84,46 +83,6 @@ def plan_here(flow: Flow, program: dict[str, Any]) -> Plan:
         changed = {"spec": source.spec.reads} if node is source else {}
         made[node] = nodes.over(node, made, **changed)
     return make_plan(flow.name, tuple(made.values()), formats, *known)
-
-
-def parted(rows: pa.Table, trees: int) -> list[pa.Table]:
-    """Rows by the tree their shard belongs to."""
-    if trees == 1:
-        return [rows]
-    tree = np.asarray(flat(rows.column("shard"))) % trees
-    return [rows.filter(pa.array(tree == one)) for one in range(trees)]
-
-
-def in_trees(
-    head: Head,
-    parts: list[tuple[list[Block], list[bytes]]],
-    panes: dict[str, dict[tuple[int, int], int]],
-) -> list[Message]:
-    """The control part with the rows of every tree.
-
-    Accounts go with the rows: records that windows took are offered and aggregated in the tree that
-    brings them, all else in the first. So at every commit the ledger has what is there, no more.
-    """
-    made: list[Message] = []
-    rest = {step: Counter(counts) for step, counts in head.ledger.items()}
-    for tree in reversed(range(len(parts))):
-        mine = {
-            step: [(pane, n) for (where, pane), n in counts.items() if where == tree]
-            for step, counts in panes.items()
-        }
-        blocks, data = parts[tree]
-        changed: dict[str, Any] = {"tree": tree, "blocks": blocks, "panes": mine}
-        if tree:
-            took = {step: sum(n for _, n in counts) for step, counts in mine.items()}
-            for step, n in took.items():
-                rest[step].subtract({"offered": n, "aggregated": n})
-            account = {step: {"offered": n, "aggregated": n} for step, n in took.items() if n}
-            changed |= {"ledger": account, "rows": 0, "seconds": 0.0, "dead": [], "late": {}}
-            changed |= {"after": {}}
-        else:
-            changed |= {"ledger": {step: dict(counts) for step, counts in rest.items()}}
-        made.append((msgspec.structs.replace(head, **changed), data))
-    return made[::-1]
 
 
 class _Task(Task):

@@ -12,7 +12,7 @@ import contextlib
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from millstream.cli.loading import QUERIES, add_query, load_application, queries_beside
@@ -60,15 +60,7 @@ def add(
     folder.mkdir(exist_ok=True)
     with _alone(folder):
         _write(place, text)
-        told = _LATER if later and not dry_run else ""
-        try:
-            if not later:
-                told = ask_to_reload(where, file, dry_run=dry_run)
-        except (ConfigError, Withdrawn):  # else it may have been taken up: the file stays
-            place.unlink()
-            raise
-        if dry_run:
-            place.unlink()
+        told = _asked(where, file, place.unlink, dry_run=dry_run, later=later)
     _tidy(folder)
     return told if dry_run else f"{told}\nquery {name} is in {place}"
 
@@ -88,18 +80,28 @@ def remove(
     hidden = place.with_name(f".{place.name}")
     with _alone(place.parent):
         place.rename(hidden)
-        told = _LATER if later and not dry_run else ""
-        try:
-            if not later:
-                told = ask_to_reload(where, file, dry_run=dry_run)
-        except (ConfigError, Withdrawn):
-            hidden.rename(place)
-            raise
-        if dry_run:
-            hidden.rename(place)
-        else:
-            hidden.unlink()
+        told = _asked(where, file, lambda: hidden.rename(place), dry_run=dry_run, later=later)
+        hidden.unlink(missing_ok=True)
     _tidy(place.parent)
+    return told
+
+
+def _asked(
+    where: Path, file: Path, undo: Callable[[], object], *, dry_run: bool, later: bool
+) -> str:
+    """Have the run load what is there now; what was done is undone if it does not take it."""
+    if later and dry_run:
+        undo()
+        raise ConfigError("--dry-run asks the running flow, and --later asks none: give one")
+    if later:
+        return _LATER
+    try:
+        told = ask_to_reload(where, file, dry_run=dry_run)
+    except (ConfigError, Withdrawn):  # else it may have been taken up, and stays
+        undo()
+        raise
+    if dry_run:
+        undo()
     return told
 
 
