@@ -190,6 +190,30 @@ def test_killed_at_random_moments(data: tuple[Path, Answer], tmp_path: Path) -> 
     assert random_kills(data, tmp_path, wanted=4, seed=SEED) >= 4
 
 
+def test_killed_before_slates_are_flushed(
+    data: tuple[Path, Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHAOS_FLUSH", "1h")
+    for batch in (2, 4):
+        crash_at = f"after-manifest:{batch}"
+        assert finish(spawn(data[0], tmp_path, crash_at=crash_at, app=UPDATERS)) != 0
+        tables = Checkpoint(tmp_path / "ck").latest().segments["users"]  # type: ignore[union-attr]
+        assert any(tables["unflushed"].values()) and not any(tables.get("slates", {}).values())
+    assert finish(spawn(data[0], tmp_path, app=UPDATERS)) == 0, failed(tmp_path)
+    check_done(tmp_path, data[1])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("flush", ["300ms", "1h"])
+def test_killed_very_often_between_flushes(
+    data: tuple[Path, Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush: str
+) -> None:
+    monkeypatch.setenv("CHAOS_FLUSH", flush)
+    test_killed_at_every_named_point(data, tmp_path / "points")
+    seed = random.SystemRandom().randrange(2**32)
+    assert random_kills(data, tmp_path / "random", wanted=40, seed=seed) >= 40
+
+
 @pytest.mark.long
 def test_killed_very_often(data: tuple[Path, Answer], tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**32)

@@ -200,7 +200,7 @@ def test_names_without_the_attempt_would_be_noticed(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Warm, "keep", lambda self, name, data: keep(self, short(name), data))
     monkeypatch.setattr(Warm, "find", lambda self, name, size: find(self, short(name), size))
-    monkeypatch.setattr(Warm, "prune", lambda self, named: None)
+    monkeypatch.setattr(Warm, "prune", lambda self, *named: None)
     committed, found = keep_one_of_two_attempts()
     assert found != committed
 
@@ -217,7 +217,7 @@ def test_spark_keeps_blocks_in_memory_where_they_fit(
     def scratch(free: int, **options: Any) -> bool:
         monkeypatch.setattr(warming, "room", lambda place: free)
         chosen = Settings(parallelism=2, batch_bytes=2**20, **options)
-        warmth = keep_warm("/a", state, chosen)
+        warmth = keep_warm(state, chosen)
         try:
             return warmth.scratch(chosen) is not None
         finally:

@@ -54,6 +54,7 @@ class KeyedStreams:
         codec: Any = None,
         publishes: Iterable[str] | None = None,
         max_slate: int = 1 << 20,
+        flush: Duration = "batch",
     ) -> Stream:
         """One slate per key, changed by a function per event.
 
@@ -69,6 +70,9 @@ class KeyedStreams:
         codec: how slates that are not dicts are made (`new`), stored (`encode`) and read
             (`decode`). max_slate: the most bytes one may have.
         publishes: the streams it publishes to, where that cannot be seen in its code.
+        flush: "batch" writes changed slates with every batch; a time like "10s" keeps them in
+            memory for as long, and the events that changed them in the checkpoint: after a crash
+            they are applied again, so the function must give the same slate for the same events.
         """
         update, timer, merging = _updater(fn, on_timer, merge)
         for what, given, known in (
@@ -111,6 +115,7 @@ class KeyedStreams:
             clock,
             max_slate,
             partition,
+            None if flush == "batch" else micros(flush, "update(flush=)"),
         )
         node = stream.flow.add(
             nodes.Update,

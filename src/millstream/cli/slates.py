@@ -60,7 +60,8 @@ def get(
     if found is None:
         print(f"error: {updater} has no slate for {key!r}", file=sys.stderr)
         raise typer.Exit(1)
-    _print({**told(snapshot.updater(updater), found), "batch": snapshot.batch})
+    about = snapshot.updater(updater)
+    _print({**told(about, found), "batch": snapshot.batch_of(about)})
 
 
 @slates.command("list", epilog="Example: [bold]millstream slates list counts --prefix wal[/bold]")
@@ -92,7 +93,7 @@ def list_slates(
         snapshot, page = follower.read(read)
         about = snapshot.updater(updater)
         for slate in page.slates:
-            _print({**told(about, slate), "batch": snapshot.batch})
+            _print({**told(about, slate), "batch": snapshot.batch_of(about)})
         shown += len(page.slates)
         after = page.next
         if after is None:

@@ -127,6 +127,7 @@ class Known:
     born: dict[str, int]  # keyed step that came later -> from when on it works
     since: dict[str, dict[str, int]]  # operator, state that came later -> from when on it is there
     cores: int = 1  # tasks at once
+    ending: bool = False  # perhaps no batch follows: nothing may stay in memory alone
     times: Times | None = None  # None: a batch is being committed, and time is in it
     name_of: Callable[[str, str | int], str] = lambda source, who: str(who) or source
     # Calls what asks functions of the user's, under the name it has; given up if it hangs.

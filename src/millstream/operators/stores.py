@@ -71,14 +71,17 @@ class Store:
         if self.ordered:
             by = np.asarray(flat(rows.column(self.by)))
             rows = rows.take(pa.array(np.argsort(by, kind="stable")))
-        name = (
+        file, written = write_segment(self.root, self.name_of(suffix), rows, self.by)
+        self.control.files.append(file)
+        return written
+
+    def name_of(self, suffix: str = "") -> str:
+        """What a file is called that this attempt writes."""
+        return (
             f"{safe_name(self.owner)}/{safe_name(self.table)}/"
             f"{self.batch.number:08d}-{self.control.part:04d}-"
             f"{self.control.attempt}{suffix}.arrow"
         )
-        file, written = write_segment(self.root, name, rows, self.by)
-        self.control.files.append(file)
-        return written
 
     def _report(self, kept: dict[str, list[Segment]], written: dict[int, Segment]) -> None:
         """Tell the driver what the shards that changed consist of from now on."""

@@ -59,6 +59,7 @@ class UpdateJob:
     clock: str = "event"  # or "wall": what ttl and timers go by
     max_slate: int = 1 << 20
     partition: Callable[[Any], int] | None = None  # which shard a key belongs to; None: by hash
+    flush: int | None = None  # how long changed slates may be in memory alone; None: no batch
 
 
 @dataclass(frozen=True)

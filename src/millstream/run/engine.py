@@ -61,6 +61,7 @@ from millstream.state.holdings import Holdings
 from millstream.state.manifests import Manifest, SourceState
 from millstream.state.segments import SegmentFile
 from millstream.state.traffic import Traffic
+from millstream.state.unflushed import has_unflushed
 
 _SMALL = 20_000  # rows a single task handles faster than two and an exchange
 _FIRST_ROWS = 100_000  # per core
@@ -108,6 +109,7 @@ class Engine:
         self.last_rows = 0
         self.moved = Traffic()  # of the state, in the last batch
         self.warmth: Warmth | None = None
+        self._ending = False  # nothing may stay in memory alone after this batch
         self.manifest = Manifest(-1)
         self.trackers: dict[str, Tracker] = {}
         self.letters = Letters(checkpoint.dead, settings, self.trackers)
@@ -184,7 +186,7 @@ class Engine:
     def keep_warm(self) -> Warmth:
         """What is kept in memory beside the checkpoint, from the first time it is asked for."""
         if self.warmth is None:
-            self.warmth = keep_warm(self.checkpoint.path, self.checkpoint.state, self.settings)
+            self.warmth = keep_warm(self.checkpoint.state, self.settings)
         return self.warmth
 
     def _follow(self, program: dict[str, Any]) -> None:
@@ -284,12 +286,18 @@ class Engine:
     # -- one batch ------------------------------------------------------------------------------
 
     def bring_out(self, executor: Executor) -> None:
-        """Let readers see what waits for files of a certain size, by a batch that reads nothing."""
-        if self.manifest.waiting:
+        """Let readers see what waits for a size or in memory, by a batch that reads nothing."""
+        unflushed = any(map(has_unflushed, self.manifest.segments.values()))
+        if not self.manifest.waiting and not unflushed:
+            return
+        self._ending = True
+        try:
             batch = self._batch(1)
             items = self._run(executor, batch, {name: [] for name in self.trackers})
             items = [*items, *self.beside(batch, _controls(items))]
             self._commit(executor, batch, _controls(items), items, last=True)
+        finally:
+            self._ending = False
 
     def step(self, executor: Executor) -> bool:
         """Run and commit one batch if there is anything to do; False if there was nothing."""
@@ -440,6 +448,7 @@ class Engine:
             self.born,
             self.since,
             self.cores,
+            self._ending,
             None if progress is None else self._times(progress),
             self._name_of,
             self.hands.ask,

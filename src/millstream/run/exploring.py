@@ -133,6 +133,7 @@ def steps_here(engine: Engine, looker: Looker | None) -> Iterator[Snapshot]:
                 if (found := looker.found.get()) is not None:
                     yield found
             if enough:
+                engine.bring_out(executor)
                 return
             worked = engine.step(executor)
             enough = engine.done if looker is None else looker.after_step()

@@ -31,9 +31,10 @@ from millstream.ops.updates import NEVER, UpdateJob
 from millstream.plan.stages import Plan, marks_changes
 from millstream.run.tables.taking import Tabled
 from millstream.state.manifests import Manifest
-from millstream.state.segments import read_segments
+from millstream.state.segments import Segment, read_segments
 from millstream.state.storage import Storage
 from millstream.state.tables import KeyedTable
+from millstream.state.unflushed import both, in_memory
 
 _ROWS = 4096  # decoded at a time
 _TRIES = 5
@@ -220,13 +221,18 @@ class SlateMirror:
         return key == self.mirror.key(as_text(text, plain))
 
     def _table(self, manifest: Manifest) -> KeyedTable:
-        stored = manifest.segments.get(self.updater, {}).get("slates", {})
-        return KeyedTable(self.root, stored, manifest.files)
+        return KeyedTable(self.root, self._stored(manifest), manifest.files)
+
+    def _stored(self, manifest: Manifest) -> dict[str, list[Segment]]:
+        """What is flushed and what is in memory; if that is lost, the next batch writes it anew."""
+        tables = manifest.segments.get(self.updater, {})
+        if in_memory(self.root, tables, manifest.files):
+            return both(tables, "slates")
+        return tables.get("slates", {})
 
     def _changed(self, manifest: Manifest) -> Iterator[pa.Table]:
         """What a batch wrote: its own files also have older rows that were merged into them."""
-        stored = manifest.segments.get(self.updater, {}).get("slates", {})
-        for segments in stored.values():
+        for segments in self._stored(manifest).values():
             for one in segments:
                 if one.file.rpartition("/")[2].startswith(f"{manifest.batch:08d}-"):
                     (rows,) = read_segments(self.root, [one], manifest.files, "expires")

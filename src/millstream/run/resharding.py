@@ -35,6 +35,7 @@ from millstream.state.segments import (
     safe_name,
     write_segment,
 )
+from millstream.state.unflushed import has_unflushed
 
 _MOST = 2**20
 _ROWS = 500_000  # about so many in memory, or one shard of a table if it has more
@@ -86,6 +87,7 @@ def _reshard(checkpoint: Checkpoint, shards: int, plan: Plan | None) -> Resharde
     if shards == done.before == program["shards"]:
         return done
     _check_published(checkpoint, latest)
+    _check_flushed(checkpoint, latest)
     renew_lease(checkpoint, program)
     if latest is not None and done.before != shards:
         checkpoint.discard_uncommitted(latest.batch)
@@ -116,6 +118,16 @@ def _check_published(checkpoint: Checkpoint, latest: Manifest | None) -> None:
             f"batch {latest.batch} of {checkpoint.path} is committed, and not all of its results "
             "are where they belong; start the flow once, stop it, and run the same command again"
         )
+
+
+def _check_flushed(checkpoint: Checkpoint, latest: Manifest | None) -> None:
+    """Slates in memory alone cannot be dealt; a run that was killed has left some."""
+    for owner, tables in (latest.segments if latest is not None else {}).items():
+        if has_unflushed(tables):
+            raise CheckpointError(
+                f"slates of {owner!r} are not flushed, since the last run of {checkpoint.path} was "
+                "killed; start the flow once, stop it, and run the same command again"
+            )
 
 
 def _tables(plan: Plan) -> Tables:

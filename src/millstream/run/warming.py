@@ -28,15 +28,20 @@ class Warmth:
 
     def __init__(self, folder: MemoryFolder | None, kept: Warm | None, state: Storage) -> None:
         self._folder, self.kept, self._state = folder, kept, state
+        self._alone: set[str] = set()
 
     def held(self) -> int:
         """How many bytes of segments are kept in memory."""
         return 0 if self.kept is None else self.kept.held()
 
     def committed(self, named: Collection[str]) -> None:
-        """A manifest was written: what it does not name is of no use any more."""
+        """A manifest was written: what it does not name is of no use any more.
+
+        Who just reads what is in memory alone has one batch time for it.
+        """
         if self.kept is not None:
-            self.kept.prune(named)
+            self.kept.prune(named, self._alone)
+            self._alone = {name for name in named if name.startswith(warm.ALONE)}
 
     def scratch(self, settings: Settings) -> Path | None:
         """A folder in memory for the blocks of Spark; None if they belong on the disk."""
@@ -63,15 +68,15 @@ class Warmth:
         self._folder = self.kept = None
 
 
-def keep_warm(checkpoint: str | Path, state: Storage, settings: Settings) -> Warmth:
+def keep_warm(state: Storage, settings: Settings) -> Warmth:
     """Claim a place in memory, if there is one and the settings want it."""
     wanted = settings.warm != 0 or settings.scratch != "disk"
     local = settings.master.startswith("local")
-    folder = memory_folder(checkpoint) if wanted and local else None
+    folder = memory_folder(state.where()) if wanted and local else None
     if folder is None or settings.warm == 0:
         return Warmth(folder, None, state)
     there = room(folder.path)
     limit = there // _SHARE if settings.warm is None else bytes_of(settings.warm, "warm")
-    kept = Warm(str(folder.within("warm")), min(limit, there // 2))
+    kept = Warm(str(folder.within(warm.PLACE)), min(limit, there // 2))
     warm.use(state, kept)
     return Warmth(folder, kept, state)

@@ -139,7 +139,8 @@ class Interface:
         found = snapshot.get_text(name, _text(key))
         if found is None:
             raise HTTPException(404, "there is no slate for this key")
-        return _json({**told(snapshot.updater(name), found), "batch": snapshot.batch})
+        about = snapshot.updater(name)
+        return _json({**told(about, found), "batch": snapshot.batch_of(about)})
 
     async def updaters(self, _: Request) -> Response:
         """The updaters of the flow. `slates` counts stored rows: at least the number of slates."""
@@ -167,7 +168,7 @@ class Interface:
         def read() -> bytes:
             found = snapshot.page(name, prefix or "", after, limit, rules.seconds, rules.page)
             slates = [told(about, slate) for slate in found.slates]
-            page = {"updater": name, "batch": snapshot.batch, "slates": slates}
+            page = {"updater": name, "batch": snapshot.batch_of(about), "slates": slates}
             return to_json({**page, "next": found.next})
 
         pages = self._pages if limit <= _ON_A_PAGE else self._long_pages

@@ -81,7 +81,7 @@ def find_changes(old: Snapshot, new: Snapshot, stored: Stored) -> list[Changed]:
         older = [old.shelf(segment) for segment in was]
         newer = [new.shelf(segment) for segment in has]
         fresh = [one not in known for one in has]
-        written = _written(newer, fresh, old.batch)
+        written = _written(newer, fresh, old.batch_of(stored))
         for shelf, rows in written:
             lives = _living(shelf, rows, now)
             ended = rows[~lives]

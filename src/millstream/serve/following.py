@@ -113,6 +113,8 @@ class Follower:
     def _load(self, batch: int) -> Snapshot:
         manifest = read_manifest(self.place.manifests, batch)
         found = Snapshot(manifest, self._program[1], self._shelves, self._decoders)
+        if found.behind() and max(list_manifests(self.place.manifests)) > batch:
+            raise Missing(f"slates of batch {batch} were in memory")  # there is a newer one
         if self._eager:
             found.open_all()
         return found

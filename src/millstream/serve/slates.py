@@ -26,8 +26,9 @@ from millstream.ops.updates import NEVER
 from millstream.serve.keys import hashes_of, value_of
 from millstream.serve.shelves import Shelf, Shelves
 from millstream.state.manifests import Manifest, shards_of
-from millstream.state.segments import Segment
+from millstream.state.segments import Missing, Segment
 from millstream.state.tables import newest
+from millstream.state.unflushed import BATCH, UNFLUSHED, both, has_unflushed
 
 NOT_YET = -(2**62)
 _PLAIN_CODEC = "msgpack"
@@ -119,6 +120,7 @@ class Snapshot:
         self._shelves = shelves
         self._decoders = {} if decoders is None else decoders
         self._open: dict[Segment, Shelf] = {}
+        self._alone: dict[str, bool] = {}  # updater -> whether only flushed slates can be read
 
     @property
     def batch(self) -> int:
@@ -179,7 +181,36 @@ class Snapshot:
 
     def stored(self, one: Stored) -> dict[str, list[Segment]]:
         """The segments of an updater or view per shard, the oldest first."""
-        return self.manifest.segments.get(one.family, {}).get(one.table, {})
+        tables = self.manifest.segments.get(one.family, {})
+        if not has_unflushed(tables) or self._flushed_only(one):
+            return tables.get(one.table, {})
+        return both(tables, one.table)
+
+    def _flushed_only(self, one: Stored) -> bool:
+        """Whether slates in memory alone cannot be read here; what can is kept open."""
+        if one.family not in self._alone:
+            try:
+                for segments in self.manifest.segments[one.family][UNFLUSHED].values():
+                    for segment in segments:
+                        self.shelf(segment)
+                self._alone[one.family] = False
+            except Missing:
+                self._alone[one.family] = True
+        return self._alone[one.family]
+
+    def batch_of(self, one: Stored) -> int:
+        """The batch its slates are of: this one, or that of the last flush if later ones are lost.
+
+        They are in the memory of the machine the flow runs on, and of nobody else.
+        """
+        tables = self.manifest.segments.get(one.family, {})
+        if not has_unflushed(tables) or not self._flushed_only(one):
+            return self.batch
+        return self.manifest.memos.get(one.family, {}).get(BATCH, -1)
+
+    def behind(self) -> bool:
+        """Whether some slates can be told as of their last flush only."""
+        return any(self.batch_of(one) != self.batch for one in self.updaters.values())
 
     def rows(self, one: Stored) -> int:
         """How many rows are stored: at least as many as there are slates or rows."""

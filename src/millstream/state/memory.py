@@ -41,8 +41,14 @@ class MemoryFolder:
         self._lock.release()
 
 
-def memory_folder(checkpoint: str | Path) -> MemoryFolder | None:
-    """The folder of a checkpoint in memory, empty; None if this machine has no place for one."""
+def folder_of(state: str) -> Path | None:
+    """Where a run keeps what belongs to a state in memory, if it does."""
+    root = _root()
+    return None if root is None else root / hashlib.sha256(state.encode()).hexdigest()[:24]
+
+
+def memory_folder(state: str) -> MemoryFolder | None:
+    """The folder of a state in memory, empty; None if this machine has no place for one."""
     root = _root()
     if root is None:
         return None
@@ -50,7 +56,8 @@ def memory_folder(checkpoint: str | Path) -> MemoryFolder | None:
         root.mkdir(mode=0o700, exist_ok=True)
         check_directory(root, "folder in memory")
         _sweep(root)
-        path = root / hashlib.sha256(str(checkpoint).encode()).hexdigest()[:24]
+        path = folder_of(state)
+        assert path is not None
         path.mkdir(mode=0o700, exist_ok=True)
         lock = FileLock(str(path), str(path / "lock"), f"pid {os.getpid()}")
         if lock.valid():  # else another process has just removed what it took for abandoned

@@ -62,6 +62,24 @@ def write_segment(
 
     by: the column whose smallest and largest value each segment is known by.
     """
+    data, segments = _packed(name, table, by)
+    root.put(name, data)
+    warm.keep(root, name, data)
+    return SegmentFile(name, len(data), zlib.crc32(data)), segments
+
+
+def keep_segment(
+    root: Storage, name: str, table: pa.Table, by: str
+) -> tuple[SegmentFile, dict[int, Segment]] | None:
+    """The same in memory alone; None if there is no room for it."""
+    name = warm.ALONE + name
+    data, segments = _packed(name, table, by)
+    if not warm.keep(root, name, data):
+        return None
+    return SegmentFile(name, len(data), zlib.crc32(data)), segments
+
+
+def _packed(name: str, table: pa.Table, by: str) -> tuple[pa.Buffer, dict[int, Segment]]:
     shard = np.asarray(table.column("shard").combine_chunks())
     if (np.diff(shard) < 0).any():
         order = np.argsort(shard, kind="stable")
@@ -85,10 +103,7 @@ def write_segment(
             writer.write_batch(batches[0])
             low, high = int(spans[start:stop].min()), int(spans[start:stop].max())
             segments[int(shard[start])] = Segment(name, index, stop - start, low, high)
-    data = sink.getvalue()
-    root.put(name, data)
-    warm.keep(root, name, data)
-    return SegmentFile(name, len(data), zlib.crc32(data)), segments
+    return sink.getvalue(), segments
 
 
 def time_of(segments: list[Segment], since: int, rows: int) -> int | None:
@@ -192,6 +207,10 @@ _open = _Readers()
 def map_segment(root: Storage, file: SegmentFile) -> pa.Buffer:
     """The content of a segment file; one that is not what was written is refused."""
     path = root.where(file.file)
+    if file.file.startswith(warm.ALONE):
+        if (held := warm.find(root, file.file, file.size)) is None:
+            raise Missing(f"state segment {file.file} is not in the memory of this machine")
+        return held
     try:
         data = root.map(file.file)
     except (OSError, CheckpointError) as error:

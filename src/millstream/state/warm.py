@@ -3,8 +3,10 @@
 A segment never changes and no two attempts write one of the same name, so what is kept under the
 name that a manifest says is what the manifest means: also when a shard moves to another worker, a
 worker dies, or a batch is thrown away and its names with it. A segment is put into the checkpoint
-first; what is kept here is the same bytes, mapped by whoever needs them. It is bounded: what was
-used longest ago goes first, and what no manifest names any more goes with the next commit.
+first; what is kept here is the same bytes, mapped by whoever needs them. Only slates that are not
+flushed yet are here alone, and made again from their log if they are lost (`unflushed.py`). It is
+bounded: what was used longest ago goes first, and what no manifest names any more goes with the
+next commit.
 """
 
 from __future__ import annotations
@@ -18,9 +20,12 @@ import pyarrow as pa
 
 from millstream.errors import CheckpointError
 from millstream.state.directory import Directory
+from millstream.state.memory import folder_of
 from millstream.state.storage import Storage
 from millstream.state.traffic import moved
 
+ALONE = "memory/"  # how names begin of what is in no checkpoint, until it is flushed
+PLACE = "warm"  # the folder of it all
 _LARGEST = 2  # a segment that takes more than this part of it is not kept
 
 
@@ -35,14 +40,15 @@ class Warm:
     def _files(self) -> Directory:
         return Directory(self.place, counted=False)
 
-    def keep(self, name: str, data: pa.Buffer) -> None:
-        """Keep a segment, if there is room; the state does not depend on it."""
+    def keep(self, name: str, data: pa.Buffer) -> bool:
+        """Keep a segment; whether there was room."""
         if not len(data) or len(data) * _LARGEST > self.limit:
-            return
+            return False
         with contextlib.suppress(OSError):  # memory is full, or the run has ended meanwhile
-            self._make_room(len(data))
-            if os.path.isdir(self.place):
+            if self._make_room(len(data)) and os.path.isdir(self.place):
                 self._files.put(name, data, durable=False)
+                return True
+        return False
 
     def find(self, name: str, size: int) -> pa.Buffer | None:
         """A segment by its name in the manifest; None if it is not here."""
@@ -53,24 +59,33 @@ class Warm:
             return None
         return data if len(data) == size else None
 
+    def has(self, name: str, size: int) -> bool:
+        """Whether a segment is here."""
+        with contextlib.suppress(OSError):
+            return os.lstat(f"{self.place}/{name}").st_size == size
+        return False
+
     def held(self) -> int:
         """How many bytes are kept."""
         return sum(size for _, size, _ in self._listed())
 
-    def prune(self, named: Collection[str]) -> None:
-        """Let go of what the newest manifest does not name."""
+    def prune(self, *named: Collection[str]) -> None:
+        """Let go of what is not named: by the newest manifest, or by whoever else."""
         for name in self._files.walk():
-            if name not in named:
+            if not any(name in names for names in named):
                 self._files.delete(name)
 
-    def _make_room(self, size: int) -> None:
+    def _make_room(self, size: int) -> bool:
+        """Let go of what was used longest ago and is in the checkpoint, too."""
         listed = self._listed()
         much = sum(one for _, one, _ in listed) + size
         for _, one, name in sorted(listed):
             if much <= self.limit:
-                return
-            self._files.delete(name)
-            much -= one
+                break
+            if not name.startswith(ALONE):
+                self._files.delete(name)
+                much -= one
+        return much <= self.limit
 
     def _listed(self) -> list[tuple[int, int, str]]:
         """When each was used, how large it is, and its name."""
@@ -93,15 +108,23 @@ def use(state: Storage, warm: Warm | None) -> None:
         _of[state] = warm
 
 
-def keep(state: Storage, name: str, data: pa.Buffer) -> None:
-    """A segment was written or read."""
-    if (warm := _of.get(state)) is not None:
-        warm.keep(name, data)
+def keep(state: Storage, name: str, data: pa.Buffer) -> bool:
+    """Keep a segment in memory; whether there is a place and room for it."""
+    warm = _of.get(state)
+    return warm is not None and warm.keep(name, data)
+
+
+def has(state: Storage, name: str, size: int) -> bool:
+    """Whether a segment is in memory."""
+    warm = _of.get(state)
+    return warm is not None and warm.has(name, size)
 
 
 def find(state: Storage, name: str, size: int) -> pa.Buffer | None:
-    """A segment that is wanted, from memory."""
+    """A segment that is wanted, from memory: that of this run, or of one that is read beside it."""
     warm = _of.get(state)
+    if warm is None and name.startswith(ALONE) and (folder := folder_of(state.where())):
+        warm = Warm(f"{folder}/{PLACE}", 0)
     data = None if warm is None else warm.find(name, size)
     if data is not None:
         moved.warm += len(data)

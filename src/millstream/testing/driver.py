@@ -45,6 +45,7 @@ from millstream.state.manifests import SourceState
 from millstream.state.segments import read_segments
 from millstream.state.storage import Storage
 from millstream.state.tables import KeyedTable
+from millstream.state.unflushed import both
 
 
 class Pushed(WithoutFiles):
@@ -267,7 +268,7 @@ class Driver:
         if not isinstance(node, graph.Update):
             raise ConfigError(f"{updater!r} is not an updater")
         manifest = self.engine.manifest
-        stored = manifest.segments.get(updater, {}).get("slates", {})
+        stored = both(manifest.segments.get(updater, {}), "slates")
         now = manifest.closed.get(updater, BEGIN)
         if node.job.clock == "wall":
             now = int(self.now * 1e6)

@@ -94,6 +94,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "codec": ('"topics:Numbers"', "Numbers"),
     "publishes": ('["hot"]', ("hot",)),
     "max_slate": ("1000", 1000),
+    "flush": ('"10s"', "10s"),
     # windows and keys
     "nulls": ('"keep"', "keep"),
     "partition": ('"topics:mentions"', "mentions"),
@@ -128,7 +129,7 @@ def written(names: list[str], kind: str = "") -> str:
 def sample(option: str) -> Any:
     """What arrives; durations in microseconds, as nodes have them."""
     value = SAMPLES[option][1]
-    return micros(value, option) if option in ("ttl", "every", "every_event") else value
+    return micros(value, option) if option in ("ttl", "flush", "every", "every_event") else value
 
 
 def classes(module: Any) -> set[str]:

@@ -5,6 +5,7 @@ python updaters.py DATA WORK [MASTER]: without a master it runs in this process,
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -14,6 +15,7 @@ from typing import Any
 import millstream as ms
 
 LATENESS = "20s"
+FLUSH = os.environ.get("CHAOS_FLUSH", "batch")
 BATCH_ROWS = 75
 PAGES = 11
 Row = dict[str, Any]
@@ -74,13 +76,16 @@ def build(visits: ms.Stream, sinks: dict[str, Any]) -> None:
     """The updaters on a stream of visits; sinks by name."""
     flow = visits.flow
     looks, often, silent = (flow.stream(name) for name in ("looks", "often", "quiet"))
-    users = visits.key_by("user").update(visit, name="users", on_timer=quiet, ttl="10s")
+    users = visits.key_by("user").update(
+        visit, name="users", on_timer=quiet, ttl="10s", flush=FLUSH
+    )
     users.sink(sinks["thirds"], name="thirds")
     counted = users.key_by("user").window(ms.tumbling("10s")).agg(n=ms.count(), top=ms.max("n"))
     counted.sink(sinks["windows"], name="windows")
     looks.key_by("key").update(look, name="pages", ttl="30s")
     both = often.key_by("key").union(silent.key_by("key"))
-    both.update(note, name="notes", on_timer=report).sink(sinks["reports"], name="reports")
+    notes = both.update(note, name="notes", on_timer=report, flush=FLUSH)
+    notes.sink(sinks["reports"], name="reports")
     silent.sink(sinks["silence"], name="silence")
 
 

@@ -16,7 +16,14 @@ import pyarrow.compute as pc
 from millstream.errors import RunError
 from millstream.operators.stores import Queue
 from millstream.operators.updates.cycles import Item, event_rows, simulate
-from millstream.operators.updates.members import Member, behind, in_order, member_of
+from millstream.operators.updates.flushing import Applied, Moment
+from millstream.operators.updates.members import (
+    Member,
+    behind,
+    in_order,
+    machine_at,
+    member_of,
+)
 from millstream.operators.updates.work import Work
 from millstream.ops.cells import Cell, Outcome
 from millstream.ops.cells import Item as Event
@@ -30,29 +37,33 @@ from millstream.ops.records import DeadLetter
 _HOTTEST = 10  # keys that are reported
 _MOST_CARRIED = 50  # batches' worth of events a cycle may leave over
 
+Times = dict[tuple[int, int], list[int]]  # of timers, by key
+
 
 def run_group(work: Work, blocks: list[bytes]) -> dict[str, Outcome]:
     """Apply what is due to all updaters of a group; segments and accounts go into the control."""
     group, batch, control = work.group, work.batch, work.control
     members = [member_of(work, job) for job in group.jobs]
     first = members[0]
+    if first.slates.lost:
+        _apply_again(work, first)
     tables = [decode_block(block) for block in blocks]
     waiting = Queue(first.job.name, "waiting", concat(tables) if tables else None, batch, control)
     at_once = first.job.order == "arrival"
     planned = until = END if at_once else first.machine.limit
     ready = waiting.due(BEGIN if at_once else work.order.worked_to(first.job.name), until)
     rest: list[Item] = []
-    if first.job.merge is not None:
-        _merge(first, ready)
-    elif group.cyclic:
+    applied = Applied(Moment.of(first.machine))
+    if group.cyclic:
         until, rest = simulate(work, members, ready, until)
     else:
-        _by_key(first, ready)
+        applied.add(ready, first.timers_due(), first.alarms_due())
+        _apply(first, applied)
     if at_once:
         waiting.forget()
     next_event = waiting.store(until, event_rows(rest))
     for number, member in enumerate(members):
-        _settle(work, member, until, next_event)
+        _settle(work, member, until, next_event, applied)
         _account(work, member, ready, number)
         if until < planned:
             control.holds[member.job.name] = until
@@ -69,9 +80,26 @@ def run_group(work: Work, blocks: list[bytes]) -> dict[str, Outcome]:
 # -- key by key ---------------------------------------------------------------------------------
 
 
-def _by_key(member: Member, ready: pa.Table | None) -> None:
+def _apply(member: Member, applied: Applied) -> None:
+    """Call the functions for what is due."""
+    events, timers, alarms = applied.parts()
+    if member.job.merge is not None:
+        _merge(member, events)
+    else:
+        _by_key(member, events, member.times(timers), member.times(alarms))
+
+
+def _apply_again(work: Work, member: Member) -> None:
+    """Make slates again that were lost before they were flushed; what calls give has left."""
+    machine = member.machine
+    for applied in member.slates.log.since_flush(member.slates.lost):
+        member.machine = machine_at(work, member.job, applied.moment)
+        _apply(member, applied)
+    member.machine = machine
+
+
+def _by_key(member: Member, ready: pa.Table | None, timers: Times, alarms: Times) -> None:
     """The calls of every key in turn: keys do not see each other."""
-    timers, alarms = member.timers_due(), member.alarms_due()
     keys: list[tuple[int, int]] = []
     starts: list[int] = [0]
     items: list[Event] = []
@@ -132,7 +160,7 @@ def _merge(member: Member, ready: pa.Table | None) -> None:
 # -- leaving ------------------------------------------------------------------------------------
 
 
-def _settle(work: Work, member: Member, until: int, next_event: int) -> None:
+def _settle(work: Work, member: Member, until: int, next_event: int, applied: Applied) -> None:
     """Store slates, timers and alarms; say how far the updater came and when it is due next."""
     job, machine = member.job, member.machine
     reached = min(machine.limit, until)
@@ -146,7 +174,11 @@ def _settle(work: Work, member: Member, until: int, next_event: int) -> None:
         reached = stands
     changed = [one for one in member.cells.values() if one[0].wrote]
     member.slates.put_cells(changed)
-    member.slates.store(gone_by=work.batch.now if job.clock == "wall" else reached)
+    keeping = job.name in work.order.keeping and not work.group.cyclic
+    if keeping and member.slates.keep():
+        member.slates.log.append(applied)
+    else:
+        member.slates.flush(gone_by=work.batch.now if job.clock == "wall" else reached)
     work.report.last_end[job.name] = reached
     work.report.due[job.name] = (min(next_event, next_timer), next_alarm)
 

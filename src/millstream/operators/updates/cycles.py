@@ -61,10 +61,10 @@ class _Cycle:
     def load(self, ready: pa.Table | None) -> None:
         """Timers, alarms and events that are due, with the slates of their keys."""
         for to, member in enumerate(self.members):
-            for key, moments in member.timers_due().items():
+            for key, moments in member.times(member.timers_due()).items():
                 for at in set(moments):
                     self._timer(at, to, member.cells[key][0], alarm=False)
-            for key in member.alarms_due():
+            for key in member.times(member.alarms_due()):
                 self._timer(0, to, member.cells[key][0], alarm=True)
         for row in () if ready is None else _events(in_order(ready)):
             to, us, src, pos, key_hash, check, packed, value, hops, late_by = row

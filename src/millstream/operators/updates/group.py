@@ -21,6 +21,7 @@ from millstream.ops.spans import NOTHING_CLOSED
 from millstream.ops.updates import UpdateGroup, UpdateJob
 from millstream.state.manifests import Hot, Manifest
 from millstream.state.segments import time_of
+from millstream.state.unflushed import BATCH, WHEN, has_unflushed
 
 _HOTTEST = 10  # keys that are shown
 _EVENTS = 250_000  # per core that a batch works off of those that wait: functions take their time
@@ -100,7 +101,15 @@ class Updates:
             {name: manifest.worked[name] for name in self.steps if name in manifest.worked},
             settings.cycle_events,
             settings.cycle_hops,
+            frozenset(job.name for job in self.group.jobs if self._keeps(job, known)),
         )
+
+    def _keeps(self, job: UpdateJob, known: Known) -> bool:
+        """Whether changed slates stay in memory until a later batch flushes them."""
+        if job.flush is None or known.ending or self.group.cyclic:
+            return False
+        since = known.manifest.memos.get(job.name, {}).get(WHEN)
+        return since is None or known.now - since < job.flush
 
     def holds(self, known: Known) -> dict[str, int]:
         """How far to go if more events wait than a batch should have."""
@@ -120,7 +129,10 @@ class Updates:
             event, alarm = known.manifest.due.get(name, (END, END))
             if event < watermarks[name] or alarm <= known.now or known.manifest.carried.get(name):
                 return True
-        return False
+        return any(
+            has_unflushed(known.manifest.segments.get(job.name, {})) and not self._keeps(job, known)
+            for job in self.group.jobs
+        )
 
     def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
         """How far updaters came, what they wait for, and their most frequent keys."""
@@ -135,9 +147,19 @@ class Updates:
             due = zip(*(one.due[name] for one in reports), strict=True)
             manifest.due[name] = [min(times) for times in due]
             manifest.hot.update(_hottest(name, reports))
+        for job in self.group.jobs:
+            if job.flush is not None:
+                manifest.memos[job.name] = self._flushed(job, known, done)
         for report in reports:
             manifest.worked.update(report.worked)
             manifest.carried.update(report.carried)
+
+    def _flushed(self, job: UpdateJob, known: Known, done: Done) -> dict[str, int]:
+        """When slates were flushed last, and what they are of."""
+        before, batch = known.manifest.memos.get(job.name, {}), done.batch
+        if job.name not in batch.orders[self.name].keeping:
+            return {WHEN: batch.now, BATCH: batch.number}
+        return before or {WHEN: batch.now, BATCH: batch.number - 1}
 
     def stored(self) -> Tables:
         """Slates and what waits, by key; those of a cycle are all in one shard."""

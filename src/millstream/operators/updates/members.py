@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.operators.stores import Queue
+from millstream.operators.updates.flushing import Moment
 from millstream.operators.updates.slates import Slates
 from millstream.operators.updates.work import Order, Work
 from millstream.ops.cells import Cell
@@ -29,6 +31,7 @@ class Member:
     timers: Queue
     alarms: Queue
     cells: dict[tuple[int, int], tuple[Cell, int]] = field(default_factory=dict)
+    loaded: int = 0  # of these, the first that have what is stored
 
     def cell(self, key_hash: int, check: int, packed: bytes, shard: int) -> Cell:
         """The slate of a key; loaded alone if no other way brought it here."""
@@ -40,21 +43,22 @@ class Member:
         return known[0]
 
     def load(self) -> None:
-        """Give every cell what is stored of its slate."""
-        held = self.cells.values()
+        """Give every cell that is new what is stored of its slate."""
+        held = list(islice(self.cells.values(), self.loaded, None))
         self.slates.load([cell for cell, _ in held], [shard for _, shard in held])
+        self.loaded = len(self.cells)
 
-    def timers_due(self) -> dict[tuple[int, int], list[int]]:
-        """Timers by event time that are due, by key; their cells are made on the way."""
-        worked = self.order.worked_to(self.job.name)
-        return self._times(self.timers.due(worked, self.machine.limit))
+    def timers_due(self) -> pa.Table | None:
+        """Timers by event time that are due."""
+        return self.timers.due(self.order.worked_to(self.job.name), self.machine.limit)
 
-    def alarms_due(self) -> dict[tuple[int, int], list[int]]:
+    def alarms_due(self) -> pa.Table | None:
         """The same by the wall clock."""
         rung = self.order.rung.get(self.job.name, BEGIN)
-        return self._times(self.alarms.due(rung, self.alarms.batch.now + 1))
+        return self.alarms.due(rung, self.alarms.batch.now + 1)
 
-    def _times(self, rows: pa.Table | None) -> dict[tuple[int, int], list[int]]:
+    def times(self, rows: pa.Table | None) -> dict[tuple[int, int], list[int]]:
+        """Timers or alarms by key; their cells are made on the way."""
         found: dict[tuple[int, int], list[int]] = {}
         if rows is None:
             return found
@@ -72,24 +76,34 @@ def member_of(work: Work, job: UpdateJob) -> Member:
     """An updater with what is stored of it."""
     batch, control = work.batch, work.control
     watermark = work.clocks.watermarks[job.name]
-    machine = Machine(
-        job,
-        closed=work.order.closed[job.name],
-        limit=min(watermark, batch.holds.get(job.name, watermark)),
-        now=batch.now,
-        latest=work.clocks.latest if watermark >= END else None,
-        streams=work.origins.publishes.get(job.name, frozenset()),
-        declared=work.origins.declared,
-        names=work.origins.names,
-        longest=batch.max_key,
+    moment = Moment(
+        work.order.closed[job.name],
+        min(watermark, batch.holds.get(job.name, watermark)),
+        batch.now,
+        work.clocks.latest if watermark >= END else None,
     )
     return Member(
         job,
         work.order,
-        machine,
+        machine_at(work, job, moment),
         Slates(job.name, batch, control),
         Queue(job.name, "timers", None, batch, control),
         Queue(job.name, "alarms", None, batch, control),
+    )
+
+
+def machine_at(work: Work, job: UpdateJob, moment: Moment) -> Machine:
+    """What calls the functions of an updater, at some time."""
+    return Machine(
+        job,
+        closed=moment.closed,
+        limit=moment.limit,
+        now=moment.now,
+        latest=moment.latest,
+        streams=work.origins.publishes.get(job.name, frozenset()),
+        declared=work.origins.declared,
+        names=work.origins.names,
+        longest=work.batch.max_key,
     )
 
 

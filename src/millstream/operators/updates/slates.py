@@ -8,11 +8,16 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.operators.batch import Batch, Control
-from millstream.operators.stores import Table
+from millstream.operators.stores import Store, Table
+from millstream.operators.updates.flushing import Log
 from millstream.ops.cells import Cell
 from millstream.ops.chunks import flat
 from millstream.ops.keynames import key_text
 from millstream.ops.updates import NEVER
+from millstream.state import warm
+from millstream.state.segments import Segment, keep_segment
+from millstream.state.tables import KeyedTable, newest, worth_merging
+from millstream.state.unflushed import UNFLUSHED, both
 
 
 class Slates(Table):
@@ -20,10 +25,16 @@ class Slates(Table):
 
     def __init__(self, updater: str, batch: Batch, control: Control) -> None:
         super().__init__(updater, "slates", batch, control)
+        self.unflushed = _InMemory(updater, UNFLUSHED, batch, control)
+        self.log = Log(updater, batch, control)
+        self.lost = self.unflushed.lost()  # shards of which some is gone with its memory
+        self._held = {s: one for s, one in self.unflushed.stored.items() if s not in self.lost}
+        tables = {"slates": self.stored, UNFLUSHED: self._held}
+        self.rows = KeyedTable(self.root, both(tables, "slates"), batch.files, self.by)
 
     def load(self, cells: Sequence[Cell], shards: Iterable[int]) -> None:
         """Give cells what is stored of their slates."""
-        if not self.stored or not cells:
+        if not self.rows.stored or not cells:
             return
         count = len(cells)
         hashes = np.fromiter((cell.hash for cell in cells), np.uint64, count)
@@ -60,3 +71,69 @@ class Slates(Table):
                 }
             )
         )
+
+    def keep(self) -> bool:
+        """Leave what was put in memory, with the rest that is there; False if there is no room."""
+        fresh = self.fresh
+        if fresh is None:
+            return not self.lost
+        merging = worth_merging(self._held, len(fresh))
+        chosen = {one for segments in merging.values() for one in segments}
+        rows = newest([*self.unflushed.rows_of(chosen), fresh])
+        written = self.unflushed.write(rows)
+        if written is None:
+            return False
+        left = {s: [one for one in found if one not in chosen] for s, found in self._held.items()}
+        self.unflushed.report(left, written)
+        return True
+
+    def flush(self, gone_by: int) -> None:
+        """Write what was put, and what is in memory, into the checkpoint."""
+        held = [one for segments in self._held.values() for one in segments]
+        if held:
+            put = [] if self.fresh is None else [self.fresh]
+            self.fresh = newest([*self.unflushed.rows_of(held), *put])
+        if self.unflushed.stored:
+            self.rows = KeyedTable(self.root, self.stored, self.batch.files, self.by)
+        self.store(gone_by)
+        self.unflushed.forget()
+        self.log.forget()
+
+
+class _InMemory(Store):
+    """Segments of slates that are in memory alone."""
+
+    by = "expires"
+
+    def lost(self) -> frozenset[str]:
+        """Shards of which a segment is gone."""
+        files = self.batch.files
+        return frozenset(
+            shard
+            for shard, segments in self.stored.items()
+            if not all(warm.has(self.root, one.file, files[one.file].size) for one in segments)
+        )
+
+    def rows_of(self, segments: Iterable[Segment]) -> list[pa.Table]:
+        """The rows of segments, from the oldest to the newest."""
+        ordered = sorted(segments, key=lambda one: one.file.rpartition("/")[2])
+        return [rows for one in ordered for rows in self._read([one])]
+
+    def write(self, rows: pa.Table | None) -> dict[int, Segment] | None:
+        """Keep rows in memory; None if there is no room."""
+        if rows is None:
+            return {}
+        kept = keep_segment(self.root, self.name_of(), rows, self.by)
+        if kept is None:
+            return None
+        self.control.files.append(kept[0])
+        return kept[1]
+
+    def report(self, kept: dict[str, list[Segment]], written: dict[int, Segment]) -> None:
+        """Tell what the shards consist of from now on."""
+        self._report(kept, written)
+
+    def forget(self) -> None:
+        """Nothing is in memory alone any more."""
+        if self.stored:
+            self._report({}, {})

@@ -20,6 +20,7 @@ class Order:
     worked: dict[str, int]  # updater -> how far it came beyond the end of the input
     cycle_events: int  # published events a cycle handles in one batch
     cycle_hops: int  # and how often one may go round
+    keeping: frozenset[str] = frozenset()  # updaters that do not flush their slates in this batch
 
     def worked_to(self, updater: str) -> int:
         """The time before which an updater has done everything."""
