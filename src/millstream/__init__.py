@@ -72,6 +72,7 @@ from millstream.errors import CheckpointError, ConfigError, MillstreamError, Run
 from millstream.ops.contexts import Context, Event
 from millstream.ops.jobs import Window
 from millstream.ops.processing import ProcessContext
+from millstream.scheduling import MEM, ODF, Hybrid, Queue, Request
 from millstream.serve.answers import newest_snapshot
 from millstream.serve.bulk import Slates, slates
 from millstream.serve.reading import View, query, views
@@ -122,6 +123,11 @@ __all__ = [
     "ClosingPolicy",
     "OpenWindow",
     "Participant",
+    "ODF",
+    "MEM",
+    "Hybrid",
+    "Queue",
+    "Request",
     "Aggregate",
     "sum",
     "mean",

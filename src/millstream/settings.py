@@ -11,6 +11,7 @@ from typing import Any
 
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
+from millstream.scheduling import Policy, policy_of
 from millstream.sizes import bytes_of
 
 
@@ -29,6 +30,8 @@ class Settings:
     batch_rows, batch_bytes: the most one batch takes in per core, or per task if `parallelism` is
         given; the size follows `batch_seconds`.
     batch_seconds: what a batch should cost; a backlog runs in batches of about this length.
+    scheduler: who gets the room of a batch if there is more to do: ms.ODF(), ms.MEM(), ms.Hybrid(),
+        their names, or an object with a method rank(queue, request).
     interval: seconds from the beginning of one batch to the next at least; 0 waits for nothing.
     dead_letter_limit, dead_letter_grace: the run stops once more than this share of all records
         after the first so many were dead letters, or of the records or results of one step.
@@ -71,6 +74,7 @@ class Settings:
     batch_rows: int = 1_000_000
     batch_bytes: int = 128 * 1024 * 1024
     batch_seconds: float = 2.0
+    scheduler: str | Policy = "hybrid"
     interval: float = 0.0
     dead_letter_limit: float = 0.01
     dead_letter_grace: int = 1_000
@@ -103,6 +107,11 @@ class Settings:
         return _moment("earliest", self.earliest), _moment("latest", self.latest)
 
     @property
+    def policy(self) -> Policy:
+        """What `scheduler` says."""
+        return policy_of(self.scheduler)
+
+    @property
     def function_micros(self) -> int | None:
         """`function_timeout` in microseconds."""
         given = self.function_timeout
@@ -110,6 +119,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         self._check_types()
+        policy_of(self.scheduler)
         if self.runner not in (None, "rdd", "frames"):
             raise ConfigError(f'runner={self.runner!r}: use "rdd" or "frames"')
         if self.scratch not in (None, "memory", "disk"):

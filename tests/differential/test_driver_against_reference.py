@@ -30,19 +30,20 @@ FEW = settings(QUICK, max_examples=10)
 LONG = settings(max_examples=2_000, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def drive(recipe: Recipe, given: Input, parallelism: int, stops: dict[int, int]) -> dict[str, Any]:
+def drive(
+    recipe: Recipe, given: Input, parallelism: int, stops: dict[int, int], **options: Any
+) -> dict[str, Any]:
     """Run a flow; before some batches stop and go on from the checkpoint with other parallelism."""
     flow = recipe.build()
     out: dict[str, Any] = {}  # per sink a list of what each batch gave
     with tempfile.TemporaryDirectory(prefix="millstream-") as place:
-        driver = Driver(flow, parallelism=parallelism, checkpoint=place, dead_letter_limit=1.0)
+        options = {"checkpoint": place, "dead_letter_limit": 1.0, **options}
+        driver = Driver(flow, parallelism=parallelism, **options)
         sinks = list(driver._sinks)
         for number, pieces in enumerate(given.batches):
             if number in stops:
                 driver.close()
-                driver = Driver(
-                    flow, parallelism=stops[number], checkpoint=place, dead_letter_limit=1.0
-                )
+                driver = Driver(flow, parallelism=stops[number], **options)
             for source, rows in pieces:
                 driver.push(source, rows)
             _take(driver, sinks, out, driver.step)
@@ -58,10 +59,12 @@ def _take(driver: Driver, sinks: list[str], out: dict[str, Any], run: Any) -> No
         out.setdefault(sink, []).append(driver.output(sink)[before[sink] :])
 
 
-def check(recipe: Recipe, given: Input, parallelism: int, stops: dict[int, int]) -> None:
+def check(
+    recipe: Recipe, given: Input, parallelism: int, stops: dict[int, int], **options: Any
+) -> None:
     batches = given.flat()
     expected = reference(recipe.build(), batches=batches)
-    given_out = drive(recipe, given, parallelism, stops)
+    given_out = drive(recipe, given, parallelism, stops, **options)
     assert given_out.keys() == expected.keys()
     found = {sink: [row for rows in given_out[sink] for row in rows] for sink in given_out}
     for sink, rows in expected.items():

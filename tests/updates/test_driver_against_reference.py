@@ -72,9 +72,14 @@ def drive(
 
 
 def check(
-    recipe: Recipe, batches: Batches, parallelism: int, stops: dict[int, int], shards: int
+    recipe: Recipe,
+    batches: Batches,
+    parallelism: int,
+    stops: dict[int, int],
+    shards: int,
+    **options: Any,
 ) -> None:
-    found = drive(recipe, batches, parallelism, stops, shards=shards)
+    found = drive(recipe, batches, parallelism, stops, shards=shards, **options)
     expected = reference(recipe.build(), batches=batches)
     assert found.rows.keys() == expected.keys()
     for sink, rows in expected.items():

@@ -150,6 +150,15 @@ def digest_of(attempts: Iterable[str]) -> str:
     return hashlib.sha256(" ".join(sorted(attempts)).encode()).hexdigest()[:16]
 
 
+@dataclass(frozen=True)
+class Worked:
+    """What one source or operator did in a task: for how long, and what it gave."""
+
+    seconds: float
+    rows: float
+    size: float
+
+
 @dataclass
 class Control:
     """What one task tells the driver."""
@@ -173,6 +182,8 @@ class Control:
     read: dict[str, tuple[int, float]] = field(default_factory=dict)  # source -> rows, seconds
     sizes: Counter[str] = field(default_factory=Counter)  # source -> bytes, where tasks know them
     moved: Traffic = field(default_factory=Traffic)  # of the state, from and to the checkpoint
+    worked: dict[str, Worked] = field(default_factory=dict)  # by source and operator
+    sent: dict[str, tuple[int, int]] = field(default_factory=dict)  # operator -> rows, bytes to it
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,11 @@ class Comparing(Waiting):
         """Rows of both sides by the hash of their content."""
         return SidedRows(self, host)
 
+    @property
+    def queued(self) -> tuple[str, ...]:
+        """Changes count at once."""
+        return () if self.changes else ("waiting",)
+
     def run(self, share: Share) -> None:
         """Count new rows, or those that the watermark has passed; give what changes."""
         batch, control = share.host.batch, share.host.control

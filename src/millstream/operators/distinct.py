@@ -75,6 +75,11 @@ class Counting(Waiting):
         """Rows by the hash of their content."""
         return ComparedRows(self, host)
 
+    @property
+    def queued(self) -> tuple[str, ...]:
+        """Changes count at once."""
+        return () if self.changes else ("waiting",)
+
     def run(self, share: Share) -> None:
         """Count the rows that the watermark has passed; give and take back what changes."""
         host, batch, control = share.host, share.host.batch, share.host.control

@@ -70,6 +70,11 @@ class Lasting(Waiting):
         """Rows by what readers know them by."""
         return LastRows(self, host)
 
+    @property
+    def queued(self) -> tuple[str, ...]:
+        """Rows are given as they come; what waits is when they leave."""
+        return ()
+
     def run(self, share: Share) -> None:
         """Give what comes, take back what has become too old."""
         host, batch, control = share.host, share.host.batch, share.host.control

@@ -144,6 +144,24 @@ class Known:
 
 
 @dataclass(frozen=True)
+class Backlog:
+    """Where the rows lie that an operator has stored and not yet worked on.
+
+    Segments are known by a column: by a time, or by panes. `worked`: rows before it were worked on.
+    `closes`: up to which value of it a watermark lets the operator work. `lets`: how far its clock
+    has to go so that it works on what comes before a value, and at least on what is there first.
+    """
+
+    owner: str
+    tables: tuple[str, ...]
+    worked: int
+    closes: Callable[[int], int]
+    moment: Callable[[int], int]  # the time of a value
+    lets: Callable[[int], int]
+    holdable: bool = True  # it works on less if its clock is held back
+
+
+@dataclass(frozen=True)
 class Done:
     """A batch all tasks of which have reported."""
 
@@ -213,6 +231,9 @@ class Operator(Protocol):
 
     def holds(self, known: Known) -> dict[str, int]:
         """How far its steps go at most in the next batch, if not as far as their input."""
+
+    def backlog(self, known: Known) -> Backlog | None:
+        """Where its rows wait; None: it works on all that comes at once."""
 
     def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
         """Whether it has something to do although no record has come."""

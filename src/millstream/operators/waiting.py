@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from millstream.graph.nodes import Node
-from millstream.operators.protocol import Done, Host, Known, Share
+from millstream.operators.protocol import Backlog, Done, Host, Known, Share
 from millstream.ops.cells import Publication
 from millstream.ops.chunks import Chunk, Mask, concat, decode_block
 from millstream.ops.progress import END
@@ -47,6 +47,15 @@ class Waiting(OneStep):
     def holds(self, known: Known) -> dict[str, int]:
         """It takes all that came."""
         return {}
+
+    @property
+    def queued(self) -> tuple[str, ...]:
+        """The tables with rows that wait for the watermark."""
+        return ("waiting",)
+
+    def backlog(self, known: Known) -> Backlog | None:
+        """Rows that wait."""
+        return backlog_by_time(self.name, self.queued, self.order(known)) if self.queued else None
 
     def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
         """Whether the watermark alone has passed rows that wait."""
@@ -96,12 +105,24 @@ class Immediate(OneStep):
         """It takes all that came."""
         return {}
 
+    def backlog(self, known: Known) -> None:
+        """Nothing waits."""
+
     def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
         """Time alone changes nothing."""
         return False
 
     def settle(self, known: Known, done: Done, manifest: Manifest) -> None:
         """Nothing to remember beside what is stored."""
+
+
+def backlog_by_time(owner: str, tables: tuple[str, ...], worked: int) -> Backlog:
+    """Rows that wait for a watermark to pass their time."""
+    return Backlog(owner, tables, worked, _itself, _itself, _itself)
+
+
+def _itself(at: int) -> int:
+    return at
 
 
 @dataclass

@@ -77,6 +77,10 @@ class Span:
         """The last window end at or before each pane boundary."""
         return end - (end - self.panes) % self.step
 
+    def next_end(self, pane: int) -> int:
+        """The first window end at or after the beginning of a pane."""
+        return int(self.align_down(np.array([pane + self.step - 1]))[0])
+
     def last_end(self, panes: Int64) -> Int64:
         """The end of the last window that holds each pane."""
         return self.align_down(panes + self.panes)

@@ -180,7 +180,8 @@ class Plan:
     ) -> dict[str, int]:
         """The watermark at the input of every keyed operator.
 
-        `holds`: updaters with events that wait for the next batch, and the first time of these.
+        `holds`: steps that go no further in this batch. The input of an updater may have come
+        further: it keeps events that wait for the next one.
         `reached`: where watermarks have been before; none goes back.
         `left`: windows that may be evicted, and the last that has left, complete or not.
         """
@@ -210,9 +211,13 @@ class Plan:
                 if isinstance(node, graph.Source):
                     out[node.name] = of_sources[node.name]
                 elif isinstance(node, graph.Keyed):
-                    at_input[node.name] = at
-                    moved = node.output_watermark(max(at, gone.get(node.name, at)))
+                    mine = at
+                    if waiting and not isinstance(node, graph.Update):
+                        mine = max(min(at, *waiting), before.get(node.name, BEGIN))
+                        out[node.name] = mine
+                    moved = node.output_watermark(max(mine, gone.get(node.name, mine)))
                     out[node.name] = out[node.name] if moved is None else moved
+                    at_input[node.name] = mine
                 elif isinstance(node, graph.Process | graph.At) and lowest is not None:
                     out[node.name] = held_by(node.behind, lowest)
         after = {name: out[name] for name in at_input}

@@ -24,7 +24,7 @@ from millstream.errors import CheckpointError, RunError
 from millstream.io.bundles import put_together
 from millstream.io.kafka.consuming import GONE
 from millstream.io.prints import MOVED
-from millstream.operators.batch import Batch, Control
+from millstream.operators.batch import Batch, Control, held_back
 from millstream.operators.protocol import Evicting, Known, Times
 from millstream.ops.chunks import concat, decode_block, in_place
 from millstream.ops.fidelity import standings
@@ -47,6 +47,8 @@ from millstream.run.mirroring import Mirrors
 from millstream.run.owning import Owned
 from millstream.run.program import LEAST_SHARDS, check_owners, check_program, renew_lease
 from millstream.run.publishing import publish, recover, stage_delivery
+from millstream.run.queues import Costs, settled
+from millstream.run.scheduler import Grants, Room, Scheduler
 from millstream.run.sources import make_tracker, progress_of
 from millstream.run.splits import AnySplit, Item
 from millstream.run.spool import PATIENCE
@@ -115,6 +117,9 @@ class Engine:
         self.letters = Letters(checkpoint.dead, settings, self.trackers)
         self.notes: list[str] = []
         self.spreading = Spreading()
+        self.scheduler = Scheduler(settings.policy, plan.flow)
+        self.costs = Costs(self.manifest)
+        self._taken: dict[str, int] = {}  # bytes taken of each source in this batch
         self.ordered: dict[str, int] = {}  # sources read in order, up to which batch
         self.readers: dict[str, int] = {}  # tasks that read each source in the last batch
         self.mirrors: Mirrors | None = None
@@ -162,6 +167,7 @@ class Engine:
                 known = published is not None or one.batch == 0 or self.checkpoint.store.shared
                 recover(one, self._to_deliver, self.checkpoint.staged, self.hands, known=known)
                 self.checkpoint.mark_published(one.batch)
+        self.costs = Costs(self.manifest)
         self._follow(program)
         program, self.notes = adopt(self.plan, program, self.manifest)
         self.notes = [*self.notes, *unlike_unions(self.plan), *timeless_windows(self.plan)]
@@ -313,11 +319,13 @@ class Engine:
         self.notes = [*self.notes, *(note for note in told if note not in self.notes)]
         parts = self.cores = max(1, self.settings.parallelism or executor.cores)
         rows, size = self.rows_target * parts, self.settings.batch_bytes * parts
-        splits = {name: one.take(rows, size, parts) for name, one in self.trackers.items()}
+        grants = self._request(waiting, Room(self.batch_seconds * parts, rows, size))
+        splits = {n: one.take(*grants.sources[n], parts) for n, one in self.trackers.items()}
+        self._taken = {n: waiting[n] - one.pending() for n, one in self.trackers.items()}
         taken = [name for name, one in self.trackers.items() if not one.pending()]
         started = time.perf_counter()
         for pause in (*_LOOKS, None):
-            batch = self._batch(self._parallelism(pending, parts))
+            batch = self._batch(self._parallelism(pending, parts), grants.holds)
             crash_point("batch-planned", batch.number)
             try:
                 items = self._run(executor, batch, splits)
@@ -330,16 +338,30 @@ class Engine:
                 time.sleep(pause)
                 self._discard(batch)
                 for name in rotated:
-                    splits[name] = self._look_again(name, executor).take(rows, size, parts)
+                    again = self._look_again(name, executor)
+                    splits[name] = again.take(*grants.sources[name], parts)
         crash_point("tasks-done", batch.number)
         items = [*items, *self.beside(batch, _controls(items))]
         controls = _controls(items)
+        self.costs.learn(self.plan, controls, self._taken)
         self._commit(executor, batch, controls, items)
         self._all_taken.update(dict.fromkeys(taken, polled))
         self.last_seconds = time.perf_counter() - started
         self._adapt(controls, splits)
         self.done = self.manifest.complete
         return True
+
+    def _request(self, waiting: dict[str, int], room: Room) -> Grants:
+        """Ask the scheduler who gets the room of a batch."""
+        return self.scheduler.request(
+            self.plan,
+            self._known(self._progress()),
+            self._holdings(),
+            self.costs,
+            waiting,
+            room,
+            self.hands.ask,
+        )
 
     def _followed(self) -> set[str]:
         """Sources of which something may go between the plan of a batch and its reading."""
@@ -501,13 +523,13 @@ class Engine:
             out[node.name] = progress_of(node.spec, state, tracker, wall, self.started)
         return out
 
-    def _batch(self, parallelism: int) -> Batch:
+    def _batch(self, parallelism: int, held: dict[str, int] | None = None) -> Batch:
         progress, operators = self._progress(), self.plan.operators.values()
         known = self._known(progress)
         orders = {one.name: one.order(known) for one in operators}
         evicting = [one for one in operators if isinstance(one, Evicting)]
         base, segments, files = self._stored()
-        holds = {step: at for one in operators for step, at in one.holds(known).items()}
+        holds = held_back(held or {}, *(one.holds(known) for one in operators))
         return Batch(
             number=self.manifest.batch + 1,
             now=known.now,
@@ -694,6 +716,7 @@ class Engine:
         return self._holdings().change([control.segments for control in controls], files)
 
     def _next_manifest(self, batch: Batch, controls: list[Control]) -> Manifest:
+        change = self._change(controls)
         manifest, self.watermarks = next_manifest(
             self.plan,
             self._known(),
@@ -701,7 +724,16 @@ class Engine:
             controls,
             self.trackers,
             self.readers,
-            self._change(controls),
+            change,
+        )
+        manifest.queues = settled(
+            self.plan,
+            replace(self._known(), manifest=manifest),
+            self._holdings(),
+            change,
+            self.costs,
+            {name: tracker.pending() for name, tracker in self.trackers.items()},
+            batch.holds,
         )
         return manifest
 

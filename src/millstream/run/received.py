@@ -68,9 +68,13 @@ class SpoolTracker(WithoutFiles):
         """Pieces in the order they were received; at least one."""
         pieces: list[SpoolSplit] = []
         sizes: list[int] = []
-        taken = 0
-        while self.waiting and (not pieces or taken + self.waiting[0].rows <= rows):
+        taken = much = 0
+        while self.waiting and (
+            not pieces
+            or (taken + self.waiting[0].rows <= rows and much + self.waiting[0].size <= size)
+        ):
             piece = self.waiting.popleft()
+            much += piece.size
             self._taken.append(piece)
             pieces.append(
                 SpoolSplit(

@@ -42,6 +42,7 @@ from millstream.ops.progress import Reached
 from millstream.ops.records import DeadLetter
 from millstream.plan.stages import Plan, upstream
 from millstream.run.clocks import clocks_of
+from millstream.run.measuring import Meter
 from millstream.run.mirroring import mirrors_slates
 from millstream.run.reading import Piece, read
 from millstream.run.sinking import edge, sink_outputs
@@ -77,6 +78,7 @@ class Task:
         self.forwarded: list[Item] = []
         self.reached: dict[str, Reached] = {}  # how far sources were read, by all tasks
         self.above: Counter[str] = Counter()  # records that levels before gave to operators
+        self.meter = Meter()
         self.targets: set[int] = set()  # partitions that get rows from here
         self.reading: tuple[nodes.Source, AnySplit, Chunk] | None = None  # what is pushed now
 
@@ -87,6 +89,7 @@ class Task:
         sources = self.plan.sources()
         for split in splits:
             source = sources[split.source]
+            self.meter.worker = source.name
             reading.set(split if isinstance(split, Split) else None)
             begun, before = time.perf_counter(), self.control.rows_in
             if has_messages(split):
@@ -164,7 +167,8 @@ class Task:
         self._sorted(sorting, heard)
         for operator in self.plan.operators.values():
             if self.plan.level_of(operator) == level:
-                operator.run(Share(self, clocks, self.above, rows.get(operator.name, {})))
+                with self.meter.at_work(operator.name):
+                    operator.run(Share(self, clocks, self.above, rows.get(operator.name, {})))
         self.control.moved = moved_so_far() - before
         yield from self._finish()
 
@@ -221,6 +225,7 @@ class Task:
             case nodes.Sink() if mirrors_slates(node):
                 pass  # it takes the slates, not the records
             case nodes.Sink():
+                self.meter.sink(len(chunk), chunk.table.nbytes)
                 self.sunk.setdefault(node.name, []).append(chunk)
             case nodes.Process():
                 self._process(node, chunk)
@@ -238,6 +243,7 @@ class Task:
             case nodes.Keyed(takes_events=True) if chunk.weight is not None:
                 self._hold(node, before, chunk)
             case _ if (inlet := self.inlet(node.name)) is not None:
+                self.meter.give(inlet, len(chunk))
                 inlet.take(node, before, chunk)
             case _ if may_gather(node, chunk):
                 if (enough := self.together.add(node, chunk)) is not None:
@@ -377,6 +383,7 @@ class Task:
             yield (part, tag, name, (self.attempt, payload))
         yield from self.outputs()
         control = self.control
+        control.worked, control.sent = self.meter.worked(self.inlets), self.meter.sent
         counts = {
             name: control.ledger[name]["aggregated"]
             for operator in self.plan.operators.values()
@@ -414,6 +421,7 @@ class Task:
         parts = self.batch.parallelism
         own = ((n, kind, table) for n, one in self.inlets.items() for kind, table in one.rows())
         for name, kind, table in chain(own, self.arrived):
+            self.meter.send(name, len(table), table.nbytes)
             if parts == 1:
                 yield (0, "rows", name, (kind, encode_block(table)))
                 continue

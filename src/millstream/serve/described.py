@@ -187,6 +187,7 @@ _STATUS = {
         "lag_seconds": {"type": ["number", "null"]},
         "sources": {"type": "array"},
         "operators": {"type": "array"},
+        "queues": {"type": "array"},
         "ledger": {"type": "object"},
         "dead": {"type": "integer"},
         "late": {"type": "integer"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -60,6 +61,24 @@ class _Figures(Collector):
             for one in status[kind]:
                 if one[key] is not None:
                     metric.add_metric([one["name"]], one[key])
+            yield metric
+        yield from self._queues()
+
+    def _queues(self) -> Iterator[Metric]:
+        """What waits: how much, since which time, and whether the scheduler holds it back."""
+        for name, help_text, key in (
+            ("queue_bytes", "Bytes that wait in a queue.", "bytes"),
+            ("queue_rows", "Rows that wait in a queue.", "rows"),
+            ("queue_head_timestamp_seconds", "The event time at the front of a queue.", "head"),
+            ("queue_held", "Whether the scheduler held it back in the last batch.", "held"),
+        ):
+            metric = GaugeMetricFamily(f"millstream_{name}", help_text, labels=["queue", "kind"])
+            for one in self.status["queues"]:
+                value = one[key]
+                if isinstance(value, str):
+                    value = datetime.fromisoformat(value).timestamp()
+                if value is not None:
+                    metric.add_metric([one["name"], one["kind"]], float(value))
             yield metric
 
 

@@ -15,7 +15,7 @@ from millstream.ops.progress import BEGIN, END
 from millstream.serve.following import Follower
 from millstream.serve.slates import Snapshot
 from millstream.serve.telling import iso
-from millstream.state.manifests import Hot, Left
+from millstream.state.manifests import Hot, Left, QueueState
 
 _PARTICIPANTS = 100  # that are shown
 _WAYS = ("offered", "aggregated", "dead", "late", "diverted", "dropped", "results", "failed")
@@ -94,6 +94,7 @@ class Served:
                 for name in program.get("sources", {})
             ],
             "operators": _operators(snapshot, marks),
+            "queues": _queues(snapshot, live),
             "ledger": ledger,
             "dead": manifest.dead,
             **{
@@ -192,6 +193,37 @@ def _operators(snapshot: Snapshot, marks: dict[str, int]) -> list[dict[str, Any]
             }
         )
     return found
+
+
+def _queues(snapshot: Snapshot, live: Live | None) -> list[dict[str, Any]]:
+    """What waits before sources, operators and sinks after the last batch; at sources, now."""
+    found = []
+    for name, one in snapshot.manifest.queues.items():
+        size = one.size
+        if live is not None and one.kind == "source":
+            size = live.pending.get(name, size)
+        found.append(
+            {
+                "name": name,
+                "kind": one.kind,
+                "rows": round(one.rows * size / one.size) if one.size else one.rows,
+                "bytes": size,
+                "head": _moment(one.head),
+                "held": one.held,
+                **_costs(one),
+            }
+        )
+    return found
+
+
+def _costs(one: QueueState) -> dict[str, float]:
+    """What a row was measured to cost."""
+    return {
+        "input_size": one.taken_size / one.taken if one.taken else 0.0,
+        "output_size": one.given_size / one.given if one.given else 0.0,
+        "selectivity": one.given / one.taken if one.taken else 0.0,
+        "seconds": one.seconds / one.taken if one.taken else 0.0,
+    }
 
 
 def _stood_on(left: Left | None) -> dict[str, Any]:

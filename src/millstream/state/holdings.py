@@ -32,6 +32,7 @@ class Holdings:
         self._uses: Counter[str] = Counter()
         self._rows: dict[tuple[str, str], int] = {}
         self._panes: dict[tuple[str, str], Counter[int | None]] = {}
+        self._spans: dict[tuple[str, str], Counter[tuple[int, int]]] = {}
         for owner, tables in manifest.segments.items():
             for table, shards in tables.items():
                 for segments in shards.values():
@@ -46,6 +47,23 @@ class Holdings:
             pane = next(iter(panes)) if len(panes) == 1 else None
             found.setdefault(owner, {})[table] = Total(rows, pane)
         return found
+
+    def spread(
+        self, owner: str, tables: Iterable[str], change: Change | None = None
+    ) -> list[Segment]:
+        """Rows of some tables by what they span, those of all shards together.
+
+        change: as they will be with it.
+        """
+        found: Counter[tuple[int, int]] = Counter()
+        for table in tables:
+            found.update(self._spans.get((owner, table), {}))
+            shards = {} if change is None else change.segments.get(owner, {}).get(table, {})
+            known = self.manifest.segments.get(owner, {}).get(table, {})
+            for shard, segments in shards.items():
+                found.subtract(_spans(known.get(shard, ())))
+                found.update(_spans(segments))
+        return [Segment("", 0, rows, low, high) for (low, high), rows in found.items() if rows]
 
     def change(self, reported: Iterable[Segments], files: Iterable[SegmentFile]) -> Change:
         """What becomes of the reports of tasks; nothing is changed yet."""
@@ -76,12 +94,23 @@ class Holdings:
     def _count(self, owner: str, table: str, segments: Iterable[Segment], by: int) -> None:
         place = (owner, table)
         panes = self._panes.setdefault(place, Counter())
+        spans = self._spans.setdefault(place, Counter())
         for one in segments:
+            spans[one.low, one.high] += by * one.rows
+            if not spans[one.low, one.high]:
+                del spans[one.low, one.high]
             self._rows[place] = self._rows.get(place, 0) + by * one.rows
             for counter, name in ((self._uses, one.file), (panes, _pane(one))):
                 counter[name] += by  # type: ignore[index]
                 if not counter[name]:  # type: ignore[index]
                     del counter[name]
+
+
+def _spans(segments: Iterable[Segment]) -> Counter[tuple[int, int]]:
+    found: Counter[tuple[int, int]] = Counter()
+    for one in segments:
+        found[one.low, one.high] += one.rows
+    return found
 
 
 def _pane(segment: Segment) -> int | None:

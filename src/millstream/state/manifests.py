@@ -23,7 +23,7 @@ from millstream.errors import CheckpointError
 from millstream.state.bases import Change, Segments, applied, read_base
 from millstream.state.segments import SegmentFile, safe_name
 from millstream.state.storage import Storage
-from millstream.state.values import Count, Firing, Int64, Number, Pair, Print, Seconds
+from millstream.state.values import Amount, Count, Firing, Int64, Number, Pair, Print, Seconds
 
 T = TypeVar("T")
 
@@ -99,6 +99,24 @@ class PartitionState(msgspec.Struct, frozen=True):
     latest: Int64 | None = None  # its latest time
 
 
+class QueueState(msgspec.Struct, frozen=True):
+    """What waits at a source, an operator or a sink, and what its rows were measured to cost.
+
+    What was measured are sums in which the last batches count most.
+    """
+
+    kind: str  # source, operator, sink
+    rows: Count = 0
+    size: Count = 0  # bytes
+    head: Int64 | None = None  # the time of what stands first
+    held: bool = False  # the scheduler did not let it go as far as it could have
+    taken: Amount = 0.0  # rows that it took, and their bytes
+    taken_size: Amount = 0.0
+    given: Amount = 0.0  # rows that came of them, and their bytes
+    given_size: Amount = 0.0
+    seconds: Amount = 0.0  # that it worked on them
+
+
 class SourceState(msgspec.Struct):
     """How far a source has been read, and how far its time has come."""
 
@@ -147,6 +165,7 @@ class Manifest(msgspec.Struct):
     due: dict[str, Pair] = {}  # updater -> next event time and wall clock it waits for
     worked: dict[str, Int64] = {}  # updater -> how far it came beyond the end of the input
     carried: dict[str, Count] = {}  # updater of a cycle -> events left over for the next batch
+    queues: dict[str, QueueState] = {}  # source, operator or sink -> what waits there
     readers: dict[str, Count] = {}  # source -> tasks that read it in this batch
     memos: dict[str, dict[str, Int64]] = {}  # operator -> what else it needs for the next batch
     opened: dict[str, Opened] = {}  # family -> its open windows, if they may be evicted

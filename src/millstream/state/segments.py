@@ -106,6 +106,19 @@ def _packed(name: str, table: pa.Table, by: str) -> tuple[pa.Buffer, dict[int, S
     return sink.getvalue(), segments
 
 
+def rows_between(segments: list[Segment], since: int, until: int) -> int:
+    """About how many rows there are from `since` on and before `until`.
+
+    Rows are taken to be evenly spread over the times of their segment.
+    """
+    found = 0.0
+    for one in segments:
+        low, high = max(one.low, since), min(one.high + 1, until)
+        if high > low:
+            found += one.rows * (high - low) / (one.high + 1 - one.low)
+    return round(found)
+
+
 def time_of(segments: list[Segment], since: int, rows: int) -> int | None:
     """The time before which there are about so many rows from `since` on; None if all are fewer.
 

@@ -13,6 +13,7 @@ from msgspec import Meta
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # times, and whatever else NumPy takes
 Count = Annotated[int, Meta(ge=0, le=2**62)]  # numbers, sizes, offsets
 Seconds = Annotated[float, Meta(ge=-1e11, le=1e11)]  # of the clock
+Amount = Annotated[float, Meta(ge=0, le=1e18)]  # what was measured
 Number = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]  # a key of JSON that is a number
 Identity = Annotated[int, Meta(ge=0)]  # of a file: some file systems use all 64 bits
 FilePath = Annotated[str, Meta(pattern=r"\A[^\x00]+\Z")]

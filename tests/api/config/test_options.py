@@ -99,6 +99,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "nulls": ('"keep"', "keep"),
     "partition": ('"topics:mentions"', "mentions"),
     "emit": ('"early"', "early"),
+    "scheduler": ('"hybrid(threshold=0.7)"', ms.Hybrid(threshold=0.7)),
     "every": ('"10s"', "10s"),
     "every_rows": ("100", 100),
     "every_event": ('"1m"', "1m"),

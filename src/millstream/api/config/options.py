@@ -30,6 +30,7 @@ from millstream.api.updater import KeyedStreams
 from millstream.api.windowed import WindowedStream
 from millstream.api.windows import WindowSpec
 from millstream.errors import ConfigError
+from millstream.scheduling import BY_NAME, Policy
 from millstream.settings import Settings
 
 
@@ -273,6 +274,23 @@ def _policy(value: Any, functions: Functions) -> ClosingPolicy:
     return made
 
 
+def _scheduler(value: Any, functions: Functions) -> Policy:
+    """A policy like "hybrid(threshold=0.7)", or one of a registered module."""
+    if not isinstance(value, str):
+        raise _NotThis
+    call = parse_call(value)
+    if call.module is not None:
+        own: Policy = functions.find(value, instance=True)
+        return own
+    if call.name.lower() not in BY_NAME:
+        raise ConfigError(
+            f"there is no policy {call.name!r}; use {', '.join(BY_NAME)}, or one of your own, like "
+            '"module:name"'
+        )
+    made: Policy = call.apply(BY_NAME[call.name.lower()])
+    return made
+
+
 def aggregate(name: str, value: Any, functions: Functions) -> Any:
     """An aggregate like "mean(price)", or one of a registered module."""
     if not isinstance(value, str):
@@ -304,6 +322,7 @@ _PLAIN: dict[Any, tuple[str, Accept]] = {
     dict[str, str]: ("a table of texts", _table),
     MapReduce: _OBJECT,
     WindowSpec: ('a window like "tumbling(1m)"', window),
+    Policy: ('a policy like "odf" or "hybrid(threshold=0.7)"', _scheduler),
     ClosingPolicy: ('a closing policy like "evict(timeout=60s)"', _policy),
 }
 _UNTYPED: dict[str, list[tuple[str, Accept]]] = {  # what the API takes as Any
@@ -323,6 +342,8 @@ def members(option: Option) -> list[tuple[str, Accept]]:
     types = typing.get_args(option.type) if union else (option.type,)
     if timedelta in types:
         types = (timedelta,)  # a duration, which is a text in the file
+    if Policy in types:
+        types = (Policy,)  # likewise
     return [_member(option, one) for one in types if one is not NoneType]
 
 

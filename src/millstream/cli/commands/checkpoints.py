@@ -1,4 +1,4 @@
-"""`millstream doctor`, `reshard` and `serve`: a checkpoint by itself."""
+"""`millstream doctor`, `status`, `reshard` and `serve`: a checkpoint by itself."""
 
 from __future__ import annotations
 
@@ -27,6 +27,23 @@ def doctor(
     lines, sound = examine(checkpoint)
     typer.echo("\n".join(lines))
     raise typer.Exit(0 if sound else 1)
+
+
+@commands.command(epilog="Example: [bold]millstream status .millstream/prices[/bold]")
+def status(
+    checkpoint: Checkpoint,
+    json: Annotated[
+        bool, typer.Option("--json", help="All figures, as `GET /status` gives them.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Say how far a flow is, and what waits where: its queues after the last batch.
+
+    The flow may be running or ended; its state is only read.
+    """
+    from millstream.cli.standing import told_status
+
+    typer.echo(told_status(checkpoint, as_json=json))
 
 
 @commands.command(epilog="Example: [bold]millstream reshard .millstream/prices --shards 64[/bold]")

@@ -65,6 +65,12 @@ def run(
     batch_rows: Annotated[
         int, typer.Option(metavar="N", min=1, help="The most records one batch takes in per core.")
     ] = millstream.Settings.batch_rows,
+    scheduler: Annotated[
+        str,
+        typer.Option(
+            metavar="odf|mem|hybrid", help="Who is served first if more waits than a batch takes."
+        ),
+    ] = str(millstream.Settings.scheduler),
     dead_letter_limit: Annotated[
         float,
         typer.Option(
@@ -162,6 +168,7 @@ def run(
         "parallelism": parallelism,
         "shards": shards,
         "batch_rows": batch_rows,
+        "scheduler": scheduler,
         "dead_letter_limit": dead_letter_limit,
         "remove": tuple(remove or ()),
         "spark": properties_of(spark or []),

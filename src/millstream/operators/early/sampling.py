@@ -8,7 +8,7 @@ written before the manifest of its batch, under its number, and counts once that
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pyarrow as pa
 from millstream.graph.nodes import Node
 from millstream.operators.batch import Control
 from millstream.operators.early.logs import Log
-from millstream.operators.protocol import Done, Host, Known
+from millstream.operators.protocol import Backlog, Done, Host, Known
 from millstream.operators.windows.family import Panes, Windows
 from millstream.ops.chunks import Chunk, concat, decode_block, encode_block
 from millstream.ops.estimating.answers import estimated, reported_columns
@@ -34,6 +34,10 @@ class Sampled(Windows):
     blocks: bool = True
     results: bool = True
     held: bool = False  # its results do not go on: who looks gives them, with all that came before
+
+    def backlog(self, known: Known) -> Backlog:
+        """What is looked at goes as far as its input."""
+        return replace(super().backlog(known), holdable=False)
 
     @property
     def job(self) -> WindowJob:

@@ -42,6 +42,11 @@ class AsOf(Waiting):
         """Rows of both sides by the hash of their key."""
         return Arriving(self.layout, self.sides, host, waits=True)
 
+    @property
+    def queued(self) -> tuple[str, ...]:
+        """Rows of both sides wait."""
+        return tuple(f"{name} waiting" for name in SIDES)
+
     def run(self, share: Share) -> None:
         """Look at the rows that the watermark has passed."""
         closed, watermark = self.times(share)

@@ -57,6 +57,11 @@ class Matching(Waiting):
         """Whether right rows wait for the watermark."""
         return self.how == "semi" and not self.changes
 
+    @property
+    def queued(self) -> tuple[str, ...]:
+        """Right rows, if they wait."""
+        return ("waiting",) if self.waits else ()
+
     def run(self, share: Share) -> None:
         """Let new rows meet stored ones; then store them."""
         new = [rows_for(share, name) for name in SIDES]

@@ -42,6 +42,11 @@ class Near(Waiting):
         """Rows of both sides by the hash of their key."""
         return Arriving(self.layout, self.sides, host, waits=True)
 
+    @property
+    def queued(self) -> tuple[str, ...]:
+        """Rows meet others as they come."""
+        return ()
+
     def run(self, share: Share) -> None:
         """Let new rows meet others; give those by themselves whose time is over."""
         Work(self, share).run()

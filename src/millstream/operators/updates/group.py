@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from millstream.operators.filing import FUNCTION, Filed, Tables
-from millstream.operators.protocol import Done, Host, Known, Share
+from millstream.operators.protocol import Backlog, Done, Host, Known, Share
 from millstream.operators.published import as_chunk, publish
 from millstream.operators.updates.applying import run_group
 from millstream.operators.updates.arriving import Events
 from millstream.operators.updates.parting import parted_events, parted_slates
 from millstream.operators.updates.work import Arrival, Order, Origins, Report, Work
+from millstream.operators.waiting import backlog_by_time
 from millstream.ops.cells import Outcome
 from millstream.ops.progress import END
 from millstream.ops.spans import NOTHING_CLOSED
@@ -118,10 +119,21 @@ class Updates:
             return {}
         tables = known.manifest.segments.get(first.name, {}).get("waiting", {})
         waiting = [segment for segments in tables.values() for segment in segments]
-        worked = known.manifest.worked.get(first.name, _closed(first.name, known))
+        worked = self._worked(known)
         most = min(known.settings.batch_rows, _EVENTS) * known.cores
         at = time_of(waiting, worked, most)
         return {} if at is None else dict.fromkeys(self.steps, at)
+
+    def backlog(self, known: Known) -> Backlog | None:
+        """Events that wait for the watermark; those taken in the order of arrival do not."""
+        first = self.group.jobs[0]
+        if first.order != "event":
+            return None
+        return backlog_by_time(first.name, ("waiting",), self._worked(known))
+
+    def _worked(self, known: Known) -> int:
+        first = self.group.jobs[0].name
+        return known.manifest.worked.get(first, _closed(first, known))
 
     def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
         """Whether an event, a timer or an alarm has come due, or a cycle is not done."""

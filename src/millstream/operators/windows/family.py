@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millstream.graph.nodes import Node
 from millstream.operators.filing import AGAIN, FUNCTION, Filed, Tables, key_columns, sure
-from millstream.operators.protocol import Done, Host, Known, Senders, Share, Shipped
+from millstream.operators.protocol import Backlog, Done, Host, Known, Senders, Share, Shipped
 from millstream.operators.windows.bags import BAGS, SETTLED
 from millstream.operators.windows.choosing import measure, single_values
 from millstream.operators.windows.combining import measure_combining, merges_chunks
@@ -176,6 +176,19 @@ class Windows:
     def holds(self, known: Known) -> dict[str, int]:
         """Windows take all that came."""
         return {}
+
+    def backlog(self, known: Known) -> Backlog:
+        """Panes of which no window has left. A window that may be evicted is never held back."""
+        jobs, span = self.family.jobs, self.family.span
+        return Backlog(
+            self.name,
+            BAGS,
+            min(_closed(job, known) for job in jobs),
+            lambda at: max(job.span.closes_at(at) for job in jobs),
+            span.moment,
+            lambda pane: min(job.span.moment(job.span.next_end(pane)) for job in jobs),
+            holdable=not span.whole and not any(job.evicts for job in jobs),
+        )
 
     def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
         """Whether windows leave by a watermark that moved alone, or are looked at."""

@@ -9,6 +9,7 @@ import { History } from "./history.js";
 import { numberOf, parseFigures } from "./json.js";
 import { HotKeys, Ledger } from "./ledger.js";
 import { Participants } from "./participants.js";
+import { Queues } from "./queues.js";
 import { ask, Refused } from "./server.js";
 import { Slates } from "./slates.js";
 import { summaryOf, Tiles } from "./tiles.js";
@@ -32,6 +33,7 @@ const tip = new Tip($("tip"));
 const graph = new Graph($("graph"), $("legend"), $("graph-note"), tip);
 const answers = new Answers($("answers"), tip);
 const ledger = new Ledger($("ledger"), $("ledger-note"));
+const queues = new Queues($("queues-card"), $("queues"), $("queues-note"));
 const hot = new HotKeys($("hot"));
 const history = new History();
 const slates = new Slates((batch) => batch > history.batch && poll());
@@ -135,6 +137,7 @@ function draw() {
   if (!$("view-flow").hidden) {
     answers.update(status.answers ?? null);
     graph.update(status, history.rates(status));
+    queues.update(status);
     ledger.update(status);
     hot.update(status);
     views.update(status);

@@ -1,0 +1,41 @@
+"""Flows under pressure: batches without room, so that the scheduler has to choose every time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from unittest.mock import patch
+
+from hypothesis import strategies as st
+
+import millstream as ms
+from millstream.run import scheduler
+
+NO_TIME = 1e-9  # seconds a batch should take
+
+
+class Anyhow:
+    """A user's own policy: whoever comes."""
+
+    def rank(self, queue: ms.Queue, request: ms.Request) -> float:
+        return Random(f"{request.draw} {queue.name}").random()
+
+
+class Largest:
+    """Another: whoever has the most."""
+
+    def rank(self, queue: ms.Queue, request: ms.Request) -> float:
+        return queue.bytes
+
+
+POLICIES = [ms.ODF(), ms.MEM(), ms.Hybrid(), ms.Hybrid(0, 1, 3), Anyhow(), Largest()]
+policies = st.sampled_from(POLICIES)
+seconds = st.sampled_from([NO_TIME, 1e-4, 1e-3, 1e-2])
+
+
+@contextmanager
+def pressed() -> Iterator[None]:
+    """However few rows there are, operators are made to wait with them."""
+    with patch.object(scheduler, "SMALL", 0), patch.object(scheduler, "LEAST", 1):
+        yield

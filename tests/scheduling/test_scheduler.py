@@ -1,0 +1,175 @@
+"""Who gets the room of a batch, how far an operator goes without it, and what is told of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.cli.standing import told_status
+from millstream.serve.following import Follower
+from millstream.serve.metrics import exposition
+from millstream.serve.status import Served
+from millstream.testing import Driver
+from tests.scheduling.pressing import NO_TIME, pressed
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+Rows = list[dict[str, Any]]
+
+
+def rows(since: int, until: int, key: str = "a") -> Rows:
+    return [{"ts": START + timedelta(seconds=n), "k": key} for n in range(since, until)]
+
+
+class Before:
+    """Names of queues in the order in which they are served; remembers what it was asked."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.asked: list[ms.Queue] = []
+
+    def rank(self, queue: ms.Queue, request: ms.Request) -> float:
+        self.asked.append(queue)
+        assert 0 <= request.draw < 1
+        return -self.names.index(queue.name) if queue.name in self.names else -len(self.names)
+
+
+def build() -> ms.Flow:
+    """Two windows, one after the other, and another one beside them."""
+    flow = ms.Flow("pressed")
+    trades = flow.source(ms.Generator(tuple, time="ts", lateness="0s"), name="in")
+    first = trades.key_by("k").window(ms.tumbling("10s")).agg(n=ms.count()).named("first")
+    first.sink(ms.Memory(), name="firsts")
+    second = first.key_by("k").window(ms.tumbling("30s")).agg(n=ms.sum("n")).named("second")
+    second.sink(ms.Memory(), name="seconds")
+    beside = trades.key_by("k").update(counted, name="beside")
+    beside.sink(ms.Memory(), name="besides")
+    return flow
+
+
+def counted(event: Any, slate: dict[str, Any], ctx: Any) -> dict[str, Any]:
+    slate["n"] = slate.get("n", 0) + 1
+    return {"n": slate["n"]}
+
+
+def driven(policy: Any, **options: Any) -> Driver:
+    driver = Driver(build(), scheduler=policy, batch_seconds=NO_TIME, **options)
+    driver.push("in", rows(0, 25)).step()  # before it nothing was measured, and nobody is held
+    return driver
+
+
+def test_whoever_is_first_goes_on_and_the_others_wait() -> None:
+    with pressed(), driven(Before("first")) as driver:
+        assert [row["n"] for row in driver.output("firsts")] == [10, 10]
+        assert len(driver.output("besides")) == 24
+        driver.push("in", rows(25, 65)).step()
+        assert [row["n"] for row in driver.output("firsts")][:3] == [10, 10, 10]
+        assert len(driver.output("besides")) == 24
+        queues = driver.engine.manifest.queues
+        assert queues["beside"].held and queues["beside"].rows == 41
+        assert queues["beside"].head == int(rows(24, 25)[0]["ts"].timestamp() * 1e6)
+        driver.end()
+        assert [row["n"] for row in driver.output("firsts")] == [10, 10, 10, 10, 10, 10, 5]
+        assert [row["n"] for row in driver.output("seconds")] == [30, 30, 5]
+        assert [row["n"] for row in driver.output("besides")] == list(range(1, 66))
+
+
+def test_who_got_nothing_for_long_comes_first() -> None:
+    policy = Before("first", "second", "in")
+    with pressed(), driven(policy) as driver:
+        for number in range(1, 25):
+            driver.push("in", rows(25 * number, 25 * number + 25)).step()
+        given = len(driver.output("besides"))
+        assert 24 < given < 25 * 25  # it waited, and moved
+        waited = max(queue.passed for queue in policy.asked)
+        assert 8 <= waited < 8 + 4  # one of the others may have waited as long
+        driver.end()
+        assert len(driver.output("besides")) == 25 * 25
+
+
+def test_time_stands_where_the_input_ended_whoever_had_to_wait() -> None:
+    def closed(policy: Any, room: float) -> dict[str, int]:
+        flow = ms.Flow("ends")
+        trades = flow.source(ms.Generator(tuple, time="ts", lateness="0s"), name="in")
+        first = trades.key_by("k").window(ms.tumbling("10s")).agg(n=ms.count()).named("first")
+        first.key_by("k").update(counted, name="then", ttl="5s").sink(ms.Memory())
+        with pressed(), Driver(flow, scheduler=policy, batch_seconds=room) as driver:
+            driver.push("in", rows(0, 5)).step()
+            driver.push("in", rows(5, 61)).end()
+            return driver.engine.manifest.closed
+
+    expected = closed(Before(), 3600.0)
+    assert closed(Before("first"), NO_TIME) == closed(Before("then"), NO_TIME) == expected
+
+
+def test_with_room_for_all_nobody_is_asked() -> None:
+    policy = Before()
+    with pressed(), Driver(build(), scheduler=policy, batch_seconds=3600.0) as driver:
+        for number in range(3):
+            driver.push("in", rows(25 * number, 25 * number + 25)).step()
+        assert not policy.asked
+        assert not any(queue.held for queue in driver.engine.manifest.queues.values())
+
+
+def test_figures_are_measured_and_survive_a_restart() -> None:
+    policy = Before("first")
+    with pressed(), driven(policy) as driver:
+        driver.push("in", rows(25, 50)).step()
+        before = driver.engine.manifest.queues
+        driver.restart()
+        policy.asked.clear()
+        driver.push("in", rows(50, 75)).step()
+        asked = {queue.name: queue for queue in policy.asked}
+        state = before["beside"]
+        assert asked["beside"].selectivity == pytest.approx(state.given / state.taken)
+        assert asked["beside"].input_size == pytest.approx(state.taken_size / state.taken)
+        assert asked["beside"].seconds == pytest.approx(state.seconds / state.taken)
+        assert asked["beside"].input_size > 0 < asked["beside"].seconds
+        assert asked["in"].kind == "source" and asked["in"].bytes == 25 * 64
+        assert asked["in"].head == int(rows(49, 50)[0]["ts"].timestamp() * 1e6)
+
+
+class Wrong:
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def rank(self, queue: ms.Queue, request: ms.Request) -> float:
+        answer: float = self.answer()
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (lambda: 1 / 0, r"scheduler Wrong: rank\(\) failed for '.*' with ZeroDivisionError"),
+        (lambda: None, "failed for '.*' with TypeError"),
+        (lambda: float("nan"), r"rank\(\) gave nan"),
+    ],
+)
+def test_a_policy_that_fails_is_named(answer: Any, says: str) -> None:
+    with pressed(), driven(Wrong(answer)) as driver:
+        driver.push("in", rows(25, 65))
+        with pytest.raises(ms.RunError, match=says):
+            driver.step()
+
+
+def test_queues_are_told(tmp_path: Path) -> None:
+    with pressed(), driven(Before("first"), checkpoint=tmp_path / "ck") as driver:
+        driver.push("in", rows(25, 65)).step()
+        status = Served(Follower(tmp_path / "ck")).status()
+        queues = {one["name"]: one for one in status["queues"]}
+        assert list(queues) == ["in", "first", "second", "beside"]
+        assert queues["beside"]["rows"] == 41 and queues["beside"]["held"]
+        assert queues["beside"]["head"] == "2026-01-01T00:00:24Z"
+        assert queues["beside"]["bytes"] == round(41 * queues["beside"]["input_size"])
+        text = exposition(status).decode()
+        assert 'millstream_queue_rows{kind="operator",queue="beside"} 41.0' in text
+        assert 'millstream_queue_held{kind="operator",queue="beside"} 1.0' in text
+        head = START.timestamp() + 24
+        assert f'head_timestamp_seconds{{kind="operator",queue="beside"}} {head:.9e}' in text
+        lines = told_status(tmp_path / "ck").splitlines()
+        assert lines[0] == "pressed: running after batch 1"
+        assert any(line.split()[:3] == ["beside", "operator", "41"] for line in lines)
