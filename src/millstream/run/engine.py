@@ -321,7 +321,8 @@ class Engine:
         rows, size = self.rows_target * parts, self.settings.batch_bytes * parts
         grants = self._request(waiting, Room(self.batch_seconds * parts, rows, size))
         splits = {n: one.take(*grants.sources[n], parts) for n, one in self.trackers.items()}
-        self._taken = {n: waiting[n] - one.pending() for n, one in self.trackers.items()}
+        # Compressed files may turn out to be longer than they looked.
+        self._taken = {n: max(0, waiting[n] - one.pending()) for n, one in self.trackers.items()}
         taken = [name for name, one in self.trackers.items() if not one.pending()]
         started = time.perf_counter()
         for pause in (*_LOOKS, None):
