@@ -125,7 +125,7 @@ class Stage:
         counters: Counter[tuple[str, str]],
         place: dict[str, str],
     ) -> list[bytes]:
-        environment = task_environment(side, self.name, {**dict(self.jobconf), **place})
+        environment = task_environment(side, {**dict(self.jobconf), **place})
         flowing: Iterable[bytes] = lines
         for one in filters:
             work = Work(f"{self.name}, {side}", environment)
@@ -222,7 +222,7 @@ def told(step: str, counters: Counter[tuple[str, str]]) -> Iterator[tuple[str, b
         yield json.dumps([step, group, name]), str(amount).encode()
 
 
-def task_environment(side: str, step: str, jobconf: dict[str, str]) -> dict[str, str]:
+def task_environment(side: str, jobconf: dict[str, str]) -> dict[str, str]:
     """What Hadoop tells a task by its environment: names of properties with `_` for other signs."""
     attempt = uuid.uuid4().hex[:12]
     told = {

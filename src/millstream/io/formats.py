@@ -155,7 +155,7 @@ def infer_format(
     elif given is not None:
         found = given
     elif reader is not None:
-        found = programmed.sample_schema(reader, paths, time)
+        found = programmed.sample_schema(reader, paths)
     else:
         found = sampling.infer_schema(fmt, paths)
     fmt = replace(fmt, schema=_zoned(found, zone))

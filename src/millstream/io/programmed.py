@@ -31,25 +31,20 @@ _FILES = 20  # files looked at before giving up on finding a record
 _ARROW = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 
 
-def open_file(path: str) -> BinaryIO:
-    """A file as a reader gets it: its bytes, decompressed if its name ends in .gz; with a name."""
-    return open_unpacked(path)
-
-
 def read_records(fmt: Format, path: str, max_rows: int) -> Iterator[Parsed]:
     """The records of a file, at most so many at a time."""
     assert fmt.reader is not None
-    with open_file(path) as file:
+    with open_unpacked(path) as file:
         records = _placed(fmt.reader, file, path)
         while block := list(islice(records, max_rows)):
             yield _parsed(fmt, block)
 
 
-def sample_schema(reader: ReadFile, paths: Sequence[str], time: str | None) -> pa.Schema:
+def sample_schema(reader: ReadFile, paths: Sequence[str]) -> pa.Schema:
     """Columns and types of the first records of the first file that has any."""
     for path in paths[:_FILES]:
         try:
-            with open_file(path) as file:
+            with open_unpacked(path) as file:
                 block = list(islice(_placed(reader, file, path), _SAMPLE))
         except (RunError, OSError) as error:
             raise ConfigError(f"{error}; it was looked at to find the columns") from None

@@ -59,7 +59,6 @@ _DIRECTIVES = {
     "z": r"Z|[+-]\d{2}:?\d{2}",
 }
 _SHORT = {"T": "%H:%M:%S", "R": "%H:%M", "F": "%Y-%m-%d", "D": "%m/%d/%y"}
-_IGNORED = ("a", "A")
 _KNOWN = ", ".join(f"%{name}" for name in (*_DIRECTIVES, *_SHORT, "%"))
 
 
@@ -82,7 +81,7 @@ class TimeFormat:
         found = pc.extract_regex(texts, self.form)
         fits = ~nulls_of(found)
         part = {name: pc.struct_field(found, name) for name in self.parts}
-        days, real = _days(part, len(texts))
+        days, real = _days(part)
         wall = days * 86_400_000_000 + _clock(part, len(texts))
         if self.zoned:
             wall = wall - _offset(part["z"])
@@ -138,7 +137,7 @@ def _numbers(texts: pa.Array) -> Ints:
     return np.asarray(filled.cast(pa.int64()).to_numpy(zero_copy_only=False), np.int64)
 
 
-def _days(part: dict[str, pa.Array], count: int) -> tuple[Ints, Bools]:
+def _days(part: dict[str, pa.Array]) -> tuple[Ints, Bools]:
     """Days since the epoch, and whether there is such a day."""
     if "Y" in part:
         year = _numbers(part["Y"])

@@ -111,7 +111,7 @@ def advance(
     end_us = (np.concatenate(found_end) if found_end else key) * span.pane
     names = [] if job.reducer is not None else [measure.name for measure in job.measures]
     found = LeavingWindows(key, uniques, end_us - span.size, end_us, end_us - 1)
-    kept = _kept(job, owners, totals, closing)
+    kept = _kept(owners, totals, closing)
     return Advanced(found, joined(answers, names), kept, sure)
 
 
@@ -309,7 +309,7 @@ def _answers(job: WindowJob, totals: list[_Total], present: Int64) -> Answers:
     return answers
 
 
-def _kept(job: WindowJob, owners: pa.Table, totals: list[_Total], closing: int) -> pa.Table:
+def _kept(owners: pa.Table, totals: list[_Total], closing: int) -> pa.Table:
     """The running values of all keys that are present, as rows to be stored."""
     present = np.flatnonzero(totals[-1].columns["n"] > 0)
     table = owners.take(pa.array(present))

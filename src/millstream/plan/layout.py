@@ -106,7 +106,7 @@ def arrange(
     columns = [slots[column] for column in sorted(slots)]
     columns = _ordered(columns, links)
     _settle(columns, links, space)
-    return _placed(by_name, columns, routes, stages, space, top, left)
+    return _placed(columns, routes, stages, space, top, left)
 
 
 def _slots(
@@ -243,7 +243,6 @@ def _apart(column: list[Slot], want: list[float], weight: list[float], space: Sp
 
 
 def _placed(
-    boxes: dict[str, Box],
     columns: list[list[Slot]],
     routes: dict[tuple[str, str], list[Slot]],
     stages: dict[int, int],

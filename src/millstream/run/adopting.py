@@ -138,7 +138,7 @@ def _fill(family: Family, program: dict[str, Any], manifest: Manifest, read_to: 
             notes.append(f"{job.name} is new and begins with what comes from now on")
             continue
         from_pane = next_pane
-        if stored is not None and _knows(stored, family, job, known_states):
+        if stored is not None and _knows(stored, job, known_states):
             from_pane = _intact(job, old, program, manifest, next_pane)
         if from_pane <= _FOREVER:
             notes.append(f"{job.name} is new (filled from stored panes): all of them are there")
@@ -152,7 +152,7 @@ def _fill(family: Family, program: dict[str, Any], manifest: Manifest, read_to: 
     return notes
 
 
-def _knows(stored: dict[str, Any], family: Family, job: WindowJob, states: set[str]) -> bool:
+def _knows(stored: dict[str, Any], job: WindowJob, states: set[str]) -> bool:
     """Whether stored panes and values have all that a job needs."""
     if any(m.state not in states for m in job.measures if not m.held):
         return False

@@ -24,7 +24,6 @@ class Call:
     make: Callable[[str | None], Any]
     type: Callable[[pa.DataType | None], pa.DataType | None]
     numeric: bool = False
-    skips_nulls: bool = True
     decimal: bool | None = None  # of decimals: their mean, or their total; None: not of them
 
 
@@ -46,18 +45,18 @@ def _whole(of: pa.DataType | None) -> pa.DataType | None:
     return pa.int64()
 
 
-_PLAIN: dict[str, tuple[Callable[[str], Any], Callable[..., Any], bool, bool]] = {
-    "sum": (api.sum, total_of, True, True),
-    "avg": (api.mean, double_of, True, True),
-    "min": (api.min, _same, False, True),
-    "max": (api.max, _same, False, True),
-    "stddev": (api.std, double_of, True, True),
-    "stddevsamp": (api.std, double_of, True, True),
-    "variance": (api.var, double_of, True, True),
-    "first": (api.first, _same, False, False),
-    "last": (api.last, _same, False, False),
-    "approxdistinct": (lambda c: api.distinct(c, approx=True), _whole, False, True),
-    "median": (lambda c: api.quantile(c, 0.5), double_of, True, True),
+_PLAIN: dict[str, tuple[Callable[[str], Any], Callable[..., Any], bool]] = {
+    "sum": (api.sum, total_of, True),
+    "avg": (api.mean, double_of, True),
+    "min": (api.min, _same, False),
+    "max": (api.max, _same, False),
+    "stddev": (api.std, double_of, True),
+    "stddevsamp": (api.std, double_of, True),
+    "variance": (api.var, double_of, True),
+    "first": (api.first, _same, False),
+    "last": (api.last, _same, False),
+    "approxdistinct": (lambda c: api.distinct(c, approx=True), _whole, False),
+    "median": (lambda c: api.quantile(c, 0.5), double_of, True),
 }
 _ANONYMOUS = {"std": "stddev", "mean": "avg"}
 NAMES = "count, sum, avg, min, max, stddev, variance, median, percentile, approx_count_distinct"
@@ -97,9 +96,9 @@ def read_call(text: Text, node: exp.Expr) -> Call:
             text.of(node),
         )
     _only(text, node, "this", "expressions")
-    make, type_of, numeric, skips = _PLAIN[key]
+    make, type_of, numeric = _PLAIN[key]
     decimal = {"sum": False, "avg": True}.get(key)
-    return Call(given, lambda column: make(str(column)), type_of, numeric, skips, decimal)
+    return Call(given, lambda column: make(str(column)), type_of, numeric, decimal)
 
 
 def _only(text: Text, node: exp.Expr, *keys: str) -> None:
@@ -113,15 +112,13 @@ def _count(text: Text, node: exp.Expr) -> Call:
     given = node.this
     if node.expressions:
         raise text.error("COUNT of several columns is not supported", text.of(node))
-    if given is None or given.key == "star":
-        return Call(None, lambda column: api.count(column), _whole)
-    if given.key == "literal" or given.key == "boolean":
-        return Call(None, lambda column: api.count(column), _whole)
+    if given is None or given.key in ("star", "literal", "boolean"):
+        return Call(None, api.count, _whole)
     if given.key == "distinct":
         if len(given.expressions) != 1 or given.args.get("on"):
             raise text.error("COUNT(DISTINCT ...) takes one column", text.of(node))
         return Call(given.expressions[0], lambda column: api.distinct(str(column)), _whole)
-    return Call(given, lambda column: api.count(column), _whole)
+    return Call(given, api.count, _whole)
 
 
 def _quantile(text: Text, node: exp.Expr, approx: bool) -> Call:

@@ -77,7 +77,7 @@ class Grouping:
             self._find_calls(condition, None)
         if not self.calls and not self.keys and not bounds:
             raise text.error("there is nothing to group by", text.of(self.node))
-        relation = values.join(self._grouped(bounds))
+        relation = values.join(self._grouped())
         tables = tuple(dict.fromkeys(one.table for one in relation.columns if one.table))
         scope = Scope(text, relation, tables, self.scope.above)
         if condition is not None:
@@ -247,7 +247,7 @@ class Grouping:
 
     # -- streams --------------------------------------------------------------------------------
 
-    def _grouped(self, bounds: bool) -> Relation:
+    def _grouped(self) -> Relation:
         stream = self._prepared()
         aggs = {name: agg for name, (_, agg, _) in self.calls.items()}
         keys = tuple(column for _, column in self.keys.values())
