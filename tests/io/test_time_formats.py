@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.errors import ConfigError
+from millstream.io.columns import event_time
 from millstream.io.formats import Format, infer_format, parse_schema
 from millstream.io.readers import parse_lines
 from millstream.io.timeformats import formats_of, time_format
@@ -179,3 +180,17 @@ def test_patterns(pattern: str, lines: list[str], expected: list[int]) -> None:
 def test_patterns_that_cannot_be_used(pattern: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         infer_format("text", [], time="value", time_pattern=pattern)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_numbers_within_texts_are_as_exact_as_those_of_a_column(unit: str) -> None:
+    each = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    numbers = [1_700_000_039 * each + each - 1, -each - 1, 0, 2**63 - 1]
+    column = Format("json", parse_schema("at bigint"), "at", unit)
+    wanted, far = event_time(column, pa.array(numbers))
+    within = Format("text", parse_schema("at string"), "at", unit, time_pattern="at=([^ ]+)")
+    texts = [f"x at={number} y" for number in [*numbers, 2**63]]
+    found, bad = event_time(within, pa.array(texts))
+    assert list(bad) == [*far, len(numbers)]
+    good = [row for row in range(len(numbers)) if row not in far]
+    assert found[good].tolist() == wanted[good].tolist()

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import ConfigError
-from millstream.io.timestamps import Bools, Ints, float_micros, nulls_of
+from millstream.io.timestamps import Bools, Ints, cast_each, float_micros, floor_micros, ints_of
 
 _NUMBER = r"^-?[0-9]+(\.[0-9]+)?$"
+_WHOLE = r"^-?[0-9]+$"
 
 
 @lru_cache(maxsize=64)
@@ -69,7 +70,13 @@ def times_in(texts: pa.Array, pattern: str) -> pa.Array:
 
 def numbered(texts: pa.Array, unit: str) -> tuple[Ints, Bools, Bools]:
     """Times that are numbers since the epoch: microseconds, which are none, and which are so."""
-    are = np.asarray(pc.match_substring_regex(texts, _NUMBER).fill_null(False)).astype(np.bool_)
-    numbers = pc.if_else(pa.array(are), texts, pa.scalar("0")).fill_null("0").cast(pa.float64())
-    micros, bad = float_micros(numbers.to_numpy(zero_copy_only=False), unit)
-    return micros, bad & are & ~nulls_of(texts), are
+    are, whole = _matching(texts, _NUMBER), _matching(texts, _WHOLE)
+    floats = pc.if_else(pa.array(are), texts, pa.scalar("0")).cast(pa.float64())
+    micros, bad = float_micros(floats.to_numpy(zero_copy_only=False), unit)
+    ints, huge = cast_each(pc.if_else(pa.array(whole), texts, pa.scalar("0")), pa.int64())
+    exact, far = floor_micros(ints_of(ints), unit)  # as in a column of whole numbers
+    return np.where(whole, exact, micros), np.where(whole, far | huge, bad) & are, are
+
+
+def _matching(texts: pa.Array, form: str) -> Bools:
+    return np.asarray(pc.match_substring_regex(texts, form).fill_null(False)).astype(np.bool_)
