@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import tempfile
 import time
@@ -14,6 +15,8 @@ import pyarrow as pa
 import pytest
 
 import millstream as ms
+from millstream.io.unpacking import Unpacked
+from millstream.run import exploring
 from millstream.testing import reference
 
 ROWS = [
@@ -137,6 +140,27 @@ def test_a_sample_without_a_row_has_none() -> None:
     found = ms.Flow("look").source(ms.Generator(lambda: [{"ts": True}], time="ts")).head()
     assert len(found) == found.found == 0 and found.dead == 1
     assert found.note.startswith("0 of 0 rows of 'generator'")
+
+
+def test_of_a_compressed_file_only_the_beginning_is_unpacked(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exploring, "_UNPACKED", 1)
+    path = place / "in" / "a.csv.gz"
+    path.write_bytes(gzip.compress(b"x\n" + b"12345678\n" * 500_000))
+    measured: list[int] = []
+    inflate = Unpacked._inflate
+
+    def counted(self: Unpacked, most: int) -> bytes:
+        piece = inflate(self, most)
+        measured.append(len(piece))
+        return piece
+
+    monkeypatch.setattr(Unpacked, "_inflate", counted)
+    found = ms.Flow("look").source(ms.Files(path)).head(records=1000)
+    assert 500 < found.found < 100_000 and not found.whole and not found.dead
+    assert sum(measured) < 3_500_000  # of 4,500,000
+    assert ms.Flow("look").source(ms.Files(path)).head(records=10**6).whole
 
 
 def test_a_table_of_delta_is_looked_at_as_it_is_now(place: Path) -> None:

@@ -82,11 +82,11 @@ class Unpacked:
         with memoryview(self._held) as view:
             return bytes(view[start : start + size])
 
-    def measure(self) -> Measure:
-        """How much there is; all is inflated to find out."""
+    def measure(self, most: float = math.inf) -> Measure:
+        """How much there is, or about `most` if there is more; all of that is inflated."""
         total = size = lines = 0
         least = math.inf
-        while piece := self._inflate(_PIECE):
+        while total < most and (piece := self._inflate(_PIECE)):
             total, size, lines = total + len(piece), size + len(piece), lines + piece.count(b"\n")
             if size >= _PIECE:
                 least, size, lines = min(least, size / max(1, lines)), 0, 0
@@ -216,14 +216,14 @@ def _keep(key: _Key, file: Unpacked) -> None:
 # ---------------------------------------------------------------- how long files are
 
 
-def measure(paths: Iterable[str]) -> list[Measure | str]:
+def measure(paths: Iterable[str], most: float = math.inf) -> list[Measure | str]:
     """How much each of some files stands for; or why it is not intact."""
-    return [_measure(path) for path in paths]
+    return [_measure(path, most) for path in paths]
 
 
-def _measure(path: str) -> Measure | str:
+def _measure(path: str, most: float) -> Measure | str:
     try:
         with ExitStack() as held:
-            return Unpacked(held.enter_context(open_bytes(path)), held).measure()
+            return Unpacked(held.enter_context(open_bytes(path)), held).measure(most)
     except (OSError, EOFError, zlib.error) as error:
         return str(error)

@@ -46,6 +46,8 @@ from millstream.state.manifests import SourceState
 
 _PATIENCE = 1.0  # seconds that a generator has to give its first records
 _STEM = "sample"  # of what is remembered of files
+_UNPACKED = 64 * 1024 * 1024  # bytes of a compressed file that are looked at, at least
+_LONG_ROW = 1024  # bytes
 _SMALL = 32 * 1024 * 1024  # bytes of input that are collected here sooner than Spark starts
 
 
@@ -246,12 +248,13 @@ class _FirstOfFiles(FilesTracker):
         listing = Versions(spec, sources, _STEM) if isinstance(spec, Delta) else None
         files = as_files(spec) if isinstance(spec, Delta) else spec
         super().__init__(number, files, fmt, sources, _STEM, state, listing)
+        self._lengths.most = max(_UNPACKED, records * _LONG_ROW)
         self._left: float = records
         self._over = False
 
     def cut(self, read: int, records: int) -> bool:
         """Whether there is more than was read."""
-        return super().pending() > 0
+        return super().pending() > 0 or self._lengths.cut
 
     def pending(self) -> int:
         return 0 if self._over else super().pending()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from zlib import crc32
 
@@ -12,17 +13,21 @@ from millstream.run.tracking import Probe, directly
 
 
 class Lengths:
-    """What compressed files stand for; the driver itself inflates no more than a beginning."""
+    """What compressed files stand for; the driver itself inflates no more than a beginning.
 
-    def __init__(self) -> None:
+    most: about so many bytes of each are enough to know of.
+    """
+
+    def __init__(self, most: float = math.inf) -> None:
         self.probe: Probe = directly
+        self.most = most
         self._found: dict[Inode, tuple[tuple[int, int], Measure | str]] = {}
 
     def find(self, files: list[Seen]) -> None:
         """Find out about several files at once."""
         new = [seen for seen in files if self._found.get(seen.inode, ())[:1] != (seen.stamp,)]
         if new:
-            measures = self.probe(measure, [seen.path for seen in new])
+            measures = self.probe(partial(measure, most=self.most), [seen.path for seen in new])
             for seen, much in zip(new, measures, strict=True):
                 self._found[seen.inode] = (seen.stamp, much)
 
@@ -31,6 +36,12 @@ class Lengths:
         self.find([seen])
         found = self._found[seen.inode][1]
         return found if isinstance(found, str) else found.length
+
+    @property
+    def cut(self) -> bool:
+        """Whether some file has more than was asked for."""
+        found = (much for _, much in self._found.values() if not isinstance(much, str))
+        return any(much.length >= self.most for much in found)
 
     def row(self, inode: Inode | None, usual: float) -> float:
         """How many bytes a line of a file has where lines are shortest."""
