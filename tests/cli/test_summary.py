@@ -28,6 +28,22 @@ def test_many_late_records_are_worth_a_word() -> None:
     assert "lateness" in said(11)
 
 
+def test_what_was_diverted_is_in_the_books() -> None:
+    lines = said(200, 50).splitlines()
+    assert lines[1].split() == [
+        "ledger",
+        "offered",
+        "aggregated",
+        "dead",
+        "late",
+        "diverted",
+        "dropped",
+    ]
+    assert lines[2].split() == ["users", "1,000", "750", "-", "200", "50", "-"]
+    assert "diverted" not in said(200)
+    assert "5 diverted" in summary({"users": {"diverted": 5}}, [])
+
+
 def test_a_single_record_of_the_future_is_worth_a_word() -> None:
     account = {"offered": 1000, "aggregated": 1000, "future": 1}
     progress = Progress(batch=3, rows=1000, ledger={"users": account})

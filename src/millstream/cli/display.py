@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millstream.cli.early import answer_table, show_answer
-from millstream.run.ledger import summary
+from millstream.run.ledger import WAYS, summary
 from millstream.run.telling import told_work, warnings_of
 from millstream.state.storage import open_storage
 
@@ -26,7 +26,7 @@ _EVERY = 1.0  # seconds between plain lines
 _WAITING = 30.0  # between lines as long as there is no batch
 _RECENT = 7 * 86_400  # seconds; a watermark further back is history, and its lag says nothing
 _LOST = ("dead", "failed", "dropped")
-_COLUMNS = ("offered", "aggregated", "dead", "late", "dropped")
+_COLUMNS = ("offered", *WAYS)
 
 
 class Display(Protocol):
@@ -195,8 +195,9 @@ def show_summary(
 def _books(progress: Progress, steps: list[str]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     table.add_column("ledger", no_wrap=True)
-    failed = any(account.get("failed") for account in progress.ledger.values())
-    columns = (*_COLUMNS, "results", "failed") if failed else _COLUMNS
+    there = {name for account in progress.ledger.values() for name, n in account.items() if n}
+    columns = [name for name in _COLUMNS if name != "diverted" or name in there]
+    columns += ["results", "failed"] if "failed" in there else []
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for step in (name for name in steps if name in progress.ledger):

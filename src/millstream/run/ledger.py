@@ -42,7 +42,7 @@ def summary(ledger: dict[str, dict[str, int]], sources: list[str]) -> str:
     """The books in one line."""
     offered = sum(ledger.get(s, {}).get("offered", 0) for s in sources)
     parts = [f"{offered:,} read"]
-    for way in ("dead", "failed", "late", "dropped", "future", "stale", "unmatched"):
+    for way in ("dead", "failed", "late", "diverted", "dropped", "future", "stale", "unmatched"):
         number = sum(account.get(way, 0) for account in ledger.values())
         if number:
             parts.append(f"{number:,} {way}")
