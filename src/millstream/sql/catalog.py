@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millstream.api.sources import Files, Generator, Lines, Rate
+from millstream.api.sources import Collector, Files, Generator, HostStats, Lines, Rate
 from millstream.api.sources.kafka import Kafka
 from millstream.api.stream import Stream
 from millstream.errors import ConfigError
@@ -100,11 +100,13 @@ def upstream(stream: Stream) -> tuple[nodes.Node, ...]:
 
 def _format(spec: object) -> Format:
     """The columns of a source, as far as the program says them, or its files show them."""
+    if isinstance(spec, Collector):
+        spec = spec.reads
     schema = getattr(spec, "schema", None)
     time = getattr(spec, "time", None)
     if isinstance(spec, Rate):
         return Format("json", parse_schema("ts timestamp, value bigint"), "ts")
-    if isinstance(spec, Files | Lines | Generator) and schema is not None:
+    if isinstance(spec, Files | Lines | Generator | HostStats) and schema is not None:
         columns = parse_schema(schema)
         if getattr(spec, "format", None) == DEBEZIUM:
             columns = with_operation(columns)
