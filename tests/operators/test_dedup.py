@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,48 @@ def test_a_view_has_a_record_as_often_as_it_was_given(tmp_path: Path) -> None:
             driver.push("in", rows).step()
         driver.end()
         assert ms.views(tmp_path, "kept").arrow().to_pylist() == [{"id": "a"}] * 3
+
+
+ALIKE: list[list[Any]] = [
+    [Decimal("1.10"), Decimal("1.1"), Decimal("2"), Decimal("0.00"), Decimal("0")],
+    [
+        Decimal("123456789012345678901234567890123.4"),
+        Decimal("123456789012345678901234567890123.5"),
+    ],
+    [[1], [1.0], (1,), [1.5], [2.0, None], [2, None]],
+    [{"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1}, {"a": 1, "b": None}, {"b": 1}],
+    [{"a": {"x": 1.0, "y": "z"}}, {"a": {"y": "z", "x": 1}}, {"a": {"y": "z"}}],
+    [2**53 + 1, 1.0, 1, 2**53 + 1],  # no column of doubles has both
+]
+
+
+@pytest.mark.parametrize("values", ALIKE, ids=str)
+@pytest.mark.parametrize("step", ["dedup", "distinct", "groups"])
+def test_what_is_equal_does_not_depend_on_what_else_is_in_a_batch(
+    values: list[Any], step: str
+) -> None:
+    """The type of a column follows from the records of a batch, and must not tell them apart."""
+    found = set()
+    for cut in (1, 2, len(values)):
+        flow = ms.Flow("alike")
+        source = ms.Generator(tuple, time="ts", schema="ts timestamp, i bigint", lateness="0s")
+        stream = flow.source(source, name="in").map(lambda row: {"k": values[row["i"]]})
+        match step:
+            case "dedup":
+                stream = stream.dedup("k")
+            case "distinct":
+                stream = stream.distinct("k")
+            case "groups":
+                stream = stream.key_by("k").window(ms.tumbling("1h")).agg(n=ms.count())
+        stream.sink(ms.Memory(), name="out")
+        with Driver(flow, now=START.timestamp(), shards=7) as driver:
+            for at in range(0, len(values), cut):
+                rows = [
+                    {"ts": START + timedelta(seconds=i), "i": i}
+                    for i in range(len(values))[at : at + cut]
+                ]
+                driver.push("in", rows).step()
+            driver.end()
+            found.add(len(driver.output("out")))
+            assert not driver.dead
+    assert len(found) == 1

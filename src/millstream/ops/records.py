@@ -195,9 +195,12 @@ def _column(
                 f"column {name!r} holds {kind}, this record has {type(value).__name__} "
                 f"{as_json(value)[:80]}"
             )
-    if not bad:
-        raise RunError(f"column {name!r}: values cannot be stored as {kind}")
-    return None
+    if bad:
+        return None
+    try:
+        return pa.array(values, kind)  # as whole numbers beyond what a double has, beside 1.0
+    except REFUSED as error:
+        raise RunError(f"column {name!r}: values cannot be stored as {kind}: {error}") from None
 
 
 def _is_time(column: pa.Array) -> bool:
