@@ -64,10 +64,39 @@ def test_windows_of_expressions() -> None:
         ("length(name)", "length(name)"),
         ("a % 3 AS rest", "rest"),
         ("temp(C)", None),
+        ("Price / kg", None),
+        ("a-b", None),
+        ("Use case at the end", None),
+        ("(a - b)", "(a - b)"),
+        ("a / b AS rate", "rate"),
+        ("CASE WHEN a THEN b END", "CASE WHEN a THEN b END"),
+        ("a is not null", "a is not null"),
     ],
 )
 def test_what_is_an_expression(text: str, name: str | None) -> None:
     assert expression_of(text) == name
+
+
+def test_what_may_be_a_name_is_told_how_to_be_computed() -> None:
+    flow = ms.Flow("sales")
+    stream = source(flow)
+    for step, told in [
+        (
+            lambda: stream.key_by().agg(s=ms.sum("price / qty")),
+            r'write "\(price / qty\)"; columns:',
+        ),
+        (lambda: stream.dedup("price - qty"), r"write \.with_column\(\"c\", \"price - qty\"\)"),
+    ]:
+        with pytest.raises(ms.ConfigError, match=told), flow.attempt(keep=False):
+            step().head()
+    with pytest.raises(ms.ConfigError, match=r"leave AS rate out; .* agg\(rate=ms\.sum"):
+        stream.key_by().agg(s=ms.sum("price / qty AS rate"))
+    made = stream.key_by("(qty - 4)").agg(s=ms.sum("(price / 2)"))
+    made.sink(ms.Memory(), name="out")
+    with Driver(flow) as driver:
+        driver.push("in", ROWS).end()
+        found = sorted((row["(qty - 4)"], row["s"]) for row in driver.output("out"))
+    assert found == [(-3, 2.0), (-1, 0.5), (0, 1.25)]
 
 
 def test_a_column_that_sql_named_after_an_expression_is_one() -> None:

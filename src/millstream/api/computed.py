@@ -17,14 +17,21 @@ from millstream.ops.sql.nodes import Column
 if TYPE_CHECKING:
     from millstream.api.stream import Stream
 
-# `Length (cm)` and `a-b` are names that tables have; `length(cm)` and `a + b` are not.
-_SIGN = re.compile(r"[*+%<>=|']|\w\(")
+# `Length (cm)`, `a-b` and `Price / kg` are names that tables have; `length(cm)`, `a + b`, `(a - b)`
+# and `a / b AS rate` are not.
+_SIGN = re.compile(
+    r"[*+%<>=|']|\w\(|^\s*\(.*\)\s*$|\sas\s+[\w`]+\s*$|^\s*case\s.*\send\b|\sis\s+(not\s+)?null\b",
+    re.IGNORECASE,
+)
 
 
 def expression_of(text: str) -> str | None:
     """The name of the column that an expression makes; None if the text is the name of one."""
-    if not _SIGN.search(text):
-        return None
+    return computed_name(text) if _SIGN.search(text) else None
+
+
+def computed_name(text: str) -> str | None:
+    """The same for a text that may be either."""
     try:
         made = parse_projection(text)
     except (ConfigError, ValueError):  # a name like no other

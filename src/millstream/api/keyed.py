@@ -58,7 +58,13 @@ class KeyedStream:
     def _computing(self, aggs: dict[str, Any]) -> KeyedStream:
         """The same with columns for expressions that are aggregated."""
         texts = [name for agg in aggs.values() for name in getattr(agg, "columns", ())]
-        stream, _ = with_expressions(self.stream, dict.fromkeys(texts))
+        stream, names = with_expressions(self.stream, texts)
+        for text, name in zip(texts, names, strict=True):
+            if text != name:
+                raise ConfigError(
+                    f"agg(): {text!r}: leave AS {name} out; the name of a result is that of its "
+                    f'argument, as in agg({name}=ms.sum("..."))'
+                )
         return KeyedStream(stream, self.keys, self.nulls, self.partition)
 
     def window(

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.api.aggregates import Builtin
+from millstream.api.computed import computed_name
 from millstream.api.sinks import Parquet, Redis
 from millstream.api.sources import Delta
 from millstream.api.sources.kafka import Kafka
@@ -212,6 +213,10 @@ def _check_name(node: nodes.Node, what: str, name: str, have: Sequence[str]) -> 
     if name not in have:
         near = difflib.get_close_matches(name, have, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
+        if computed_name(name) is not None:
+            before = f'.with_column("c", "{name}") before, and "c" here'
+            way = before if isinstance(node, KeyedStep) else f'"({name})"'
+            hint = f"to compute it, write {way}; "
         raise ConfigError(
             f"{node.name}: {what}: there is no column {name!r}; {hint}columns: {', '.join(have)}"
         )
