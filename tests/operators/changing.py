@@ -81,15 +81,20 @@ class Bag:
 
     def read(self, output: list[Row]) -> Counter[str]:
         for row in output[self.taken :]:
-            told = repr(sorted((name, value) for name, value in row.items() if name != "op"))
+            one = as_text(row)
             if row["op"] == "-":
-                assert self.rows[told] > 0, row
-                self.rows[told] -= 1
+                assert self.rows[one] > 0, row
+                self.rows[one] -= 1
             else:
                 assert row["op"] == "+", row
-                self.rows[told] += 1
+                self.rows[one] += 1
         self.taken = len(output)
         return +self.rows
+
+
+def as_text(row: Row) -> str:
+    """A row as a bag counts it."""
+    return repr(sorted((name, value) for name, value in row.items() if name != "op"))
 
 
 def same(one: Any, other: Any) -> bool:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
 
 import millstream as ms
 from millstream.testing import Driver
-from tests.operators.changing import START, Row, Table, objects, present, records, source
+from tests.operators.changing import (
+    START,
+    Bag,
+    Row,
+    Table,
+    as_text,
+    objects,
+    present,
+    records,
+    source,
+)
 from tests.operators.test_grouped import drive
 
 
@@ -118,3 +129,44 @@ def test_a_column_that_is_not_there() -> None:
     objects(flow).key_by("g").top(1, by="w").sink(ms.Memory(), name="out")
     with pytest.raises(ms.ConfigError, match="by: there is no column 'w'"):
         Driver(flow)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_records_with_their_number(seed: int, tmp_path: Any) -> None:
+    """A row that comes between others moves those behind it, and the last of them out."""
+    rng = random.Random(seed)
+    flow = ms.Flow("places")
+    ranked = source(flow).key_by("g").top(3, by="v", rank="nth").select("g", "nth", "id", "v")
+    ranked.sink(ms.Memory(), name="out")
+    bag = Bag()
+    for driver, taken in drive(flow, records(rng, 60), rng, 1 + seed, tmp_path):
+        expected = []
+        for g in "abc":
+            mine = first([row for row in taken if row["g"] == g], 3, by_v)
+            places = enumerate(mine, 1)
+            expected += [{"g": g, "nth": n, "id": row["id"], "v": row["v"]} for n, row in places]
+        assert bag.read(driver.output("out")) == Counter(map(as_text, expected))
+
+
+def test_of_records_nothing_is_kept_but_the_first(tmp_path: Any) -> None:
+    flow = ms.Flow("kept")
+    source(flow).key_by("g").top(2, by="v").sink(ms.Memory(), name="out")
+    with Driver(flow, checkpoint=tmp_path, shards=1) as driver:
+        for row in records(random.Random(1), 60):
+            driver.push("in", [row | {"g": "a"}]).step()
+        stored = driver.engine.manifest.segments["top"]
+        assert set(stored) == {"given"}
+        assert sum(one.rows for shards in stored["given"].values() for one in shards) < 30
+
+
+def test_rows_that_begin_to_be_taken_back_are_another_program(tmp_path: Any) -> None:
+    """What was pushed out is not there to return."""
+    for number, made in enumerate((source, objects)):
+        flow = ms.Flow("now")
+        made(flow).key_by("g").top(2, by="v").sink(ms.Memory(), name="out")
+        if number == 0:
+            with Driver(flow, checkpoint=tmp_path) as driver:
+                driver.push("in", records(random.Random(1), 9)).step()
+        else:
+            with pytest.raises(ms.CheckpointError, match="top"):
+                Driver(flow, checkpoint=tmp_path)

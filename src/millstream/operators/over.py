@@ -21,7 +21,8 @@ from millstream.operators.grouped.moves import VALUE, Moves
 from millstream.operators.protocol import Input, KeyedStep, Share
 from millstream.operators.stores import Bag
 from millstream.operators.tails import FEW, Reach, Tails, tails_of
-from millstream.operators.top import PLACE, Topping, changed_rows, told
+from millstream.operators.top import told
+from millstream.operators.topping import PLACE, Topping, changed_rows
 from millstream.operators.waiting import give, rows_for
 from millstream.ops.chunks import Int64, Mask, concat, flat
 from millstream.ops.expressions import ExpressionError

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.operators.grouped.moves import VALUE
-from millstream.operators.top import PLACE
+from millstream.operators.topping import PLACE
 from millstream.ops.chunks import Int64, Mask, concat, flat
 from millstream.state.bags import Order, codes_of
 

@@ -1,8 +1,7 @@
 """`key_by(...).top(n, by=...)`: the first rows of every group in an order, as changes.
 
-All rows of a group are kept in a bag in that order, of which the first are read. What was given of
-a group is kept beside it: what is no more among the first is taken back, what has become one of
-them is given. Of rows that are equal in the order the earlier comes first.
+Of rows that are equal in the order the earlier comes first. Where rows may be taken back all of
+them are kept (`topping.py`), else only the first ones (`foremost.py`).
 """
 
 from __future__ import annotations
@@ -12,22 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from millstream.errors import ConfigError
-from millstream.operators.filing import Filed, Tables
-from millstream.operators.grouped.arriving import Arriving, names_of
-from millstream.operators.grouped.moves import VALUE, Moves
-from millstream.operators.protocol import Host, Input, KeyedStep, Names, Share
-from millstream.operators.stores import Bag
-from millstream.operators.waiting import Immediate, give, rows_for
-from millstream.ops.chunks import Chunk, Int64, concat, flat
-from millstream.ops.mixed import exact_columns, exactly
-from millstream.state.bags import Entries, Order, codes_of
-
-_RANK = "rank"
-PLACE = ("ts", "src", "pos", "window")  # which of two rows comes first that are equal else
+from millstream.graph.changing import gives_changes
+from millstream.operators.foremost import Foremost
+from millstream.operators.grouped.moves import VALUE
+from millstream.operators.protocol import Input, KeyedStep, Names
+from millstream.operators.topping import PLACE, Topping
+from millstream.state.bags import Order
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -50,7 +42,8 @@ class Top(KeyedStep):
         by = (Order(f"{VALUE}{o.column}", o.descending, o.nulls_first) for o in self.order)
         order = (*by, *map(Order, PLACE))
         keep = self.null_keys == "keep"
-        return Topping(self.name, self.keys, self.most, order, self.rank, keep, number)
+        kind = Topping if changes else Foremost
+        return kind(self.name, self.keys, self.most, order, self.rank, keep, number)
 
     def columns(self, have: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """Those of the rows, and their number."""
@@ -81,12 +74,15 @@ class Top(KeyedStep):
 
     def details(self, inputs: tuple[Input, ...]) -> list[str]:
         """For the plan."""
-        return ["rows by group and in order, of which the first are read"]
+        if any(one.changes for one in inputs):
+            return ["rows by group and in order, of which the first are read"]
+        return ["the first rows by group, and no others: rows only come"]
 
     def remembered(self) -> dict[str, Any]:
         """What rows are kept by."""
         by = [told(one) for one in self.order]
-        return {"keys": list(self.keys), "most": self.most, "by": by, "rank": self.rank}
+        made = {"keys": list(self.keys), "most": self.most, "by": by, "rank": self.rank}
+        return made if gives_changes(self.inputs[0]) else made | {"kept": "the first"}
 
 
 _ORDER = re.compile(r"(.+?)(?:\s+(ASC|DESC))?(?:\s+NULLS\s+(FIRST|LAST))?", re.IGNORECASE)
@@ -105,127 +101,3 @@ def told(order: Order) -> str:
     """A column of an order in words."""
     way = "DESC" if order.descending else "ASC"
     return f"{order.column} {way}{' NULLS FIRST' if order.nulls_first else ''}"
-
-
-@dataclass(frozen=True)
-class Topping(Immediate):
-    """The operator: rows of groups in order, and those that were given."""
-
-    name: str
-    keys: tuple[str, ...]
-    most: int | None  # None: all of them
-    by: tuple[Order, ...]
-    rank: str | None
-    keep_null_keys: bool
-    number: int
-
-    def inlet(self, host: Host) -> Arriving:
-        """Rows by the hash of their group."""
-        return Arriving(self.name, self.keys, (), self.keep_null_keys, host, named=True)
-
-    def run(self, share: Share) -> None:
-        """Bring groups up to date; give what has become one of the first, take back what was."""
-        host, batch, control = share.host, share.host.batch, share.host.control
-        rows = Bag(self.name, "rows", batch, control, self.by)
-        given = Bag(self.name, "given", batch, control)
-        new = rows_for(share)
-        if new is not None:
-            moves = Moves.of(new)
-            rows.add(self._kept(moves))
-            before, now = given.first(moves.keys), rows.first(moves.keys, self.most)
-            changed = changed_rows(self._listed(before), self._numbered(now), batch.number)
-            if changed is not None:
-                given.add(changed)
-                give(host, self.name, self._chunk(changed, batch.number))
-        rows.store()
-        given.store()
-
-    def _kept(self, moves: Moves) -> pa.Table:
-        """What comes and goes, as it is stored."""
-        marks = ("weight", *(f"key.{nth}" for nth in range(len(self.keys))))
-        kept = [name for name in moves.table.column_names if name not in marks]
-        return moves.table.select(kept).append_column("count", pa.array(moves.weight))
-
-    def _listed(self, found: Entries) -> pa.Table | None:
-        """What was given of some groups, row by row."""
-        group, rows = found.repeated()
-        return None if rows is None else rows.append_column("group", pa.array(group))
-
-    def _numbered(self, found: Entries) -> pa.Table | None:
-        """What is to be given, row by row, with its number."""
-        rows = self._listed(found)
-        if rows is None or self.rank is None:
-            return rows
-        group = np.asarray(flat(rows.column("group")))
-        nth = np.arange(len(group)) - np.searchsorted(group, group)
-        return rows.append_column(_RANK, pa.array(nth + 1))
-
-    def _chunk(self, changed: pa.Table, batch: int) -> Chunk:
-        names = [name for name in changed.column_names if name.startswith(VALUE)]
-        exact = set(exact_columns(changed))
-        columns = {name.removeprefix(VALUE): changed.column(name) for name in names}
-        ts, src, pos, window, since, weight = (
-            np.asarray(flat(changed.column(name))) for name in (*PLACE, "since", "count")
-        )
-        row = names_of(src, pos, window)
-        if self.rank is not None:
-            nth = np.asarray(flat(changed.column(_RANK)))
-            columns[self.rank] = changed.column(_RANK)
-            hashes = np.asarray(flat(changed.column("hash")))
-            row = ((hashes >> np.uint64(2)).astype(np.int64) + nth * 1_000_003) & ((1 << 62) - 1)
-        table = exactly(columns, [n.removeprefix(VALUE) for n in names if n in exact])
-        change = np.full(len(changed), batch, np.int64)
-        return Chunk(table, ts, row, self.number, weight, since, change)
-
-    def stored(self) -> Tables:
-        """Rows of groups in order, and those that were given, by the hash of the group."""
-        rows, given = Filed("bag", "expires", "hash", self.by), Filed("bag", "expires", "hash")
-        return {self.name: {"rows": rows, "given": given}}
-
-
-def changed_rows(before: pa.Table | None, now: pa.Table | None, batch: int) -> pa.Table | None:
-    """Rows that are given (count 1) or taken back (-1), each with the batch that gave it."""
-    sides = [(before, -1), (now, 1)]
-    parts = [
-        rows.append_column("side", pa.array(np.full(len(rows), sign)))
-        for rows, sign in sides
-        if rows is not None and len(rows)
-    ]
-    if not parts:
-        return None
-    both = concat([_stamped(part, batch) for part in parts])
-    side, since = (np.asarray(flat(both.column(name))) for name in ("side", "since"))
-    plain = both.drop_columns(["side", "since", "shard", "group"])
-    group = np.asarray(flat(both.column("group")))
-    codes = codes_of(plain, ())
-    order = np.lexsort((since, side, *codes, group))
-    begins = np.zeros(len(order), np.bool_)
-    for column in (group, *codes):
-        begins[1:] |= column[order][1:] != column[order][:-1]
-    same = np.empty(len(order), np.int64)
-    same[order] = np.cumsum(begins)
-    sizes = [np.bincount(same[side == sign], minlength=int(same.max()) + 1) for sign in (-1, 1)]
-    stays = np.minimum(*sizes)[same]
-    differs = _nth(same * 2 + (side > 0)) >= stays
-    if not differs.any():
-        return None
-    at = pa.array(np.flatnonzero(differs))
-    found = both.take(at).drop_columns(["group", "side"])
-    place = found.schema.get_field_index("count")
-    return found.set_column(place, "count", pa.array(side[differs]))
-
-
-def _stamped(rows: pa.Table, batch: int) -> pa.Table:
-    """Rows with the batch that gave them: this one, if they were not given before."""
-    if "since" in rows.column_names:
-        return rows
-    return rows.append_column("since", pa.array(np.full(len(rows), batch, np.int64)))
-
-
-def _nth(codes: Int64) -> Int64:
-    """The number of every row among those with the same code, in their order."""
-    order = np.argsort(codes, kind="stable")
-    ordered = codes[order]
-    nth = np.empty(len(codes), np.int64)
-    nth[order] = np.arange(len(codes)) - np.searchsorted(ordered, ordered)
-    return nth

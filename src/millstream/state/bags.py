@@ -197,11 +197,7 @@ class _Runs:
         rows = concat(self.parts)
         self.parts = [rows]
         key = self.key[self.run]
-        codes = codes_of(rows, order)
-        if self.last:
-            codes = [-one for one in codes]
-        place = np.lexsort((*reversed(codes), key))
-        begins = _begins([one[place] for one in (key, *codes)])
+        place, begins = arranged(rows, [key], order, self.last)
         rank = np.empty(len(place), np.int64)  # equal rows have the same
         rank[place] = np.cumsum(begins) - 1
         furthest = np.zeros(len(self.key), np.int64)
@@ -235,10 +231,9 @@ def added_up(rows: pa.Table, order: tuple[Order, ...]) -> pa.Table:
 
     Rows have columns hash, check and count beside their own.
     """
-    hashes, checks = (np.asarray(flat(rows.column(name))) for name in ("hash", "check"))
-    codes = codes_of(rows, order)
-    place = np.lexsort((*reversed(codes), checks, hashes))
-    start = np.flatnonzero(_begins([one[place] for one in (hashes, checks, *codes)]))
+    keys = [np.asarray(flat(rows.column(name))) for name in ("hash", "check")]
+    place, begins = arranged(rows, keys, order)
+    start = np.flatnonzero(begins)
     count = np.add.reduceat(_counts(rows)[place], start) if len(start) else np.zeros(0, np.int64)
     kept = count != 0
     found = rows.take(pa.array(place[start[kept]]))
@@ -246,30 +241,86 @@ def added_up(rows: pa.Table, order: tuple[Order, ...]) -> pa.Table:
     return found.set_column(at, "count", pa.array(count[kept]))
 
 
+def arranged(
+    rows: pa.Table, heads: list[Any], order: tuple[Order, ...], last: bool = False
+) -> tuple[Int64, Mask]:
+    """How to sort rows by some numbers and then by their columns; and where others begin.
+
+    A column is looked at only where rows are equal in all before it. last: columns backwards.
+    """
+    place = np.arange(len(rows))
+    begins = np.zeros(len(rows), np.bool_)
+    begins[:1] = True
+    for head in (*heads, *_in_turn(rows, order)):
+        equal = ~begins
+        equal[:-1] |= ~begins[1:]
+        at = np.flatnonzero(equal)
+        if not len(at):
+            break
+        some, group = place[at], np.cumsum(begins, dtype=np.int64)[at]
+        if isinstance(head, Order):
+            column = flat(rows.column(head.column)).take(pa.array(some))
+            if _all_equal(column, group):
+                continue
+            codes = _code_of(column, head)
+            codes = -codes if last else codes
+        else:
+            codes = head[some]
+        one = group[0] == group[-1]
+        nth = np.argsort(codes, kind="stable") if one else np.lexsort((codes, group))
+        place[at], codes = some[nth], codes[nth]
+        begins[at[1:]] |= codes[1:] != codes[:-1]
+    return place, begins
+
+
 def codes_of(rows: pa.Table, order: tuple[Order, ...]) -> list[Int64]:
     """Per column a number for every row, so that these are in the order of the rows."""
-    named = {one.column: one for one in order}
-    rest = sorted(set(rows.column_names) - set(_MARKS) - set(named))
-    codes = []
-    for one in (*order, *map(Order, rest)):
-        if one.column not in rows.column_names:
-            continue
-        column = flat(rows.column(one.column))
-        code = _code(column)
-        if one.descending:
-            code = -code
-        if column.null_count:
-            null = np.asarray(pc.is_null(column))
-            code = np.where(null, -_LAST if one.nulls_first else _LAST, code)
-        codes.append(code)
-    return codes
+    return [_code_of(flat(rows.column(one.column)), one) for one in _in_turn(rows, order)]
+
+
+def _in_turn(rows: pa.Table, order: tuple[Order, ...]) -> list[Order]:
+    """All columns of a row, those of an order first."""
+    named = {one.column for one in order}
+    rest = sorted(set(rows.column_names) - set(_MARKS) - named)
+    return [one for one in (*order, *map(Order, rest)) if one.column in rows.column_names]
+
+
+def _all_equal(column: pa.Array, group: Int64) -> bool:
+    """Whether rows of the same group have the same, which is found sooner than an order."""
+    if not (_is_text(column.type) or pa.types.is_decimal(column.type)):
+        return False
+    pairs = column.slice(1), column.slice(0, len(column) - 1)
+    same = pc.equal(*pairs).fill_null(False)
+    if column.null_count:
+        same = pc.or_(same, pc.and_(*map(pc.is_null, pairs)))
+    return bool((np.asarray(same) | (group[1:] != group[:-1])).all())
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _code_of(column: pa.Array, order: Order) -> Int64:
+    """A number for every row, by which rows are in the order of one column."""
+    code = _code(column)
+    if order.descending:
+        code = -code
+    if column.null_count:
+        null = np.asarray(pc.is_null(column))
+        code = np.where(null, -_LAST if order.nulls_first else _LAST, code)
+    return code
 
 
 def _code(column: pa.Array) -> Int64:
-    if is_mixed(column.type):
+    kind = column.type
+    if is_mixed(kind):
         return _ranked(column)
-    if pa.types.is_decimal(column.type):  # which are told apart as texts elsewhere
+    if pa.types.is_decimal(kind):  # which are told apart as texts elsewhere
         return np.asarray(pc.rank(column, tiebreaker="dense")).astype(np.int64)
+    if pa.types.is_int64(kind) or pa.types.is_timestamp(kind):
+        numbers = np.asarray(column.view(pa.int64()).fill_null(0))
+        if not len(numbers) or (numbers.min() > -_LAST and numbers.max() < _LAST):
+            return numbers
     return factorize([column])[0]
 
 
@@ -283,15 +334,6 @@ def _ranked(column: pa.Array) -> Int64:
 def _counts(rows: pa.Table) -> Int64:
     counts: Int64 = np.asarray(flat(rows.column("count")))
     return counts
-
-
-def _begins(columns: list[Any]) -> Mask:
-    """Which rows, of rows in order, are not equal to the one before."""
-    begins = np.zeros(len(columns[0]), np.bool_)
-    begins[:1] = True
-    for column in columns:
-        begins[1:] |= column[1:] != column[:-1]
-    return begins
 
 
 def _before(key: Int64, count: Int64) -> Int64:
