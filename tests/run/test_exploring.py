@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import signal
 import tempfile
 import time
 from collections import Counter
@@ -134,6 +135,35 @@ def test_what_fails_is_counted_and_shown() -> None:
     found = halves.head()
     assert found.dead == 150 and found.found == 150
     assert "150 dead letters, for example: halves: ZeroDivisionError" in found.note
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda stream, fn: stream.map(fn),
+        lambda stream, fn: stream.at(fn),
+        lambda stream, fn: stream.map_batches(fn),
+        lambda stream, fn: stream.process(lambda event, ctx: fn(event.value)),
+        lambda stream, fn: stream.key_by("shop").update(lambda event, slate, ctx: fn(event.value)),
+        lambda stream, fn: stream.key_by("shop").reduce(lambda key, rows, window: fn(rows[0])),
+    ],
+    ids=["map", "at", "map_batches", "process", "update", "reduce"],
+)
+def test_an_interrupt_is_no_error_of_a_function(step: Any) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    calls = []
+
+    def long(given: Any) -> None:
+        calls.append(given)
+        signal.raise_signal(signal.SIGINT)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            step(shops(ms.Flow("look")), long).head()
+        assert len(calls) == 1
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_sample_without_a_row_has_none() -> None:

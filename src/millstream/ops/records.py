@@ -19,6 +19,7 @@ import pyarrow as pa
 from millstream.errors import RunError
 from millstream.ops.chunks import Chunk
 from millstream.ops.codec import python_rows
+from millstream.ops.interrupts import pass_on
 from millstream.ops.mixed import REFUSED, column_of, exactly
 from millstream.ops.usage import columns_read
 from millstream.ops.zones import localize
@@ -58,6 +59,7 @@ def shown(value: Any) -> str:
 
 def describe(error: BaseException) -> str:
     """An exception in one line, whatever it says: as text, which no terminal obeys."""
+    pass_on(error)
     name = visible(type(error).__name__)
     try:
         text = visible(str(error))

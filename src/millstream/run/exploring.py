@@ -22,6 +22,7 @@ from millstream.api.sinks import Memory
 from millstream.api.sources import Delta, Files, Frame, Generator, Kafka, Rate, SourceSpec
 from millstream.errors import ConfigError
 from millstream.graph import nodes
+from millstream.ops.interrupts import interruptible
 from millstream.plan.stages import Plan
 from millstream.run.early import Looker, engine_of
 from millstream.run.engine import Engine
@@ -118,8 +119,9 @@ def run_here(
     looking, place = looked_for(plan, None), Checkpoint(path)
     place.lock()
     engine, looker = engine_of(plan, place, settings, looking, trackers)
-    for _ in steps_here(engine, looker):
-        pass
+    with interruptible():
+        for _ in steps_here(engine, looker):
+            pass
     return engine
 
 
