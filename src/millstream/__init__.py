@@ -38,6 +38,7 @@ from millstream.api.flow import Flow
 from millstream.api.job import job
 from millstream.api.keyed import KeyedStream
 from millstream.api.mapreduce import MapReduce
+from millstream.api.overload import Overload, divert, drop, throttle
 from millstream.api.programs import JobContext
 from millstream.api.sinks import Call, Console, Csv, Jsonl, Memory, Parquet, Redis, Text
 from millstream.api.sources import (
@@ -128,6 +129,10 @@ __all__ = [
     "Hybrid",
     "Queue",
     "Request",
+    "throttle",
+    "drop",
+    "divert",
+    "Overload",
     "Aggregate",
     "sum",
     "mean",

@@ -18,3 +18,11 @@ def bytes_of(size: int | str, what: str = "") -> int:
     if unit not in _UNITS or not (number.isascii() and number.isdigit()) or not int(number):
         raise ConfigError(f"{begin}{size!r}: expected a size like 500MB or 2GB")
     return int(number) << _UNITS[unit]
+
+
+def shown(size: int) -> str:
+    """A size in the largest unit that says it exactly."""
+    for unit in reversed(_UNITS):
+        if size and size % (1 << _UNITS[unit]) == 0:
+            return f"{size >> _UNITS[unit]}{unit}"
+    return f"{size}B"

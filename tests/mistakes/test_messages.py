@@ -74,6 +74,13 @@ def named_late() -> Any:
     return stream.named("other")
 
 
+def diverted_elsewhere(stream: str = "overflow", declared: str | None = None) -> Any:
+    made = flow()
+    if declared is not None:
+        made.stream(declared).sink(ms.Memory())
+    return ran(trades(made, overload=ms.divert(stream)))
+
+
 def changed_program() -> Any:
     ran(by_symbol().window(ms.tumbling("1m")).agg(n=ms.count()))
     return ran(by_symbol().window(ms.tumbling("5m")).agg(n=ms.count()))
@@ -266,6 +273,17 @@ MISTAKES: dict[str, Mistake] = {
     "an error bound in percent": lambda: ms.rel_error(5),
     "slates of nowhere": lambda: ms.slates("nowhere", "updater"),
     "a store that does not answer": silent_store,
+    # overload
+    "an overload policy as a text": lambda: trades(overload="drop"),
+    "records to keep that are neither new nor old": lambda: ms.drop(keep="foo"),
+    "overload that is over at once": lambda: ms.drop(until=0),
+    "overload without a unit": lambda: ms.drop(when="64"),
+    "a diversion without a name": lambda: ms.divert(None),  # type: ignore[arg-type]
+    "a diversion to a stream that nobody declared": diverted_elsewhere,
+    "a diversion to a stream misspelt": lambda: diverted_elsewhere("overflow", "overflows"),
+    "agents that divert": lambda: ms.Collector(
+        "127.0.0.1:9410", ms.Files("in/", time="ts"), overload=ms.divert("overflow")
+    ),
     # looking
     "a look at a socket": lambda: flow().source(ms.Socket("localhost", 9)).show(),
     "all of input without an end": lambda: trades(follow=True).collect(),

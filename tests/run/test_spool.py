@@ -312,7 +312,6 @@ def test_many_hanging_generators_are_left_together(tmp_path: Path) -> None:
 
 
 def test_a_receiver_far_ahead_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "AHEAD", 2_000)
     monkeypatch.setattr(Receiver, "worth", 10_000)  # ten rows, by the first guess
     monkeypatch.setattr(spool, "GATHER_BYTES", 20_000)
     made = 0
@@ -322,7 +321,8 @@ def test_a_receiver_far_ahead_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for made in range(1, 5001):
             yield {"n": made}
 
-    source = tracker(GeneratorReceiver("rows", Generator(rows), open_storage(tmp_path)))
+    spec = Generator(rows, overload=ms.throttle(when=2_000))
+    source = tracker(GeneratorReceiver("rows", spec, open_storage(tmp_path)))
     time.sleep(0.3)
     assert made < 2_500  # it was held back
     got = 0

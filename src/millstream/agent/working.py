@@ -41,7 +41,7 @@ from millstream.run.planning import formats_of
 from millstream.run.program import describe_program, difference, panes_of
 from millstream.run.reading import Piece
 from millstream.run.sources import make_tracker, progress_of, resolve_format
-from millstream.run.splits import AnySplit, Item
+from millstream.run.splits import AnySplit, Item, Readable
 from millstream.run.tasks import Task
 from millstream.settings import Settings
 from millstream.state.manifests import Manifest, SourceState
@@ -95,7 +95,7 @@ class _Task(Task):
     def _placed(self, split: AnySplit, positions: Any) -> Any:
         return placed_for(self.agent, positions, isinstance(split, Split))
 
-    def pieces(self, source: nodes.Source, split: AnySplit) -> Iterator[Piece]:
+    def pieces(self, source: nodes.Source, split: Readable) -> Iterator[Piece]:
         """What a split holds."""
         for piece in super().pieces(source, split):
             chunk = replace(piece.chunk, pos=self._placed(split, piece.chunk.pos))

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from millstream.ops.expressions import Expression
 from millstream.ops.firing import FINAL, Emission
+from millstream.ops.overload import THROTTLE, Overload
 from millstream.ops.spans import Span
 from millstream.ops.updates import UpdateJob
 
@@ -178,11 +179,12 @@ class Update(Keyed):
     null_keys: tuple[str, ...]  # likewise
     job: UpdateJob
     publishes: tuple[str, ...] | None = None  # None: found by looking at the code
+    overload: Overload = THROTTLE  # what is done with more events than it can apply
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Published(Node):
-    """A stream that updaters publish to."""
+    """A stream that updaters publish to, or that gets what an overload policy diverts."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -197,6 +199,17 @@ class Sink(Node):
     """Results leave here."""
 
     spec: Any
+
+
+def diverts_to(node: Node) -> str | None:
+    """The stream that gets what is too much for a step."""
+    policy: Overload | None = None
+    match node:
+        case Source():
+            policy = node.spec.overload
+        case Update():
+            policy = node.overload
+    return None if policy is None else policy.stream
 
 
 def over(node: Node, made: Mapping[Node, Node], **changed: Any) -> Node:

@@ -21,7 +21,7 @@ import numpy as np
 from millstream.errors import RunError
 from millstream.io import parquet, unpacking
 from millstream.io.csvlines import csv_header
-from millstream.io.formats import READER, Format
+from millstream.io.formats import DEBEZIUM, READER, Format
 from millstream.io.lines import BOM, Lines, blanks_beside, scan
 from millstream.io.multiline import Records, whole_records
 from millstream.io.opening import size_of
@@ -193,15 +193,35 @@ def read_split(fmt: Format, split: Split, max_rows: int = 262_144) -> Iterator[P
             yield from _read_multiline(fmt, split, max_rows)
             return
         layout, skip_to = _layout(fmt, split)
-        packed = is_gzip(fmt.kind, split.path)
-        for base, data in unpacking.blocks(split) if packed else _blocks(fmt.kind, split):
-            cut = max(0, min(skip_to - base, len(data)))
-            for at, piece in _by_lines(data[cut:] if cut else data, base + cut, max_rows):
+        for base, data in _below_header(fmt, split, skip_to):
+            for at, piece in _by_lines(data, base, max_rows):
                 parsed = parse_scanned(fmt, scan_lines(fmt, piece, at), layout)
                 if parsed.offered:
                     yield parsed
     except (OSError, EOFError, zlib.error) as error:
         raise RunError(f"cannot read {split.path}: {error}") from error
+
+
+def count_split(fmt: Format, split: Split) -> int:
+    """How many records a split has; only line ends are looked for, where that says it."""
+    if fmt.kind == "parquet":
+        return split.end - split.start
+    if fmt.kind in (READER, DEBEZIUM) or fmt.multiline:
+        return sum(parsed.offered for parsed in read_split(fmt, split))
+    try:
+        _, skip_to = _layout(fmt, split)
+        blocks = _below_header(fmt, split, skip_to)
+        return sum(len(scan_lines(fmt, data, base)) for base, data in blocks)
+    except (OSError, EOFError, zlib.error) as error:
+        raise RunError(f"cannot read {split.path}: {error}") from error
+
+
+def _below_header(fmt: Format, split: Split, skip_to: int) -> Iterator[tuple[int, bytes]]:
+    """(position, complete lines) of a split, without the header."""
+    packed = is_gzip(fmt.kind, split.path)
+    for base, data in unpacking.blocks(split) if packed else _blocks(fmt.kind, split):
+        cut = max(0, min(skip_to - base, len(data)))
+        yield base + cut, data[cut:] if cut else data
 
 
 def _read_multiline(fmt: Format, split: Split, max_rows: int) -> Iterator[Parsed]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from millstream.ops.lateness import Extent
 from millstream.ops.ordering import Sample
+from millstream.ops.overload import Shed
 from millstream.ops.progress import Reached, SourceProgress, merge_reached
 from millstream.ops.records import DeadLetter
 from millstream.state.bases import Segments
@@ -184,6 +185,8 @@ class Control:
     moved: Traffic = field(default_factory=Traffic)  # of the state, from and to the checkpoint
     worked: dict[str, Worked] = field(default_factory=dict)  # by source and operator
     sent: dict[str, tuple[int, int]] = field(default_factory=dict)  # operator -> rows, bytes to it
+    shed: list[Shed] = field(default_factory=list)  # records that overload kept from steps
+    shedding: float = 0.0  # seconds that took
 
 
 @dataclass(frozen=True)

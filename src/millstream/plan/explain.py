@@ -17,6 +17,7 @@ from millstream.durations import text
 from millstream.graph import nodes
 from millstream.operators.protocol import KeyedStep
 from millstream.ops.jobs import Family, WindowJob
+from millstream.ops.overload import THROTTLE
 from millstream.plan.figures import Figures, moment, read_figures
 from millstream.plan.planner import sketch
 from millstream.plan.stages import Plan
@@ -373,6 +374,8 @@ def reading_of(spec: Any) -> list[str]:
     parts.append(f"time {spec.time or 'of arrival'}")
     late = spec.lateness_micros()
     parts.append("complete" if late is None else f"lateness {text(late)}")
+    if spec.overload != THROTTLE:
+        parts.append(str(spec.overload))
     return parts
 
 

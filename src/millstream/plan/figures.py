@@ -21,7 +21,7 @@ from millstream.plan.stages import Plan
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import Manifest, SourceState, read_manifest
 
-_WAYS = ("dead", "late", "dropped", "failed")  # shown where there are any
+_WAYS = ("dead", "late", "diverted", "dropped", "failed")  # shown where there are any
 
 
 @dataclass(frozen=True)

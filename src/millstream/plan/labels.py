@@ -81,7 +81,7 @@ def drawn_as(plan: Plan, node: nodes.Node, figures: Figures | None) -> Drawn:
                 lines.extend(replace(line, colour=STRATEGY) for line in wrapped(phrase))
         case nodes.Published():
             shape = "stream"
-            lines.append(Line("published to"))
+            lines.append(Line("of what is too much" if plan.diverting(node) else "published to"))
         case nodes.Sink():
             shape = "sink"
             lines.extend(wrapped(sink_name(node.spec)))

@@ -116,8 +116,13 @@ class Plan:
     def feeding(self, node: graph.Node) -> list[graph.Node]:
         """The nodes whose records reach this one: its inputs, or who publishes to it."""
         if isinstance(node, graph.Published):
-            return [n for n in self.publishers() if node.name in self.publishes.get(n.name, ())]
+            by = [n for n in self.publishers() if node.name in self.publishes.get(n.name, ())]
+            return by + [one for n in self.diverting(node) for one in n.inputs or (n,)]
         return list(node.inputs)
+
+    def diverting(self, stream: graph.Node) -> list[graph.Node]:
+        """The steps whose overload policy sends records to a stream; an updater those it gets."""
+        return [node for node in self.nodes if graph.diverts_to(node) == stream.name]
 
     def inputs_of(self, node: graph.Node) -> tuple[Input, ...]:
         """What is known of the inputs of a step."""

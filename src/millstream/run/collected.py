@@ -17,6 +17,7 @@ from millstream.run.collecting import MessageReceiver
 from millstream.run.messages import Part, agent_of, place_of, sender_of
 from millstream.run.received import SpoolTracker
 from millstream.run.splits import AnySplit
+from millstream.run.spool import Sealed
 from millstream.state.manifests import SourceState
 from millstream.state.storage import Storage
 
@@ -63,11 +64,11 @@ class CollectorTracker(SpoolTracker):
         super().poll(probe)
         self._look_for_the_end()
 
-    def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
+    def deal(self, several: list[Sealed]) -> list[AnySplit]:
         """Messages in the order they came."""
-        first, moved = len(self._taken), dict[str, None]()
-        splits: list[Any] = super().take(rows, size, parts)
-        for piece in self._taken[first:]:
+        moved = dict[str, None]()
+        splits: list[Any] = super().deal(several)
+        for piece in several:
             for head in self.messages.contents.get(piece.number, ()):
                 self.numbers[head.sender] = head.number
                 for part in head.parts:

@@ -22,7 +22,7 @@ from millstream.run.code import Code, Given, proof_of
 from millstream.run.greetings import Hello, Refused, Welcome
 from millstream.run.listening import CollectorServer
 from millstream.run.messages import FORM, MESSAGES, MOST_AGENTS, Head, unpack
-from millstream.run.spool import AHEAD, Receiver, Sealed
+from millstream.run.spool import Receiver, Sealed
 from millstream.state.storage import Storage
 
 ROSTER = "agents.json"
@@ -231,7 +231,7 @@ class MessageReceiver(Receiver):
                 return done
             if head.number != last + 1:
                 raise Refused(f"message {head.number} came, and {last + 1} was expected")
-            if self._held + self._size > AHEAD:
+            if self._held + self._size > self.most_held:
                 raise Refused("the collector is behind; send it again later")
             message = Unsealed(head, data)
             self._accepted[head.sender] = head.number

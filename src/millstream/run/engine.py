@@ -28,6 +28,7 @@ from millstream.operators.batch import Batch, Control, held_back
 from millstream.operators.protocol import Evicting, Known, Times
 from millstream.ops.chunks import concat, decode_block, in_place
 from millstream.ops.fidelity import standings
+from millstream.ops.overload import Shed
 from millstream.ops.progress import SourceProgress
 from millstream.ops.records import DeadLetter
 from millstream.plan.outputs import check_apart
@@ -49,6 +50,8 @@ from millstream.run.program import LEAST_SHARDS, check_owners, check_program, re
 from millstream.run.publishing import publish, recover, stage_delivery
 from millstream.run.queues import Costs, settled
 from millstream.run.scheduler import Grants, Room, Scheduler
+from millstream.run.shedding import bytes_read
+from millstream.run.shedlog import write_shed
 from millstream.run.sources import make_tracker, progress_of
 from millstream.run.splits import AnySplit, Item
 from millstream.run.spool import PATIENCE
@@ -321,8 +324,7 @@ class Engine:
         rows, size = self.rows_target * parts, self.settings.batch_bytes * parts
         grants = self._request(waiting, Room(self.batch_seconds * parts, rows, size))
         splits = {n: one.take(*grants.sources[n], parts) for n, one in self.trackers.items()}
-        # Compressed files may turn out to be longer than they looked.
-        self._taken = {n: max(0, waiting[n] - one.pending()) for n, one in self.trackers.items()}
+        self._taken = {n: bytes_read(one, waiting[n]) for n, one in self.trackers.items()}
         taken = [name for name, one in self.trackers.items() if not one.pending()]
         started = time.perf_counter()
         for pause in (*_LOOKS, None):
@@ -660,7 +662,8 @@ class Engine:
         )
         crash_point(BUNDLED, batch.number)
         change = self._change(controls)
-        self._patiently(lambda: self._write(batch, manifest, dead, items, change))
+        shed = [one for control in controls for one in control.shed]
+        self._patiently(lambda: self._write(batch, manifest, dead, shed, items, change))
         self._holdings().follow(manifest, change)
         self._written = manifest
         before, self.manifest, self._dropped = self.manifest, manifest, False
@@ -688,6 +691,7 @@ class Engine:
         batch: Batch,
         manifest: Manifest,
         dead: list[DeadLetter],
+        shed: list[Shed],
         items: list[Item],
         change: Change,
     ) -> None:
@@ -701,6 +705,7 @@ class Engine:
         manifest.outputs = files + staged
         if dead:
             self.letters.write(self.plan, f"{batch.number:08d}", dead)
+        write_shed(self.checkpoint.shed, self.plan, self.trackers, batch.number, shed)
         crash_point("dead-letters-written", batch.number)
         crash_point("before-manifest", batch.number)
         self._check_claims()
@@ -754,7 +759,8 @@ class Engine:
             read = sum(control.read.get(name, (0, 0.0))[0] for control in controls)
             self.trackers[name].learn(read, sum(control.sizes[name] for control in controls))
         if rows >= self.rows_target * self.cores // 2 and self.manifest.batch > 0:
-            factor = self.batch_seconds / max(self.last_seconds, 1e-3)
+            shed = max((control.shedding for control in controls), default=0.0)
+            factor = self.batch_seconds / max(self.last_seconds - shed, 1e-3)
             target = int(self.rows_target * min(2.0, max(0.5, factor)))
             self.rows_target = min(self.settings.batch_rows, max(_LEAST_ROWS, target))
 

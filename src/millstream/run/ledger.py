@@ -5,6 +5,7 @@ own, as windows and updaters do, also count these: `results` are the rows they g
 after them, `answered` the results they were asked for and had (of which a reduce function may make
 any number of rows, also none), `failed` those that were lost because a function raised. Sources
 count `future`: records so far ahead of the clock that they move no watermark; they go on like all.
+What overload took is among `dropped` and `diverted`, and by itself `shed` and `overflow`.
 Change logs count `stale`, records older than what is known of their object, and `unmatched`,
 removals of what is not there: both change nothing.
 """

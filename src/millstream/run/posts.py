@@ -18,7 +18,7 @@ import msgspec
 from millstream.api.sources import Http
 from millstream.io.lines import BOM, scan
 from millstream.run.posting import PostServer
-from millstream.run.spool import AHEAD, PATIENCE, Receiver, Sealed
+from millstream.run.spool import PATIENCE, Receiver, Sealed
 from millstream.run.taken import AnotherBody, Taken, TakenKeys
 from millstream.state.storage import Storage
 
@@ -84,7 +84,7 @@ class PostReceiver(Receiver):
     def behind(self) -> bool:
         """Whether the engine is so far behind that nothing more is taken."""
         with self._lock:
-            return self._held >= AHEAD or self._size >= AHEAD
+            return self._held >= self.most_held or self._size >= self.most_held
 
     @property
     def stopping(self) -> bool:

@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from millstream.errors import CheckpointError, RunError
 from millstream.io.columns import event_time
-from millstream.io.formats import Format
+from millstream.io.formats import DEBEZIUM, Format
 from millstream.io.kafka.consuming import Stretch
 from millstream.io.kafka.decoding import read_records
-from millstream.io.readers import Dead, Parsed, Split, parse_lines, read_split
+from millstream.io.readers import Dead, Parsed, Split, parse_lines, read_split, scan_lines
 from millstream.ops.chunks import OFFSET_BITS, Chunk, Int64, flat
 from millstream.ops.jobs import timestamp
 from millstream.ops.records import as_json
-from millstream.run.splits import AnySplit, RateSplit, SpoolSplit
+from millstream.run.splits import RateSplit, Readable, SpoolSplit
 from millstream.state.storage import Storage, open_storage
 
 _STAMP = pa.timestamp("us", "UTC")
@@ -35,7 +35,7 @@ class Piece:
 
 
 def read(
-    fmt: Format, split: AnySplit, now: int, times: tuple[int, int] | None = None
+    fmt: Format, split: Readable, now: int, times: tuple[int, int] | None = None
 ) -> Iterator[Piece]:
     """The records of a split with their time and place; those outside of `times` are dead."""
     for piece in _read(fmt, split, now):
@@ -63,7 +63,7 @@ def _between(piece: Piece, fmt: Format, times: tuple[int, int]) -> Piece:
     return replace(piece, chunk=kept, dead=[*piece.dead, *dead])
 
 
-def _read(fmt: Format, split: AnySplit, now: int) -> Iterator[Piece]:
+def _read(fmt: Format, split: Readable, now: int) -> Iterator[Piece]:
     if isinstance(split, RateSplit):
         yield _rate(split)
     elif isinstance(split, SpoolSplit):
@@ -98,6 +98,17 @@ def _spooled(fmt: Format, split: SpoolSplit) -> Iterator[Piece]:
         some = list(same)
         parsed = _timed(fmt, pa.concat_tables([tables[i] for i in some]))
         yield _several(parsed, [pieces[i] for i in some], [len(tables[i]) for i in some])
+
+
+def count_spooled(fmt: Format, split: SpoolSplit) -> int:
+    """How many records pieces of a spool have, as `read` would find them."""
+    if split.name.endswith(".arrow"):
+        return split.rows
+    if fmt.kind == DEBEZIUM or fmt.multiline:
+        return sum(piece.offered for piece in _spooled(fmt, split))
+    spool = open_storage(split.spool)
+    texts = [_lines(spool, piece.name) for piece in (split, *split.more)]
+    return len(scan_lines(fmt, b"".join(texts), 0))
 
 
 def _several(parsed: Parsed, pieces: list[SpoolSplit], lengths: list[int]) -> Piece:

@@ -66,15 +66,26 @@ class SpoolTracker(WithoutFiles):
 
     def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
         """Pieces in the order they were received; at least one."""
-        pieces: list[SpoolSplit] = []
-        sizes: list[int] = []
-        taken = much = 0
+        several: list[Sealed] = []
         while self.waiting and (
-            not pieces
-            or (taken + self.waiting[0].rows <= rows and much + self.waiting[0].size <= size)
+            not several or (self.waiting[0].rows <= rows and self.waiting[0].size <= size)
         ):
-            piece = self.waiting.popleft()
-            much += piece.size
+            several.append(self.waiting.popleft())
+            rows, size = rows - several[-1].rows, size - several[-1].size
+        return self.deal(several)
+
+    def skip(self, size: int, parts: int) -> list[AnySplit]:
+        """Pieces in the order they were received, whole ones."""
+        several: list[Sealed] = []
+        while self.waiting and self.waiting[0].size <= size:
+            several.append(self.waiting.popleft())
+            size -= several[-1].size
+        return self.deal(several)
+
+    def deal(self, several: list[Sealed]) -> list[AnySplit]:
+        """Pieces that a batch takes, small ones together."""
+        pieces: list[SpoolSplit] = []
+        for piece in several:
             self._taken.append(piece)
             pieces.append(
                 SpoolSplit(
@@ -87,13 +98,11 @@ class SpoolTracker(WithoutFiles):
                     self.position,
                 )
             )
-            sizes.append(piece.size)
-            taken += piece.rows
+            self.rows += piece.rows
             self.next = piece.number + 1
             self.position += max(piece.size, piece.rows)
-        self.rows += taken
         self.ended = self._finished and not self.waiting and self.receiver.error is None
-        return list(_together(pieces, sizes))
+        return list(_together(pieces, [piece.size for piece in several]))
 
     def horizon(self, now: int) -> Horizon:
         """By arrival, all that was received before the first waiting piece has been taken."""

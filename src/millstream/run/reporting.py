@@ -9,6 +9,7 @@ from typing import Any
 
 from millstream.ops.jobs import timestamp
 from millstream.run.engine import Engine
+from millstream.run.shedding import Shedding
 from millstream.run.sources import progress_of
 from millstream.run.telling import told_work
 from millstream.serve.status import Live
@@ -158,6 +159,11 @@ class Reporter:
                 "warm": progress.state_warm,
                 "written": progress.state_written,
                 "kept": progress.warm_bytes,
+            },
+            overload={
+                name: (str(one.policy), one.standing.pressure)
+                for name, one in engine.trackers.items()
+                if isinstance(one, Shedding)
             },
         )
 

@@ -43,6 +43,7 @@ from millstream.run.files import FilesTracker
 from millstream.run.listing import kind_of, list_files
 from millstream.run.partitions import PartitionsTracker
 from millstream.run.received import SpoolTracker, make_receiver
+from millstream.run.shedding import shedding
 from millstream.run.splits import AnySplit, RateSplit
 from millstream.run.tables.versions import Versions, as_files, open_table, paths_of
 from millstream.run.tracking import Tracker, WithoutFiles
@@ -225,6 +226,9 @@ def _generator_format(spec: Generator | Files | HostStats) -> Format:
     )
 
 
+_RECORD_BYTES = 16  # of what a rate gives: a time and a number
+
+
 class RateTracker(WithoutFiles):
     """Records that exist because time passes."""
 
@@ -245,7 +249,7 @@ class RateTracker(WithoutFiles):
 
     def pending(self) -> int:
         waiting: int = self.available - self.next
-        return max(0, waiting) * 16
+        return max(0, waiting) * _RECORD_BYTES
 
     def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
         end = min(self.available, self.next + rows)
@@ -257,6 +261,9 @@ class RateTracker(WithoutFiles):
         self.next = max(self.next, end)
         self.ended = self.spec.limit is not None and self.next >= self.spec.limit
         return splits
+
+    def skip(self, size: int, parts: int) -> list[AnySplit]:
+        return self.take(size // _RECORD_BYTES, size, parts)
 
     def horizon(self, now: int) -> Horizon:
         return Horizon()
@@ -278,6 +285,19 @@ def make_tracker(
     looks: it is looked at early, so that stored files are read in a random order of blocks; what
         was begun so is read to its end so.
     """
+    spec = node.spec
+    tracker = _make_tracker(number, node, fmt, checkpoint, state, looks)
+    return tracker if looks is not None else shedding(tracker, node.name, spec.overload, state)
+
+
+def _make_tracker(
+    number: int,
+    node: nodes.Source,
+    fmt: Format,
+    checkpoint: Storage,
+    state: SourceState,
+    looks: Looks | None,
+) -> Tracker:
     spec = node.spec
     stem = safe_name(node.name)
     if isinstance(spec, Files) and (looks is not None or "blocks" in state.extra):

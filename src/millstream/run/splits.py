@@ -50,4 +50,20 @@ class RateSplit:
     interval: float
 
 
-AnySplit = Split | SpoolSplit | RateSplit | Stretch
+Readable = Split | SpoolSplit | RateSplit | Stretch
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A piece that an overload policy keeps from its steps: it is counted, or goes to a stream."""
+
+    piece: Readable
+    to: str | None = None  # the stream; None: it is dropped
+
+    @property
+    def source(self) -> int:
+        """The number of its source."""
+        return self.piece.source
+
+
+AnySplit = Readable | Aside

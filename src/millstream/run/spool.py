@@ -28,7 +28,7 @@ from millstream.state.storage import Storage
 SEAL_SECONDS = 0.1
 SEAL_BYTES = 1024 * 1024
 GATHER_BYTES = 4 * SEAL_BYTES  # taken in while the disk is busy with what came before
-AHEAD = 64 * 1024 * 1024  # bytes sealed but not yet committed, before the receiver waits
+_AHEAD = 4  # times what a policy that sheds allows, before senders wait all the same
 
 _COUNT = "sealed"
 _PAUSE = 0.2  # seconds between looks at a full disk
@@ -75,6 +75,8 @@ class Receiver(threading.Thread):
         self._number = 0
         self._fresh: list[Sealed] = []
         self._held = 0  # bytes in the spool
+        # Bytes sealed but not yet committed, before the receiver waits.
+        self.most_held: int = spec.overload.when * (_AHEAD if spec.overload.sheds else 1)
         self.enough = self.worth  # bytes at which there is something to be done
         self._cut: Cut | None = None
         self._sealing = threading.Lock()  # held by who seals; the other one only for moments
@@ -239,7 +241,7 @@ class Receiver(threading.Thread):
         """Enough came to be sealed; waits if it is too much. Called with the lock held."""
         self.enough = GATHER_BYTES
         self._came.notify()
-        while self.amount() >= GATHER_BYTES or self._held >= AHEAD:
+        while self.amount() >= GATHER_BYTES or self._held >= self.most_held:
             if self._stopping.is_set():
                 return
             self._freed.wait(1.0)

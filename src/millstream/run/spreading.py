@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from millstream.operators.batch import Control
-from millstream.run.splits import AnySplit, RateSplit, SpoolSplit
+from millstream.run.splits import AnySplit, Aside, RateSplit, SpoolSplit
 
 _NEW = 0.5  # weight of the last batch in what is known of a source
 _GUESS = 1e-6  # seconds a row takes, before anything was measured
@@ -87,6 +87,8 @@ def readers(tasks: Iterable[list[AnySplit]], names: list[str]) -> dict[str, int]
 
 def rows_of(split: AnySplit) -> int:
     """The rows of a piece that knows them."""
+    if isinstance(split, Aside):
+        return rows_of(split.piece)
     if isinstance(split, SpoolSplit):
         return split.rows
     if isinstance(split, RateSplit):

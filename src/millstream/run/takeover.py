@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeGuard
 
 import pyarrow as pa
@@ -12,7 +13,15 @@ from millstream.graph import nodes
 from millstream.operators.protocol import Operator, Partial
 from millstream.ops.chunks import decode_block
 from millstream.ops.progress import BEGIN, Reached, raise_all
-from millstream.run.messages import MESSAGES, Block, Head, Part, decode_records, unpack
+from millstream.run.messages import (
+    MESSAGES,
+    Block,
+    Head,
+    Part,
+    decode_records,
+    only_counted,
+    unpack,
+)
 from millstream.run.splits import AnySplit, SpoolSplit
 from millstream.state.storage import open_storage
 
@@ -28,17 +37,34 @@ def has_messages(split: AnySplit) -> TypeGuard[SpoolSplit]:
 def take_over(task: Task, source: nodes.Source, split: SpoolSplit) -> None:
     """Messages of agents: what a task of this level has given where the records are."""
     begun, rows = time.perf_counter(), 0
+    for head, blocks in _messages(task, source, split):
+        _take_message(task, source, head, blocks)
+        rows += head.weight
+    task.control.rows_in += rows
+    before, seconds = task.control.read.get(source.name, (0, 0.0))
+    task.control.read[source.name] = (before + rows, seconds + time.perf_counter() - begun)
+
+
+def drop_messages(task: Task, source: nodes.Source, split: SpoolSplit) -> int:
+    """The same of messages whose records are dropped: how many, and how far their agents are."""
+    rows = 0
+    for head, _ in _messages(task, source, split):
+        _take_message(task, source, only_counted(head), [])
+        rows += head.rows
+    return rows
+
+
+def _messages(
+    task: Task, source: nodes.Source, split: SpoolSplit
+) -> Iterator[tuple[Head, list[bytes]]]:
+    """Messages of some pieces, and how far they say that agents have come."""
     spool = open_storage(split.spool)
     reached = task.control.reached.setdefault(source.name, Reached())
     raise_all(reached.latest, dict(split.reached))
     for piece in (split, *split.more):
         for head, blocks in unpack(spool.read(piece.name)):
-            _take_message(task, source, head, blocks)
-            rows += head.weight
+            yield head, blocks
             reached.top = max(reached.top, BEGIN if head.top is None else head.top)
-    task.control.rows_in += rows
-    before, seconds = task.control.read.get(source.name, (0, 0.0))
-    task.control.read[source.name] = (before + rows, seconds + time.perf_counter() - begun)
 
 
 def _take_message(task: Task, source: nodes.Source, head: Head, blocks: list[bytes]) -> None:

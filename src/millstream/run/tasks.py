@@ -41,12 +41,23 @@ from millstream.ops.processing import Processor, process
 from millstream.ops.progress import Reached
 from millstream.ops.records import DeadLetter
 from millstream.plan.stages import Plan, upstream
+from millstream.run.asides import set_aside
 from millstream.run.clocks import clocks_of
 from millstream.run.measuring import Meter
 from millstream.run.mirroring import mirrors_slates
 from millstream.run.reading import Piece, read
 from millstream.run.sinking import edge, sink_outputs
-from millstream.run.splits import DRIVER, SENT, SORTING, AnySplit, Item, RateSplit, SpoolSplit
+from millstream.run.splits import (
+    DRIVER,
+    SENT,
+    SORTING,
+    AnySplit,
+    Aside,
+    Item,
+    RateSplit,
+    Readable,
+    SpoolSplit,
+)
 from millstream.run.steps import stateless, with_columns
 from millstream.run.takeover import has_messages, take_over
 from millstream.run.timing import assign_times
@@ -92,24 +103,16 @@ class Task:
             self.meter.worker = source.name
             reading.set(split if isinstance(split, Split) else None)
             begun, before = time.perf_counter(), self.control.rows_in
+            if isinstance(split, Aside):
+                set_aside(self, source, split)
+                continue
             if has_messages(split):
                 take_over(self, source, split)
                 continue
             for piece in self.pieces(source, split):
-                counts = self.ledger(source.name)
-                counts["offered"] += piece.offered
-                counts["aggregated"] += len(piece.chunk)
-                counts["dead"] += len(piece.dead)
-                self.control.dead.extend(
-                    DeadLetter(source.name, self.plan.number(source), d.position, d.raw, d.error)
-                    for d in piece.dead
-                )
                 self.control.rows_in += piece.offered
                 self.control.sizes[source.name] += piece.size
-                due = self._watch(source).mark(piece.chunk, *_place(split))
-                chunk = replace(piece.chunk, src=self.plan.number(source), due=due)
-                self.reading = (source, split, chunk)
-                self.push(source.name, chunk)
+                self.push(source.name, self.take_in(source, split, piece, "aggregated"))
             if isinstance(split, Stretch) and split.lost:
                 self.ledger(source.name)["lost"] += split.lost
             rows, seconds = self.control.read.get(source.name, (0, 0.0))
@@ -123,7 +126,22 @@ class Task:
                 self.ledger(name)["future"] += watch.ahead
         yield from self._finish()
 
-    def pieces(self, source: nodes.Source, split: AnySplit) -> Iterator[Piece]:
+    def take_in(self, source: nodes.Source, split: AnySplit, piece: Piece, way: str) -> Chunk:
+        """What was read, accounted for and marked where it is late; `way`: where it goes."""
+        counts = self.ledger(source.name)
+        counts["offered"] += piece.offered
+        counts[way] += len(piece.chunk)
+        counts["dead"] += len(piece.dead)
+        self.control.dead.extend(
+            DeadLetter(source.name, self.plan.number(source), d.position, d.raw, d.error)
+            for d in piece.dead
+        )
+        due = self._watch(source).mark(piece.chunk, *_place(split))
+        chunk = replace(piece.chunk, src=self.plan.number(source), due=due)
+        self.reading = (source, split, chunk)
+        return chunk
+
+    def pieces(self, source: nodes.Source, split: Readable) -> Iterator[Piece]:
         """What a split holds."""
         return read(self.plan.formats[source.name], split, self.batch.now, self.batch.times)
 
@@ -440,3 +458,5 @@ def _place(split: AnySplit) -> tuple[Place, int | None, int | None]:
             return (split.file, 0), None, None
         case RateSplit():
             return (0, split.start), None, None
+        case Aside():
+            return _place(split.piece)

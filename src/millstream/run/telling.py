@@ -90,7 +90,15 @@ def warnings_of(
             )
         if account.get("failed"):
             yield _told_failed(step, account, dead)
-        late, offered = account.get("late", 0) + account.get("diverted", 0), account["offered"]
+        offered, overflow = account["offered"], account.get("overflow", 0)
+        for number, what in ((account.get("shed", 0), "dropped"), (overflow, "diverted")):
+            if number:
+                yield (
+                    f"{number:,} of {offered:,} records ({number / offered:.0%}) were too many for "
+                    f"{step!r} and {what}, as overload= of it says; the log in shed/ of the "
+                    "checkpoint says which"
+                )
+        late = account.get("late", 0) + account.get("diverted", 0) - overflow
         if late > _MANY_LATE * offered:
             yield (
                 f"{late:,} of {offered:,} records ({late / offered:.0%}) came too late for "

@@ -42,6 +42,9 @@ class Tracker(Protocol):
     def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
         """Pieces for a batch of at most so many rows and bytes, in the order of positions."""
 
+    def skip(self, size: int, parts: int) -> list[AnySplit]:
+        """Pieces of at most so many bytes which the batch takes and will not process."""
+
     def horizon(self, now: int) -> Horizon:
         """What is still to come once the pieces taken so far are read; `now` is the wall clock."""
 
@@ -81,6 +84,10 @@ class Tracker(Protocol):
 
 class WithoutFiles:
     """The same for every source that is no files: pieces know their rows, and nothing is left."""
+
+    def skip(self, size: int, parts: int) -> list[AnySplit]:
+        """Nothing is set aside."""
+        return []
 
     def reached(self, files: dict[int, int], now: int) -> None:
         """Pieces are not participants."""

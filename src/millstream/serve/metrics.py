@@ -63,6 +63,7 @@ class _Figures(Collector):
                     metric.add_metric([one["name"]], one[key])
             yield metric
         yield from self._queues()
+        yield from self._overload()
 
     def _queues(self) -> Iterator[Metric]:
         """What waits: how much, since which time, and whether the scheduler holds it back."""
@@ -80,6 +81,22 @@ class _Figures(Collector):
                 if value is not None:
                     metric.add_metric([one["name"], one["kind"]], float(value))
             yield metric
+
+    def _overload(self) -> Iterator[Metric]:
+        """Of sources with a policy that drops or diverts."""
+        overloaded = GaugeMetricFamily(
+            "millstream_overloaded", "Whether a step drops or diverts now.", labels=["step"]
+        )
+        pressure = GaugeMetricFamily(
+            "millstream_overload_pressure", "What waits, by what may wait.", labels=["step"]
+        )
+        for one in self.status["sources"]:
+            if (told := one["overload"]) is not None:
+                overloaded.add_metric([one["name"]], float(told["since"] is not None))
+                if told["pressure"] is not None:
+                    pressure.add_metric([one["name"]], told["pressure"])
+        yield overloaded
+        yield pressure
 
 
 def exposition(status: dict[str, Any]) -> bytes:

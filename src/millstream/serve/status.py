@@ -15,7 +15,7 @@ from millstream.ops.progress import BEGIN, END
 from millstream.serve.following import Follower
 from millstream.serve.slates import Snapshot
 from millstream.serve.telling import iso
-from millstream.state.manifests import Hot, Left, QueueState
+from millstream.state.manifests import OVERLOADED, Hot, Left, QueueState, SourceState
 
 _PARTICIPANTS = 100  # that are shown
 _WAYS = ("offered", "aggregated", "dead", "late", "diverted", "dropped", "results", "failed")
@@ -38,6 +38,8 @@ class Live:
     participants: dict[str, dict[str, tuple[int, float]]] = field(default_factory=dict)
     answers: dict[str, Any] | None = None  # of a flow that is looked at (`drawing.py`)
     state: dict[str, int] = field(default_factory=dict)  # bytes moved by the last batch, and kept
+    # source or updater with a policy that sheds -> the policy, and what waits by what may
+    overload: dict[str, tuple[str, float]] = field(default_factory=dict)
 
 
 class Served:
@@ -90,6 +92,7 @@ class Served:
                     "held_by": live.held_by.get(name) if live is not None else None,
                     "silent_since": live.silent.get(name) if live is not None else None,
                     "participants": _participants(live, name),
+                    "overload": _overload(live, name, manifest.sources.get(name)),
                 }
                 for name in program.get("sources", {})
             ],
@@ -106,6 +109,15 @@ class Served:
             "history": live.history if live is not None else [],
             "answers": live.answers if live is not None else None,
         }
+
+
+def _overload(live: Live | None, name: str, state: SourceState | None) -> dict[str, Any] | None:
+    """How overloaded a source is, where a policy looks after that."""
+    since = 0 if state is None else state.extra.get(OVERLOADED, 0)
+    policy, pressure = (None, None) if live is None else live.overload.get(name, (None, None))
+    if not since and policy is None:
+        return None
+    return {"policy": policy, "pressure": pressure, "since": _moment(since) if since else None}
 
 
 def _participants(live: Live | None, source: str) -> list[dict[str, Any]]:

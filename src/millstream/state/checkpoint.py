@@ -64,6 +64,7 @@ class Checkpoint:
         self.state = self.store.within("state")
         self.staged = self.store.within("staged")
         self.dead = self.store.within("dead")
+        self.shed = self.store.within("shed")
         self.sources = self.store.within("sources")
         self.spool = self.store.within("spool")
         self.local = beside(self.path)  # what only this machine needs while a flow runs
@@ -86,6 +87,7 @@ class Checkpoint:
                 self.state,
                 self.staged,
                 self.dead,
+                self.shed,
                 self.sources,
                 self.spool,
             )
@@ -412,7 +414,7 @@ class Checkpoint:
         """
         if self.store.shared:
             return
-        for part in (self.state, self.dead, self.manifests):
+        for part in (self.state, self.dead, self.shed, self.manifests):
             for path in part.walk():
                 name = path.rpartition("/")[2]
                 number = name.removeprefix("rejected-").partition("-")[0].partition(".")[0]

@@ -30,6 +30,7 @@ T = TypeVar("T")
 FORMAT = 4
 # 1: no `previous`, and outputs with whole paths; 2: see `segments.renamed`; 3: nothing waits
 _READ = (1, 2, 3, 4)
+OVERLOADED = "overload_since"  # in `extra` of a source: when overload set in, microseconds
 STAGING = ".millstream"  # the folder of a sink's directory for what is not published yet
 _NAME = re.compile(r"([0-9]{1,18})\.json", re.ASCII)
 _STAGED = re.compile(

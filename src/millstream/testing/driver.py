@@ -10,8 +10,10 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,6 +39,7 @@ from millstream.run.planning import plan_flow
 from millstream.run.program import known_panes
 from millstream.run.replacing import Replacement, replace_program
 from millstream.run.resharding import reshard
+from millstream.run.shedding import Shedding, shedding
 from millstream.run.splits import AnySplit, SpoolSplit
 from millstream.run.tracking import WithoutFiles
 from millstream.settings import Settings
@@ -46,6 +49,8 @@ from millstream.state.segments import read_segments
 from millstream.state.storage import Storage
 from millstream.state.tables import KeyedTable
 from millstream.state.unflushed import both
+
+_RECORD_BYTES = 64  # what a record counts as
 
 
 class Pushed(WithoutFiles):
@@ -58,9 +63,10 @@ class Pushed(WithoutFiles):
         state: SourceState,
         clock: Callable[[], float],
         by_arrival: bool = False,
+        sheds: bool = False,
     ) -> None:
         self.number, self.spool, self.clock = number, spool, clock
-        self.by_arrival = by_arrival
+        self.by_arrival, self.sheds = by_arrival, sheds
         self.ended = state.ended
         self.next: int = state.extra.get("next", 0)
         self.waiting: list[list[Any]] = []
@@ -70,18 +76,32 @@ class Pushed(WithoutFiles):
 
     def pending(self) -> int:
         """How much waits, in the runner's measure."""
-        return sum(map(len, self.waiting)) * 64
+        return sum(map(len, self.waiting)) * _RECORD_BYTES
 
     def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
-        """All that was pushed, one piece per push."""
+        """All that was pushed, one piece per push; what may be too much only as far as it fits."""
+        several = len(self.waiting)
+        if self.sheds:
+            several = max(1, self._first(rows))
+        return self._cut(several)
+
+    def skip(self, size: int, parts: int) -> list[AnySplit]:
+        """The first that was pushed, as far as it is not more than that."""
+        return self._cut(self._first(size // _RECORD_BYTES))
+
+    def _first(self, rows: int) -> int:
+        ends = list(accumulate(map(len, self.waiting)))
+        return bisect_right(ends, rows)
+
+    def _cut(self, several: int) -> list[AnySplit]:
         splits: list[AnySplit] = []
-        for records in self.waiting:
+        for records in self.waiting[:several]:
             name, arrival = f"{self.next:06d}.arrow", int(self.clock() * 1e6)
             self.spool.put(name, _as_file(records))
             where, number = self.spool.where(), len(records)
             splits.append(SpoolSplit(self.number, self.next, where, name, arrival, number))
             self.next += 1
-        self.waiting = []
+        self.waiting = self.waiting[several:]
         return splits
 
     def horizon(self, now: int) -> Horizon:
@@ -157,12 +177,19 @@ class Driver:
             checkpoint,
             self._settings,
             clock=lambda: self.now,
-            trackers=lambda number, node, fmt, path, state: Pushed(
-                number,
-                pushed.within(node.name.replace(" ", "_")),
+            trackers=lambda number, node, fmt, path, state: shedding(
+                Pushed(
+                    number,
+                    pushed.within(node.name.replace(" ", "_")),
+                    state,
+                    lambda: self.now,
+                    node.spec.time is None,
+                    node.spec.overload.sheds,
+                ),
+                node.name,
+                node.spec.overload,
                 state,
                 lambda: self.now,
-                node.spec.time is None,
             ),
         )
         self._executor = InProcess(self._plan, self._settings.parallelism or 1)
@@ -235,6 +262,7 @@ class Driver:
 
     def _tracker(self, source: str) -> Pushed:
         tracker = self.engine.trackers.get(source)
+        tracker = tracker.inner if isinstance(tracker, Shedding) else tracker
         if not isinstance(tracker, Pushed):
             known = ", ".join(self.engine.trackers)
             raise ConfigError(f"there is no source {source!r}; this flow has: {known}")

@@ -28,6 +28,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "max_future_skew": ('"2h"', "2h"),
     "participant": ('"node"', "node"),
     "participants": ('["a", "b"]', ("a", "b")),
+    "overload": ('"drop(oldest, when=8MB, lag=30s)"', ms.drop("oldest", when="8MB", lag="30s")),
     "path": ('"somewhere"', "somewhere"),
     "format": ('"json"', "json"),
     "schema": ('"at timestamp, text string"', "at timestamp, text string"),

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any
 
-from millstream.api import aggregates, windows
+from millstream.api import aggregates, overload, windows
 from millstream.api.closing import ClosingPolicy, evict, watermark
 from millstream.api.columns import Columns
 from millstream.api.config.calls import parse_call
@@ -30,6 +30,7 @@ from millstream.api.updater import KeyedStreams
 from millstream.api.windowed import WindowedStream
 from millstream.api.windows import WindowSpec
 from millstream.errors import ConfigError
+from millstream.ops.overload import Overload
 from millstream.scheduling import BY_NAME, Policy
 from millstream.settings import Settings
 
@@ -93,6 +94,7 @@ def _giving(module: Any, result: str) -> dict[str, Callable[..., Any]]:
 
 
 WINDOWS = _giving(windows, "WindowSpec")
+OVERLOADS = _giving(overload, "Overload")
 AGGREGATES = _giving(aggregates, "Builtin")
 SETTINGS = options_of(Settings)
 
@@ -291,6 +293,20 @@ def _scheduler(value: Any, functions: Functions) -> Policy:
     return made
 
 
+def _overload(value: Any, functions: Functions) -> Overload:
+    """An overload policy like "drop(keep=newest)"."""
+    if not isinstance(value, str):
+        raise _NotThis
+    call = parse_call(value)
+    if call.module is not None or call.name not in OVERLOADS:
+        raise ConfigError(
+            f"there is no overload policy {call.name!r}"
+            f"{suggest(call.name, OVERLOADS) or '; use ' + ', '.join(OVERLOADS)}"
+        )
+    made: Overload = call.apply(OVERLOADS[call.name])
+    return made
+
+
 def aggregate(name: str, value: Any, functions: Functions) -> Any:
     """An aggregate like "mean(price)", or one of a registered module."""
     if not isinstance(value, str):
@@ -324,6 +340,7 @@ _PLAIN: dict[Any, tuple[str, Accept]] = {
     WindowSpec: ('a window like "tumbling(1m)"', window),
     Policy: ('a policy like "odf" or "hybrid(threshold=0.7)"', _scheduler),
     ClosingPolicy: ('a closing policy like "evict(timeout=60s)"', _policy),
+    Overload: ('an overload policy like "drop(keep=newest)"', _overload),
 }
 _UNTYPED: dict[str, list[tuple[str, Accept]]] = {  # what the API takes as Any
     "schema": [('a text like "ts timestamp, price double"', _plain(str)), _PLAIN[dict[str, str]]],

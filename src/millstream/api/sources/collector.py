@@ -80,13 +80,23 @@ class Collector(Timing):
                 "Collector(reads=): the clocks of machines differ, so records need a time of their "
                 "own; say with time= which column has it"
             )
-        own = {"idle_timeout", "participant", "participants"}
+        if reads.overload.sheds:
+            raise ConfigError(
+                f"Collector(reads=): {reads.overload} is for the collector, which knows what "
+                "waits; write Collector(..., overload=ms.drop())"
+            )
+        own = {"idle_timeout", "participant", "participants", "overload"}
         for name in Timing.__dataclass_fields__.keys() - own:
             object.__setattr__(self, name, getattr(reads, name))
         super().__post_init__()
         host, _, port = self.address.rpartition(":") if isinstance(self.address, str) else ("",) * 3
         if not host or not port.isdigit() or not int(port) < 65536:
             raise ConfigError(f'Collector({self.address!r}): expected "host:port"')
+        if self.overload.kind == "divert":
+            raise ConfigError(
+                f"Collector(overload={self.overload}): agents send what their first steps made of "
+                "records, which no other step can take; use ms.drop() or ms.throttle()"
+            )
         micros(self.boundary, "Collector(boundary=)")
         micros(self.clock_skew, "Collector(clock_skew=)", zero=True)
         named = not isinstance(names, int | str) and all(isinstance(one, str) for one in names)

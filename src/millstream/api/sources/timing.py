@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from millstream.api.overload import check_overload
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 from millstream.io.formats import UNITS, check_zone
 from millstream.io.timeformats import time_format
 from millstream.io.timepatterns import time_pattern
+from millstream.ops.overload import THROTTLE, Overload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,8 @@ class Timing:
         every file is a participant, and any other source is one as a whole.
     participants: values of that column that are expected: until each has been seen (or has been
         silent for the idle timeout), nothing leaves. None and an empty list declare nobody.
+    overload: what to do with more than can be processed: ms.throttle() (the default), ms.drop() or
+        ms.divert("overflow").
     """
 
     time: str | None = None
@@ -46,6 +50,7 @@ class Timing:
     max_future_skew: Duration = "1d"
     participant: str | None = None
     participants: Sequence[str] | None = ()
+    overload: Overload = THROTTLE
 
     def __post_init__(self) -> None:
         step = type(self).__name__
@@ -54,6 +59,7 @@ class Timing:
         if self.idle_timeout is not None:
             micros(self.idle_timeout, f"{step}(idle_timeout=)")
         micros(self.max_future_skew, f"{step}(max_future_skew=)", zero=True)
+        check_overload(step, self.overload)
         declared = () if self.participants is None else self.participants
         if (
             isinstance(declared, str)

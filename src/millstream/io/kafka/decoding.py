@@ -66,6 +66,15 @@ def read_records(fmt: Format, stretch: Stretch) -> Iterator[tuple[Parsed, int]]:
         yield parsed, block.size
 
 
+def count_records(fmt: Format, stretch: Stretch) -> int:
+    """How many records a range has: offsets of transactions and of compacted records are none."""
+    if fmt.kind == DEBEZIUM:  # where a tombstone is none
+        return sum(parsed.offered for parsed, _ in read_records(fmt, stretch))
+    assert fmt.topics is not None
+    nothing = Wanted(False, False, (), fmt.topics.patience)
+    return sum(len(block.values) for block in read_stretch(fmt.topics.cluster, nothing, stretch))
+
+
 def decode(fmt: Format, topics: Topics, block: Block) -> Parsed:
     """Records as columns; positions are their numbers in the block."""
     inner = _of_values(fmt, topics)

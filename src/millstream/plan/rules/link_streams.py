@@ -17,7 +17,7 @@ from typing import Any
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.ops.updates import UpdateGroup
-from millstream.plan.stages import Plan
+from millstream.plan.stages import Plan, upstream
 
 _DEPTH = 4  # functions a function may call before its strings are no longer looked at
 
@@ -29,13 +29,15 @@ def link_streams(plan: Plan) -> Plan:
     for node in plan.publishers():
         publishes[node.name] = _targets(node, declared)
     told = {name for targets in publishes.values() for name in targets}
-    for name in sorted(declared - told):
+    diverted = _diverted(plan, declared, told)
+    for name in sorted(declared - told - diverted):
         raise ConfigError(
             f"nobody publishes to stream {name!r}; call ctx.publish({name!r}, key, value) in an "
             f"updater (or in process()), or say update(..., publishes=[{name!r}]) where the name "
-            "is not in its code"
+            f"is not in its code, or overload=ms.divert({name!r}) at a source or an updater"
         )
     plan = replace(plan, publishes=publishes)
+    _check_diverted(plan, diverted)
     order = tuple(_components(plan))
     groups: dict[str, UpdateGroup] = {}
     for names in order:
@@ -48,6 +50,43 @@ def link_streams(plan: Plan) -> Plan:
             group = UpdateGroup(" ".join(job.name for job in jobs), jobs, cyclic)
             groups[group.name] = group
     return replace(plan, order=order, groups=groups)
+
+
+def _diverted(plan: Plan, declared: set[str], published: set[str]) -> set[str]:
+    """The streams that get what is too much for others; one that is published to has other rows."""
+    found: dict[str, str] = {}
+    for node in plan.nodes:
+        name = nodes.diverts_to(node)
+        if name is None:
+            continue
+        if name not in declared:
+            near = difflib.get_close_matches(name, declared, 1)
+            hint = (
+                f"did you mean {near[0]!r}?" if near else f"declare it with flow.stream({name!r})"
+            )
+            raise ConfigError(
+                f"{node.name}: overload=ms.divert({name!r}): there is no stream {name!r}; {hint}"
+            )
+        found[name] = node.name
+    for name in sorted(found.keys() & published):
+        raise ConfigError(
+            f"stream {name!r} is published to, and {found[name]!r} diverts its records there: "
+            "events have a key and a value, records have columns of their own; declare a stream "
+            "for each"
+        )
+    return {*found}
+
+
+def _check_diverted(plan: Plan, diverted: set[str]) -> None:
+    """Refuse to give a step again what was too much for it."""
+    for name in sorted(diverted):
+        stream = plan.node(name)
+        for node in plan.diverting(stream):
+            if stream in upstream(plan, node):
+                raise ConfigError(
+                    f"{node.name}: overload=ms.divert({name!r}): stream {name!r} leads back to it, "
+                    "so that nothing would be gained; let the stream have steps of its own"
+                )
 
 
 def _targets(node: nodes.Update | nodes.Process, declared: set[str]) -> frozenset[str]:

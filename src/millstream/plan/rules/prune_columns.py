@@ -34,6 +34,10 @@ def _wanted(plan: Plan, node: nodes.Node) -> set[str] | None:
         if more is _ALL:
             return _ALL
         wanted |= more
+    stream = nodes.diverts_to(node)
+    if stream is not None and isinstance(node, nodes.Source):
+        more = _wanted(plan, plan.node(stream))
+        return _ALL if more is _ALL else wanted | more
     return wanted
 
 

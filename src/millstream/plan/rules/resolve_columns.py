@@ -51,6 +51,11 @@ def resolve_columns(plan: Plan) -> Plan:
         if isinstance(node, KeyedStep):
             so_far = replace(plan, columns=columns, types=types)
             columns[node.name], types[node.name] = node.resolve(so_far.inputs_of(node))
+        elif isinstance(node, nodes.Published) and plan.diverting(node):
+            known_of = {one.name: columns[one.name] for one in plan.feeding(node)}
+            first, alike = next(iter(known_of)), len({*known_of.values()}) == 1
+            columns[node.name] = known_of[first] if alike else None
+            types[node.name] = types[first] if alike and len(known_of) == 1 else {}
         else:
             columns[node.name], types[node.name] = _output(plan, node, have, known)
     made: dict[nodes.Node, nodes.Node] = {}

@@ -195,6 +195,7 @@ class Run:
     def _feeding(self, node: nodes.Node) -> list[nodes.Node]:
         """The steps whose records a step gets."""
         if isinstance(node, nodes.Published):
+            # Nothing is ever too much here: what diverts to it gives it nothing.
             return [one for one, streams in self.targets.items() if node.name in streams]
         return list(node.inputs)
 
