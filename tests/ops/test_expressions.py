@@ -141,6 +141,7 @@ EXPRESSIONS = [
     *listed("replace(s, '', 'x');startswith(s, 'a');startswith(s, p);endswith(s, 'b')"),
     *listed("endswith(s, p);contains(s, 'a');contains(s, p);contains('abc', p);instr(s, 'b')"),
     *listed("instr(s, p);instr(s, '');split_part(s, ',', 2);split_part(s, p, i)"),
+    *listed("lpad(s, 3, '0');rpad(s, 5, p);lpad(s, i, 'ab');rpad(s, 4);lpad(i, 2, '0')"),
     *listed("regexp_replace(s, '([a-z])', '<$1>');regexp_extract(s, '([a-z])(x)?', 2)"),
     *listed("s RLIKE '^[a-z]';s RLIKE p;s LIKE 'a%';s LIKE '%b';s LIKE '%,%';s LIKE 'a_b'"),
     *listed("s LIKE '%a%b%';s LIKE '_';s LIKE 'a!%b' ESCAPE '!';s NOT LIKE 'a%' ESCAPE '!'"),
@@ -284,6 +285,11 @@ def test_columns_of_type_null(sql: str) -> None:
         ("nullif(double('NaN'), double('NaN'))", None),
         ("regexp_replace('aaa', 'a*', 'x')", "xx"),
         ("split_part('ab', '', -1)", "ab"),
+        ("lpad('7', 2, '0')", "07"),
+        ("lpad('abc', 2, '0')", "ab"),
+        ("rpad('a', 4, 'xy')", "axyx"),
+        ("lpad('a', 3, '')", "a"),
+        ("lpad('a', -1, 'x')", ""),
         ("coalesce(1, 'x')", 1),
         ("isnan(NULL)", False),
         ("0.0D = -0.0D", True),
@@ -301,6 +307,7 @@ def test_corner_values(sql: str, expected: object) -> None:
     listed(
         "1 / 0;1 % 0;1D % 0D;5 div 0;2147483647 + 1;CAST('x' AS int);CAST('' AS int);'a' = 1;"
         "CAST(3000000000 AS int);CAST(double('NaN') AS int);abs(-2147483648);"
+        "lpad('a', 2000000, 'x');"
         "split_part('a', ',', 0);floor(1e30D);CAST('2020-02-30' AS date);CAST('x' AS boolean)"
     ),
 )
@@ -322,6 +329,7 @@ DUCKDB_AGREES = [
     *listed("length(s);replace(s, 'a', 'xy');starts_with(s, p);contains(s, p);instr(s, p)"),
     *listed("s LIKE 'a%';s LIKE '%a_';s LIKE '_%b';s LIKE 'a!%b' ESCAPE '!';s || p"),
     *listed("year(dd);month(dd);day(dd);greatest(i, j);least(s, p);split_part(s, ',', 2)"),
+    *listed("lpad(s, 3, '0');rpad(s, 5, 'ab')"),
 ]
 
 

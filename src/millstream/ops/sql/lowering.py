@@ -217,6 +217,13 @@ def _nvl2(node: exp.Expr) -> Node:
     return Case(((present, lower(node.args["true"])),), lower(node.args["false"]))
 
 
+def _pad(node: exp.Expr) -> Node:
+    fill = node.args.get("fill_pattern")
+    name = "lpad" if node.args.get("is_left") else "rpad"
+    with_ = Literal(" ", pa.string()) if fill is None else lower(fill)
+    return Call(name, (lower(node.this), lower(node.expression), with_))
+
+
 def _nullif(node: exp.Expr) -> Node:
     of = lower(node.this)
     return Case(((Call("=", (of, lower(node.expression))), _NULL),), of)
@@ -344,6 +351,7 @@ _SPECIAL: dict[str, Callable[[Any], Node]] = {
     "if": _if,
     "nvl2": _nvl2,
     "nullif": _nullif,
+    "pad": _pad,
     "coalesce": _coalesce,
     "cast": _cast,
     "trycast": _cast,

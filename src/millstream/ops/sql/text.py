@@ -12,6 +12,7 @@ from millstream.ops.sql.applying import Function, elementwise, kernel, with_opti
 from millstream.ops.sql.coercion import all_of, fixed
 from millstream.ops.sql.types import Datum, ExpressionError
 
+_LONGEST = 1_000_000  # characters that a text is filled up to
 _STRING = pa.string()
 
 
@@ -72,6 +73,22 @@ def _position(of: Datum, part: str) -> Datum | None:
     return pc.add(pc.find_substring(of, part), 1) if _ascii(of) else None
 
 
+def _padding(text: str, length: int, fill: str) -> str:
+    """What is missing to `length`."""
+    if length > _LONGEST:
+        raise ExpressionError(f"LPAD and RPAD make texts of up to {_LONGEST:,} characters")
+    missing = max(0, length - len(text)) if fill else 0
+    return (fill * (missing // max(1, len(fill)) + 1))[:missing]
+
+
+def _row_lpad(text: str, length: int, fill: str) -> str:
+    return (_padding(text, length, fill) + text)[: max(0, length)]
+
+
+def _row_rpad(text: str, length: int, fill: str) -> str:
+    return (text + _padding(text, length, fill))[: max(0, length)]
+
+
 def _row_split_part(text: str, delimiter: str, number: int) -> str:
     if number == 0:
         raise ExpressionError("SPLIT_PART counts parts from 1, or from -1 backwards; 0 is no part")
@@ -112,6 +129,12 @@ FUNCTIONS: dict[str, Function] = {
         with_options(_position, lambda text, part: text.find(part) + 1, pa.int32()),
         lambda text, part: text.find(part) + 1,
     ),
+    **{
+        name: Function(
+            fixed(_STRING, pa.int32(), _STRING, result=_STRING), elementwise(row, _STRING), row
+        )
+        for name, row in (("lpad", _row_lpad), ("rpad", _row_rpad))
+    },
     "split_part": Function(
         fixed(_STRING, _STRING, pa.int32(), result=_STRING),
         elementwise(_row_split_part, _STRING),
