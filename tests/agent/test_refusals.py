@@ -256,9 +256,9 @@ def test_over_tls_only_the_right_certificate_is_trusted(place: Path, port: int) 
         subprocess.run(["openssl", *made.split()], check=True, capture_output=True)
     keys = {"certificate": place / "ours.pem", "private_key": place / "ours.key"}
     with Centre(flow_of(place, port, **keys), place / "collector"):
-        with pytest.raises(Away):
+        with pytest.raises(Away, match="has a certificate that is not trusted; give the right one"):
             Connection(f"127.0.0.1:{port}", None, place / "theirs.pem").hello("a", 1)
-        with pytest.raises(Away):
+        with pytest.raises(Away, match=r"if it has a certificate \(TLS\), give that with --ca"):
             Connection(f"127.0.0.1:{port}", None).hello("a", 1)
         known = Connection(f"127.0.0.1:{port}", None, place / "ours.pem")
         assert known.hello("a", 1).number == 1

@@ -168,7 +168,7 @@ class Agent:
 
     def _is_away(self, branch: Branch, error: Away, now: float) -> None:
         branch.next_try = now + _AGAIN
-        if branch.away != str(error):
+        if str(error) not in {one.away for one in self.branches}:  # trees may have one parent
             self.say(f"{error}; trying again")
         branch.away = str(error)
 

@@ -11,7 +11,7 @@ import pyarrow.flight as flight
 
 from millstream.errors import ConfigError
 from millstream.run.code import Asked, Given, bearer, givens
-from millstream.run.greetings import Below, Hello, Welcome, welcomes
+from millstream.run.greetings import Below, Hello, Welcome, hush, welcomes
 from millstream.run.messages import Head
 
 _SCHEMA = pa.schema([("block", pa.large_binary())])
@@ -35,6 +35,7 @@ class Connection:
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
             raise ConfigError(f'--to {address}: expected "host:port"')
+        hush()
         self.address = address
         self._options: dict[str, Any] = {"generic_options": _CHANNEL}
         if ca is not None:
@@ -130,9 +131,13 @@ class Connection:
 
     def _gone(self, error: object) -> Away:
         self.close()
-        answered = isinstance(error, flight.FlightServerError)
+        answered, told = isinstance(error, flight.FlightServerError), _told(error)
         what = "does not take this" if answered else "cannot be reached"
-        return Away(f"the collector at {self.address} {what} ({_told(error)})")
+        if "certificate" in told:
+            what = "has a certificate that is not trusted; give the right one with --ca"
+        elif "tls_root_certs" not in self._options and told == "Socket closed":
+            what = "hangs up; if it has a certificate (TLS), give that with --ca"
+        return Away(f"the collector at {self.address} {what} ({told})")
 
     def close(self) -> None:
         """Hang up."""

@@ -7,12 +7,18 @@ program is the newest.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import msgspec
 
 from millstream.errors import RunError
 from millstream.run.messages import FORM, sender_of
+
+
+def hush() -> None:
+    """Have gRPC say errors only: it has a line for everybody who knocks, and for every try."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
 class Refused(RunError):

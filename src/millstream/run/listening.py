@@ -20,7 +20,7 @@ import pyarrow.flight as flight
 from millstream.api.sources import Collector
 from millstream.errors import ConfigError, RunError
 from millstream.run.code import Given, askeds, bearer
-from millstream.run.greetings import Hello, Later, Refused, Welcome, hellos
+from millstream.run.greetings import Hello, Later, Refused, Welcome, hellos, hush
 from millstream.run.messages import check_blocks, pack, read_head
 from millstream.serve.guard import is_local
 from millstream.serve.tokens import find_token
@@ -53,6 +53,7 @@ class CollectorServer(flight.FlightServerBase):  # type: ignore[misc]
         self.receiver = receiver
         token, tls = check_place(spec)
         self.token = token if tls else None  # what code is proven by; it is given over TLS only
+        hush()
         host, port = spec.place
         scheme = "grpc+tls" if tls else "grpc+tcp"
         super().__init__(
