@@ -52,6 +52,8 @@ class Settings:
         is free in /dev/shm.
     scratch: where Spark keeps the blocks of a batch: "memory", "disk", or None for memory where
         four batches of the largest size fit into half of it.
+    compression: of stored segments, by zstd where a sample says that it pays: "auto" those that are
+        read after a crash only, "large" also those of more than 50,000 merged rows, "none".
     disk_full_wait: seconds to wait for room when the disk is full.
     function_timeout: how long one call of a function may take, before it is given up with its
         worker and tried again, once; None lets it take for ever.
@@ -90,6 +92,7 @@ class Settings:
     poll: float = 0.05
     warm: int | str | None = None
     scratch: str | None = None
+    compression: str = "auto"
     disk_full_wait: float = 30.0
     function_timeout: Duration | None = "5m"
     stop_timeout: float = 60.0
@@ -124,6 +127,8 @@ class Settings:
             raise ConfigError(f'runner={self.runner!r}: use "rdd" or "frames"')
         if self.scratch not in (None, "memory", "disk"):
             raise ConfigError(f'scratch={self.scratch!r}: use "memory" or "disk"')
+        if self.compression not in ("auto", "large", "none"):
+            raise ConfigError(f'compression={self.compression!r}: use "auto", "large" or "none"')
         if self.warm not in (None, 0):
             bytes_of(self.warm, "warm")
         for name in (

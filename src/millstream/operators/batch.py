@@ -52,6 +52,7 @@ class Batch:
     gathers: bool = False  # what tasks say to all of the next level is put together on the way
     debug: bool = False  # compare answers found the short way with those found the long way
     warm: Warm | None = None  # where segments are kept in memory
+    compression: str = "auto"  # of segments: "none", or also of "large" ones
     max_key: int = 1024
     max_participants: int = 10_000
     written: dict[str, str] = field(default_factory=dict)  # Parquet sink -> its columns so far

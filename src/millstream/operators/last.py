@@ -131,8 +131,10 @@ class Lasting(Waiting):
 class LeavingRows(Queue):
     """Rows by the time at which they leave, with weights."""
 
-    def _write(self, rows: pa.Table | None, suffix: str = "") -> dict[int, Segment]:
-        return super()._write(None if rows is None else _counted(rows), suffix)
+    def _write(
+        self, rows: pa.Table | None, suffix: str = "", *, cold: bool = False
+    ) -> dict[int, Segment]:
+        return super()._write(None if rows is None else _counted(rows), suffix, cold=cold)
 
 
 def _counted(rows: pa.Table, sign: int = 1) -> pa.Table:

@@ -64,14 +64,19 @@ class Store:
                     tables.append(between(rows, self.by, ranges, ordered=True))
         return tables
 
-    def _write(self, rows: pa.Table | None, suffix: str = "") -> dict[int, Segment]:
-        """Write rows as one file, a record batch per shard; further files need a suffix."""
+    def _write(
+        self, rows: pa.Table | None, suffix: str = "", *, cold: bool = False
+    ) -> dict[int, Segment]:
+        """Write rows as one file, a record batch per shard; further files need a suffix.
+
+        cold: they will hardly be read.
+        """
         if rows is None or not len(rows):
             return {}
         if self.ordered:
             by = np.asarray(flat(rows.column(self.by)))
             rows = rows.take(pa.array(np.argsort(by, kind="stable")))
-        file, written = write_segment(self.root, self.name_of(suffix), rows, self.by)
+        file, written = write_segment(self.root, self.name_of(suffix), rows, self.by, cold=cold)
         self.control.files.append(file)
         return written
 
@@ -305,7 +310,8 @@ class Table(Store):
                 alive = pc.greater(merged.column("expires"), gone_by)
                 merged = merged if pc.all(alive).as_py() else merged.filter(alive)
             if len(merged) > LARGE:  # a file of its own, so that one at a time is in memory
-                written |= self._write(merged, f"-{shard}")
+                cold = self.batch.compression == "large"
+                written |= self._write(merged, f"-{shard}", cold=cold)
             else:
                 pieces.append(merged)
             del merged

@@ -553,6 +553,7 @@ class Engine:
             gathers=parallelism > GATHERED,
             debug=self.settings.debug,
             warm=self.keep_warm().kept,
+            compression=self.settings.compression,
             max_key=self.settings.max_key,
             max_participants=self.settings.max_participants,
             written=self.manifest.written,

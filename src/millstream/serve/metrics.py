@@ -55,6 +55,8 @@ class _Figures(Collector):
             ("source_pending_bytes", "Bytes that wait at a source.", "pending_bytes", "sources"),
             ("slates", "Stored slates, at most.", "slates", "operators"),
             ("pending_rows", "Rows that wait for the watermark.", "pending", "operators"),
+            ("stored_bytes", "Bytes of state in the checkpoint.", "stored_bytes", "operators"),
+            ("plain_bytes", "And how many uncompressed.", "plain_bytes", "operators"),
             ("carried_events", "Events carried in a cycle.", "carried", "operators"),
         ):
             metric = GaugeMetricFamily(f"millstream_{name}", help_text, labels=["step"])

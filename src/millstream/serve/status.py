@@ -15,7 +15,15 @@ from millstream.ops.progress import BEGIN, END
 from millstream.serve.following import Follower
 from millstream.serve.slates import Snapshot
 from millstream.serve.telling import iso
-from millstream.state.manifests import OVERLOADED, Hot, Left, QueueState, SourceState
+from millstream.state.manifests import (
+    OVERLOADED,
+    Hot,
+    Left,
+    QueueState,
+    SourceState,
+    sizes_of,
+)
+from millstream.state.segments import safe_name
 
 _PARTICIPANTS = 100  # that are shown
 _WAYS = ("offered", "aggregated", "dead", "late", "diverted", "dropped", "results", "failed")
@@ -182,8 +190,9 @@ def _watermarks(snapshot: Snapshot, live: Live | None) -> dict[str, int]:
 
 
 def _operators(snapshot: Snapshot, marks: dict[str, int]) -> list[dict[str, Any]]:
-    manifest, found = snapshot.manifest, []
+    manifest, found, sizes = snapshot.manifest, [], sizes_of(snapshot.manifest)
     for name, about in snapshot.program.get("operators", {}).items():
+        stored, plain = sizes.get(safe_name(about.get("family", name)), (0, 0))
         account = manifest.ledger.get(name, {})
         tables = manifest.segments.get(about.get("family", name), {})
         rows = {
@@ -199,6 +208,8 @@ def _operators(snapshot: Snapshot, marks: dict[str, int]) -> list[dict[str, Any]
                 "pending": rows.get("waiting", 0),
                 "slates": rows.get("slates", 0) if about.get("kind") == "update" else None,
                 "carried": manifest.carried.get(name, 0),
+                "stored_bytes": stored,
+                "plain_bytes": plain,
                 "strategy": manifest.strategies.get(name),
                 "late_by": manifest.late.get(name, {}),
                 **_stood_on(manifest.left.get(name)),

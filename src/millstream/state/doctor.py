@@ -52,6 +52,8 @@ def examine(path: str | Path) -> tuple[list[str], bool]:
     lines.extend(bad)
     newest = max([*manifests, published.batch if published else -1])
     lines.extend(_way_back(good, newest, bool(manifests)))
+    if good and any(one.plain for one in good[-1].files.values()):
+        lines.append(_packed(good[-1]))
     lines.append("result         " + ("DAMAGED" if bad else "sound"))
     return lines, not bad
 
@@ -110,6 +112,16 @@ def _missing(checkpoint: Checkpoint, manifest: Manifest) -> list[str]:
         except CheckpointError as error:
             problems.append(str(error))
     return problems
+
+
+def _packed(manifest: Manifest) -> str:
+    """How much smaller the compressed segments of a manifest are."""
+    files = [one for one in manifest.files.values() if one.plain]
+    stored, plain = sum(one.size for one in files), sum(one.plain for one in files)
+    return (
+        f"compressed     {len(files)} of {len(manifest.files)} segments: {stored:,} bytes for "
+        f"{plain:,}"
+    )
 
 
 def _waiting(manifest: Manifest, program: dict[str, Any]) -> Iterator[str]:

@@ -204,6 +204,16 @@ def shards_of(manifest: Manifest | None, program: dict[str, Any]) -> int:
     return manifest.shards or int(program.get("first_shards", shards))
 
 
+def sizes_of(manifest: Manifest) -> dict[str, tuple[int, int]]:
+    """Bytes that are stored by the folder of their owner, and how many they are uncompressed."""
+    found: dict[str, tuple[int, int]] = {}
+    for one in manifest.files.values():
+        folder = one.file.partition("/")[0]
+        stored, plain = found.get(folder, (0, 0))
+        found[folder] = (stored + one.size, plain + (one.plain or one.size))
+    return found
+
+
 class Overtaken(CheckpointError):
     """Another run has committed what this one was about to."""
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from millstream.errors import CheckpointError, RunError
 from millstream.state import warm
+from millstream.state.packing import PLAIN, ZSTD, pays
 from millstream.state.storage import Storage
 from millstream.state.values import Count, Int64
 
@@ -53,19 +54,23 @@ class SegmentFile(msgspec.Struct, frozen=True, array_like=True):
     file: str
     size: Count
     checksum: Count
+    plain: Count = 0  # bytes its rows have, if it is compressed
 
 
 def write_segment(
-    root: Storage, name: str, table: pa.Table, by: str = "pane"
+    root: Storage, name: str, table: pa.Table, by: str = "pane", *, cold: bool = False
 ) -> tuple[SegmentFile, dict[int, Segment]]:
     """Write rows (with a column `shard`) as one file, a record batch per shard.
 
     by: the column whose smallest and largest value each segment is known by.
+    cold: it will hardly be read, so it is compressed if that pays.
     """
-    data, segments = _packed(name, table, by)
+    packs = cold and pays(table)
+    data, segments = _packed(name, table, by, ZSTD if packs else PLAIN)
     root.put(name, data)
     warm.keep(root, name, data)
-    return SegmentFile(name, len(data), zlib.crc32(data)), segments
+    plain = table.nbytes if packs else 0
+    return SegmentFile(name, len(data), zlib.crc32(data), plain), segments
 
 
 def keep_segment(
@@ -79,7 +84,9 @@ def keep_segment(
     return SegmentFile(name, len(data), zlib.crc32(data)), segments
 
 
-def _packed(name: str, table: pa.Table, by: str) -> tuple[pa.Buffer, dict[int, Segment]]:
+def _packed(
+    name: str, table: pa.Table, by: str, how: pa.ipc.IpcWriteOptions = PLAIN
+) -> tuple[pa.Buffer, dict[int, Segment]]:
     shard = np.asarray(table.column("shard").combine_chunks())
     if (np.diff(shard) < 0).any():
         order = np.argsort(shard, kind="stable")
@@ -92,7 +99,7 @@ def _packed(name: str, table: pa.Table, by: str) -> tuple[pa.Buffer, dict[int, S
     sink = pa.BufferOutputStream()
     segments = {}
     spans = np.asarray(table.column(by).combine_chunks())
-    with pa.ipc.new_file(sink, table.schema) as writer:
+    with pa.ipc.new_file(sink, table.schema, options=how) as writer:
         for index, (start, stop) in enumerate(zip(starts, stops, strict=True)):
             batches = table.slice(start, stop - start).combine_chunks().to_batches()
             if len(batches) != 1:  # Arrow parts columns of more than 2 GiB

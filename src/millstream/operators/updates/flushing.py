@@ -68,7 +68,8 @@ class _Kind(Store):
     def append(self, rows: pa.Table | None, moment: Moment) -> None:
         if rows is not None and len(rows):
             said = {_KEY: msgspec.json.encode(moment)}
-            self._report(self.stored, self._write(rows.replace_schema_metadata(said)))
+            cold = self.batch.compression != "none"  # read after a crash only
+            self._report(self.stored, self._write(rows.replace_schema_metadata(said), cold=cold))
 
     def forget(self) -> None:
         if self.stored:
