@@ -37,6 +37,9 @@ class Moment(msgspec.Struct, frozen=True):
         return cls(machine.closed, machine.limit, machine.now, machine.latest)
 
 
+_moment = msgspec.json.Decoder(Moment)
+
+
 @dataclass
 class Applied:
     """What an updater applied in one batch: events, timers and alarms."""
@@ -80,7 +83,7 @@ class _Kind(Store):
         for file in sorted({one.file for one in wanted}):
             (rows,) = self._read(one for one in wanted if one.file == file)
             number = int(file.rpartition("/")[2].partition("-")[0])
-            yield number, msgspec.json.decode(rows.schema.metadata[_KEY], type=Moment), rows
+            yield number, _moment.decode(rows.schema.metadata[_KEY]), rows
 
 
 class Log:
