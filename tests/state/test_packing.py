@@ -35,6 +35,12 @@ ALIKE = rows([f"/page/{n % 50}".encode() * 5 for n in range(5_000)])
 RANDOM = rows([np.random.default_rng(n).bytes(100) for n in range(5_000)])
 
 
+@pytest.fixture(autouse=True)
+def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compressed here must not depend on how busy the machine is."""
+    monkeypatch.setattr(packing, "_SPEED", 0.0)
+
+
 def test_it_pays_for_what_is_alike_and_not_for_what_is_not() -> None:
     assert pays(ALIKE)
     assert not pays(RANDOM)
