@@ -83,6 +83,7 @@ class Versions:
             sources.put(name, msgspec.json.encode(begun))
         begun = _begun.decode(sources.read(name))
         self.version, self.paths = begun.version, begun.files
+        self._seen: dict[str, Seen] = {}  # files of a table never change
 
     def __call__(self) -> list[Seen]:
         while self.spec.follow and self._log.exists(name := f"{self.version + 1:020d}.json"):
@@ -90,7 +91,10 @@ class Versions:
             self.version += 1
         if self.spec.follow:
             self._check_gap()
-        return [seen for seen in map(look, self.paths) if seen is not None]
+        for path in self.paths:
+            if path not in self._seen and (seen := look(path)) is not None:
+                self._seen[path] = seen
+        return [self._seen[path] for path in self.paths if path in self._seen]
 
     def _check_gap(self) -> None:
         """Logs are removed after a while: then it cannot be known what a version added."""
