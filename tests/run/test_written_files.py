@@ -172,3 +172,19 @@ def test_bytes_in_csv_are_plain_base64() -> None:
     (path,) = Path("out").glob("*.csv")
     with path.open(newline="") as file:
         assert [row["b"] for row in csv.DictReader(file)] == ["AP8=", "", ""]
+
+
+def test_a_text_that_is_the_mark_of_null_is_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = [None, "__HIVE_DEFAULT_PARTITION__", "", "..", "a/b", "%41", "A"]
+    rows = [{"k": value, "n": n} for n, value in enumerate(values)]
+    flow = ms.Flow("folders")
+    stream = flow.source(ms.Generator(lambda: rows, schema="k string, n int"))
+    stream.sink(ms.Parquet("out", partition_by="k"))
+    run_in_process(flow, "ck")
+    found = duckdb.sql(
+        "SELECT k FROM read_parquet('out/*/*.parquet', hive_types_autocast=false) ORDER BY n"
+    )
+    assert [row[0] for row in found.fetchall()] == values

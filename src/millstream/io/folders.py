@@ -45,7 +45,10 @@ def by_folder(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[str, 
 
 def _folder(column: str, value: object) -> str:
     text = _NULL if value is None else str(value)
-    name = f"{quote(column, safe='')}={quote(text, safe='')}"
+    written = quote(text, safe="")
+    if value is not None and text == _NULL:  # which somebody may send, and is no null
+        written = "%5F" + written[1:]
+    name = f"{quote(column, safe='')}={written}"
     if len(name) > _LONGEST:
         raise RunError(
             f"partition_by: a value of {column!r} is too long for the name of a folder "
