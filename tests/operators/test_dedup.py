@@ -13,6 +13,8 @@ import duckdb
 import pytest
 
 import millstream as ms
+from millstream.plan.stages import timeless_windows
+from millstream.run.planning import plan_flow
 from millstream.testing import Driver, reference
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -159,3 +161,14 @@ def test_what_is_equal_does_not_depend_on_what_else_is_in_a_batch(
             found.add(len(driver.output("out")))
             assert not driver.dead
     assert len(found) == 1
+
+
+def test_within_over_records_that_say_no_time_is_told(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("id\n1\n1\n")
+    for within, told in (("1h", True), (None, False)):
+        flow = ms.Flow("told")
+        flow.source(ms.Files(tmp_path / "in.csv"), name="in").dedup("id", within=within).sink(
+            ms.Memory()
+        )
+        notes = " ".join(timeless_windows(plan_flow(flow)))
+        assert ("within= goes by the time at which records are read" in notes) is told

@@ -14,6 +14,7 @@ import pyarrow as pa
 from millstream.graph import nodes as graph
 from millstream.graph.changing import changes_of, gives_changes, marks_changes
 from millstream.io.formats import Format
+from millstream.operators.dedup import Dedup
 from millstream.operators.protocol import Input, Operator
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.progress import BEGIN, END
@@ -273,23 +274,32 @@ def unlike_unions(plan: Plan) -> list[str]:
 
 
 def timeless_windows(plan: Plan) -> list[str]:
-    """What is to be said of windows over stored files whose records say no time."""
+    """What is to be said of windows, and of `within`, over stored files that say no time."""
     told = []
-    for node in plan.windowed():
-        above = upstream(plan, node)
-        if node.window.span.whole or node.window.kind in ("count", "bytes"):
+    for node in plan.nodes:
+        if (what := _goes_by_time(node)) is None:
             continue
+        above = upstream(plan, node)
         if any(isinstance(one, graph.At) for one in above):
             continue
         told += [
-            f"{node.name}: {one.name!r} has no time=, so its windows are over the time at which "
-            "records are read, other ones in every run; give time=, or .at() behind it"
+            f"{node.name}: {one.name!r} has no time=, so {what} the time at which records are "
+            "read, another one in every run; give time=, or .at() behind it"
             for one in above
             if isinstance(one, graph.Source)
             and getattr(one.spec, "follow", None) is False
             and one.spec.time is None
         ]
     return told
+
+
+def _goes_by_time(node: graph.Node) -> str | None:
+    """What of a step goes by event time, None if nothing does."""
+    if isinstance(node, Dedup) and node.within is not None:
+        return "within= goes by"
+    if not isinstance(node, graph.Windowed) or node.window.span.whole:
+        return None
+    return None if node.window.kind in ("count", "bytes") else "its windows are over"
 
 
 def upstream(plan: Plan, node: graph.Node) -> list[graph.Node]:
