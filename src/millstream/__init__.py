@@ -35,6 +35,7 @@ from millstream.api.closing import ClosingPolicy, OpenWindow, Participant, evict
 from millstream.api.early import Snapshot, rel_error, snapshot, time_limit
 from millstream.api.elsewhere import NAMES, absent
 from millstream.api.flow import Flow
+from millstream.api.frames import plainly
 from millstream.api.job import job
 from millstream.api.keyed import KeyedStream
 from millstream.api.mapreduce import MapReduce
@@ -169,6 +170,9 @@ __all__ = [
     "CheckpointError",
     "SqlError",
 ]
+
+for _policy in (ODF, MEM, Hybrid):  # which lie below the layer that words such errors
+    plainly(_policy)
 
 if not TYPE_CHECKING:  # a checker of types shall go on to see what is missing
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from millstream.api.frames import plainly
 from millstream.durations import Duration, micros, text
 from millstream.errors import ConfigError
 from millstream.ops.fidelity import OpenWindow, Participant
@@ -106,11 +107,13 @@ class _Both(ClosingPolicy):
         return " & ".join(f"({one})" if isinstance(one, _Either) else str(one) for one in self.of)
 
 
+@plainly
 def watermark() -> ClosingPolicy:
     """Windows leave when every participant has passed their end by the lateness: the default."""
     return _Watermark()
 
 
+@plainly
 def evict(
     *,
     timeout: Duration | None = None,

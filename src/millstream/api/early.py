@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millstream.api.frames import plainly
 from millstream.durations import Duration, micros, text
 from millstream.errors import ConfigError
 
@@ -93,6 +94,7 @@ class Bounds:
         return " | ".join(parts) or "no bound"
 
 
+@plainly
 def rel_error(error: float, share: float = 1.0) -> Bounds:
     """End once every estimate is within this share of itself, on either side.
 
@@ -107,6 +109,7 @@ def rel_error(error: float, share: float = 1.0) -> Bounds:
     return Bounds(error=float(error), share=float(share))
 
 
+@plainly
 def time_limit(limit: Duration) -> Bounds:
     """End after so long, counted from the start of the run."""
     return Bounds(within=micros(limit, "time_limit()"))
@@ -158,6 +161,7 @@ class Looks:
         return " and ".join(filter(None, (f"at {marks}" if marks else "", every, "at the end")))
 
 
+@plainly
 def snapshot(
     at: Iterable[float] | None = None,
     *,

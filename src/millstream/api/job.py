@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from millstream.api.frames import plainly
 from millstream.api.mapreduce import MapReduce
 from millstream.api.programs import Method, Program
 from millstream.errors import ConfigError
@@ -33,6 +34,7 @@ _WITH_TIME: dict[str, tuple[tuple[str, ...], ...]] = {  # of subclasses of the b
 _AS_BASE = {name: _WITH_TIME[name][0] for name in ("map", "combine", "uncombine", "reduce")}
 
 
+@plainly
 def job(
     program: Any = None,
     *,

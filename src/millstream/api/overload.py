@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from millstream.api.frames import plainly
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 from millstream.ops.overload import UNTIL, Overload
@@ -18,6 +19,7 @@ __all__ = ["Overload", "check_overload", "divert", "drop", "throttle"]
 _KEPT = ("newest", "oldest")
 
 
+@plainly
 def throttle(when: int | str = "64MB") -> Overload:
     """Nothing is lost: files and Kafka wait where they are, senders are held back. The default.
 
@@ -27,6 +29,7 @@ def throttle(when: int | str = "64MB") -> Overload:
     return Overload("throttle", when=bytes_of(when, "throttle(when=)"))
 
 
+@plainly
 def drop(
     keep: str = "newest",
     *,
@@ -43,6 +46,7 @@ def drop(
     return _shedding("drop", keep, None, when, lag, until)
 
 
+@plainly
 def divert(
     stream: str,
     *,

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.api.arguments import named_columns
+from millstream.api.frames import plainly
 from millstream.api.sources.delta import Delta
 from millstream.errors import ConfigError
 
 _NAME = re.compile(r"[^\W\d][\w$]*(\.[^\W\d][\w$]*)*")
 
 
+@plainly
 @dataclass(frozen=True)
 class Iceberg:
     """An Iceberg table, appended to exactly once; it is made if it is not there.
@@ -58,6 +60,7 @@ class Iceberg:
         return hash((self.table, self.columns))
 
 
+@plainly
 @dataclass(frozen=True)
 class Postgres:
     """A table of PostgreSQL; the rows of a batch and its number are written in one transaction.

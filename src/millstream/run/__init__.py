@@ -11,7 +11,7 @@ class _Package(ModuleType):
     """This package, which others take for a function: `ms.run(flow)`."""
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        raise ConfigError("ms.run is no function; a flow runs by flow.run(), several by ms.run_all")
+        raise ConfigError("ms.run is no function; a flow runs itself: flow.run(), or flow.start()")
 
 
 sys.modules[__name__].__class__ = _Package

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millstream.api.early import Snapshot, Unseen
+from millstream.api.frames import plainly
 from millstream.errors import ConfigError, RunError
 from millstream.state.storage import Storage, open_storage
 
@@ -82,6 +83,7 @@ def _check_run(place: Storage, run: str) -> None:
         )
 
 
+@plainly
 def newest_snapshot(path: str | Path) -> Snapshot | None:
     """The newest snapshot that was published in a directory; None if there is none yet."""
     place = open_storage(path)

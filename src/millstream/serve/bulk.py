@@ -44,6 +44,7 @@ class Tabular:
         return session.createDataFrame(self.arrow())
 
 
+@plainly
 class Slates(Tabular):
     """The slates of one updater, as the last committed batch left them.
 

@@ -14,6 +14,7 @@ from millstream.serve.following import Follower
 from millstream.serve.views import read_all
 
 
+@plainly
 class View(Tabular):
     """The rows of one view, as the last committed batch left them.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from millstream.api.frames import plainly
 from millstream.api.sources.timing import Timing, fill
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
@@ -25,6 +26,7 @@ _OF_SOURCES = ("pattern", "schema", "delimiter", "start", "follow", "lost")
 _OF_SINKS = ("changes", "progress")
 
 
+@plainly
 @dataclass(frozen=True)
 class Kafka(Timing):
     """Records of Kafka topics, or results as records of one. It needs the extra `kafka`.
