@@ -99,7 +99,8 @@ def _say(receiver: Any, name: str, below: Any, period: int) -> int:
     """One boundary message and its answer; gives their bytes."""
     from millstream.run.greetings import Hello, hellos, welcomes
 
-    asked = msgspec.json.encode(Hello(name, 1, relay=below is not None, below=below))
+    first = below is not None and below.whole  # later it need not say what it is
+    asked = msgspec.json.encode(Hello(name, 1, relay=first, below=below))
     receiver.clock.period = period
     answer = msgspec.json.encode(receiver.greet(hellos.decode(asked), False))
     welcomes.decode(answer)
@@ -139,6 +140,8 @@ def _tree(work: Any, agents: int) -> list[list[Any]]:
         for number in range(count):
             place = work / f"{len(levels)}-{number}"
             place.mkdir()
+            program: dict[str, Any] = {part: {} for part in collecting.PROGRAM}
+            (place / "flow.json").write_bytes(msgspec.json.encode(program))
             one: Any = collecting.MessageReceiver("in", spec, open_storage(place), "in")
             one.clock, one.told_here = _Periods(), None
             one.name_here = f"relay-{len(levels)}-{number}"

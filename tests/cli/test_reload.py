@@ -171,3 +171,37 @@ def test_a_flow_that_python_started_has_no_file_to_load(tmp_path: Path) -> None:
         pytest.raises(ms.ConfigError, match=r"was not started with `millstream run`"),
     ):
         ask_to_reload(tmp_path / "ck", tmp_path / "app.py", dry_run=False)
+
+
+QUERY = """
+import millstream as ms
+
+def query(flow):
+    twice = flow.step("in").map(lambda row: [row, row]).key_by("k").window(ms.tumbling("10s"))
+    twice.agg(n=ms.count()).sink(ms.Jsonl("twice"))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_a_query_is_added_to_a_run_on_spark_and_survives_a_kill(live: Live) -> None:
+    live.app(KEPT, 1)
+    live.here.file("twice.py", QUERY)
+    live.write(range(40))
+    live.start()
+    live.until(40)
+    added = live.here.run("flow", "add", "app.py", "twice.py")
+    assert added.code == 0 and "added    twice agg, twice" in added.out, added.err
+    live.write(range(40, 70))
+    live.until(70)
+    assert live.process is not None
+    live.process.kill()
+    live.start()
+    live.write(range(70, 110))
+    live.until(110)
+    removed = live.here.run("flow", "remove", "app.py", "twice")
+    assert removed.code == 0 and "removed  twice agg, twice" in removed.out, removed.err
+    assert live.stop() == 0, live.log()
+    assert live.counts("kept") == counted(10, range(100))
+    both = {(k, start, 2 * n): 1 for k, start, n in counted(10, range(40, 100))}
+    assert live.counts("twice") == both

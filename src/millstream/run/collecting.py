@@ -29,7 +29,7 @@ ROSTER = "agents.json"
 _EDITION = "edition.json"
 _editions = msgspec.json.Decoder(tuple[int, str])
 _LINGER = 4.0  # seconds at most in which agents are still answered when all is done
-_PROGRAM = ("flow", "shards", "sources", "operators", "families", "numbers")
+PROGRAM = ("flow", "shards", "sources", "operators", "families", "numbers")
 
 
 class Enrolled(msgspec.Struct):
@@ -196,7 +196,7 @@ class MessageReceiver(Receiver):
 
     def _program(self) -> dict[str, Any]:
         known = msgspec.json.decode(self.checkpoint.read("flow.json"))
-        return {part: known[part] for part in _PROGRAM}
+        return {part: known[part] for part in PROGRAM}
 
     def edition(self) -> int:
         """Which program this is, counted from 1; looked at again once in a boundary period."""

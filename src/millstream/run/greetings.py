@@ -29,7 +29,7 @@ class Later(RunError):
     """What an agent asks for can only be said when somebody else is there again."""
 
 
-class Below(msgspec.Struct, frozen=True):
+class Below(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who is there below a relay: what has changed since it told last, or all of them.
 
     So what arrives at the root in a period grows with its children, not with all agents.
@@ -40,7 +40,7 @@ class Below(msgspec.Struct, frozen=True):
     whole: bool = False  # these are all; those told before do not count
 
 
-class Hello(msgspec.Struct, frozen=True):
+class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an agent says first, and in every boundary period."""
 
     agent: str
@@ -60,7 +60,7 @@ class Hello(msgspec.Struct, frozen=True):
 hellos = msgspec.json.Decoder(Hello)
 
 
-class Welcome(msgspec.Struct, frozen=True):
+class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """What it is told: its number, the last of its messages here, and the last committed."""
 
     number: int
