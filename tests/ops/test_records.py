@@ -45,3 +45,12 @@ def test_a_generator_is_read_in_its_zone_with_and_without_a_schema(schema: str |
     source = ms.Generator(lambda: [{"t": NAIVE}], time="t", schema=schema, zone="America/New_York")
     hours = ms.Flow("zone").source(source).key_by().window(ms.tumbling("1h")).agg(n=ms.count())
     assert [row["window_start"] for row in hours.head()] == [AWARE]
+
+
+def test_columns_of_a_generator_may_have_any_name() -> None:
+    rows = [{"__error": "none", "__raw": 1, "op": "x", "": 2}, {"__error": None}]
+    found = ms.Flow("names").source(ms.Generator(lambda: [*rows, 5])).head()
+    assert [{k: v for k, v in row.items() if v is not None} for row in found] == [
+        rows[0],
+        {},
+    ] and found.dead == 1

@@ -30,7 +30,7 @@ from millstream.run.planning import plan_flow
 from millstream.run.reading import read
 from millstream.run.received import SpoolTracker
 from millstream.run.sources import RateTracker, resolve_format
-from millstream.run.splits import RateSplit, SpoolSplit
+from millstream.run.splits import ERROR, RAW, RateSplit, SpoolSplit
 from millstream.run.spool import Receiver
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
@@ -406,7 +406,7 @@ def test_pieces_read_together_are_as_those_read_one_by_one(
                 {**pa.Table.from_pylist(rows or [{"n": 0, "ts": 0}])[:number].to_pydict(), **more}
             )
             if number == 4:
-                table = pa.table({"__raw": ["x"], "__error": ["bad"]})
+                table = pa.table({RAW: ["x"], ERROR: ["bad"]})
             with pa.ipc.new_file(path, table.schema) as writer:
                 writer.write_table(table)
         else:

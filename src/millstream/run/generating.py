@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from millstream.io.formats import parse_schema
 from millstream.ops.records import as_json, to_table
+from millstream.run.splits import ERROR, RAW
 from millstream.run.spool import SEAL_BYTES, Receiver
 from millstream.state.storage import Storage
 
@@ -110,7 +111,7 @@ class GeneratorReceiver(Receiver):
                 break
         if wrong:
             raws = [as_json(rows[i]) for i in wrong]
-            tables.append(pa.table({"__raw": raws, "__error": list(wrong.values())}))
+            tables.append(pa.table({RAW: raws, ERROR: list(wrong.values())}))
         return tables
 
 

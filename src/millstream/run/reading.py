@@ -18,7 +18,7 @@ from millstream.io.readers import Dead, Parsed, Split, parse_lines, read_split, 
 from millstream.ops.chunks import OFFSET_BITS, Chunk, Int64, flat
 from millstream.ops.jobs import timestamp
 from millstream.ops.records import as_json
-from millstream.run.splits import RateSplit, Readable, SpoolSplit
+from millstream.run.splits import ERROR, RAW, RateSplit, Readable, SpoolSplit
 from millstream.state.storage import Storage, open_storage
 
 _STAMP = pa.timestamp("us", "UTC")
@@ -147,10 +147,10 @@ def _timed(fmt: Format, table: pa.Table) -> Parsed:
     positions = np.arange(len(table), dtype=np.int64)
     why: dict[int, str] = {}
     raws: list[str | None] = [None] * len(table)
-    if "__error" in table.column_names:  # set aside when it was received
-        errors, raws = table.column("__error").to_pylist(), table.column("__raw").to_pylist()
+    if ERROR in table.column_names:  # set aside when it was received
+        errors, raws = table.column(ERROR).to_pylist(), table.column(RAW).to_pylist()
         why = {index: error for index, error in enumerate(errors) if error is not None}
-        table = table.drop_columns(["__error", "__raw"])
+        table = table.drop_columns([ERROR, RAW])
     ts = None
     if fmt.time is not None:
         known = fmt.time in table.column_names

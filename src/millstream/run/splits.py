@@ -20,6 +20,8 @@ DRIVER = 0  # what goes to the driver travels through the first partition
 SORTING = ("results", "ordered")  # what becomes of results that are sorted, on their way
 SENT = ("rows", *SORTING)  # what a task works on, which says of which attempt it is
 
+RAW, ERROR = "\0raw", "\0error"  # columns of records that a receiver set aside
+
 
 @dataclass(frozen=True)
 class SpoolSplit:
