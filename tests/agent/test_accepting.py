@@ -181,6 +181,12 @@ def test_an_agent_that_accepts_code_runs_the_collectors(site: Site, centre: Cent
     centre.open()
     until(lambda: one.committed > last, one.step, centre.step)
     one.close()
+    (site.place / "agents" / "a" / "code.json").write_text("{")  # a disk may do that
+    one, before = site.agent(), len(site.said)
+    assert "code.json is damaged" in site.said[-1] and "again" in site.said[-1]
+    until(lambda: len(site.said) > before, one.step, centre.step)
+    assert "going on with the collector's program" in site.said[-1]
+    one.close()
 
 
 def test_one_that_does_not_runs_its_own_file(site: Site, centre: Centre) -> None:

@@ -36,7 +36,10 @@ class Accepting:
         self.root = root
         if not root.exists(_KEPT):
             return None
-        code = _texts.decode(root.read(_KEPT))
+        try:
+            code = _texts.decode(root.read(_KEPT))
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"{root.where(_KEPT)} is damaged ({error})") from None
         flow = self._loaded(code)
         self.digest = code.digest
         return flow

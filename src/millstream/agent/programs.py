@@ -37,11 +37,19 @@ class Programs:
         accept: Accepting | None,
     ) -> None:
         self.root, self.say, self.reload, self.accept = root, say, reload, accept
-        self.flow = (None if accept is None else accept.kept(root)) or flow
+        self.flow = self._kept() or flow
         self.edition = self.known.edition if self.met else 0  # of the program it has
         self.next_look = 0.0
         self.differs: str | None = None  # what was said of one that does not fit
         self._without = False  # that the collector gives no code was said
+
+    def _kept(self) -> Flow | None:
+        """What the collector gave in an earlier run; it is asked again if that cannot be used."""
+        try:
+            return None if self.accept is None else self.accept.kept(self.root)
+        except MillstreamError as error:
+            self.say(f"{error}; asking the collector for its program again")
+            return None
 
     @property
     def met(self) -> bool:

@@ -349,7 +349,7 @@ class Flow:
         queries there are, and the steps that were there before stay as they are.
         """
         before, names = list(self._nodes), [node.name for node in self._nodes]
-        self._query = (name, len(before))
+        self._query = (_checked_name("query", name), len(before))
         try:
             yield
         finally:

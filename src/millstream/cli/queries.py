@@ -80,8 +80,10 @@ def remove(
     hidden = place.with_name(f".{place.name}")
     with _alone(place.parent):
         place.rename(hidden)
-        told = _asked(where, file, lambda: hidden.rename(place), dry_run=dry_run, later=later)
-        hidden.unlink(missing_ok=True)
+        try:
+            told = _asked(where, file, lambda: hidden.rename(place), dry_run=dry_run, later=later)
+        finally:
+            hidden.unlink(missing_ok=True)
     _tidy(place.parent)
     return told
 
