@@ -41,6 +41,15 @@ _PROPERTIES = {
     "spark.task.maxFailures": "4",
     "spark.locality.wait": "0s",
 }
+# With several executors one may be slow. A task that takes half as long again as most of its stage
+# is begun once more where a core is idle, and what comes first counts: attempts have names of their
+# own, so what the other one leaves behind is nobody's.
+_BACKUPS = {
+    "spark.speculation": "true",
+    "spark.speculation.multiplier": "1.5",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "250ms",
+}
 _JAVA = 17
 _CONNECT_SECONDS = 3.0
 
@@ -305,6 +314,7 @@ def _configuration(flow: str, settings: Settings) -> SparkConf:
         "spark.app.name": f"millstream {flow}",
         "spark.master": _with_retries(settings.master),
         **_PROPERTIES,
+        **({} if settings.master.startswith("local") else _BACKUPS),
         **_daemon(settings.master),
         "spark.ui.enabled": str(settings.ui).lower(),
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
