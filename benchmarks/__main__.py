@@ -41,6 +41,7 @@ NAMES = (
     "failure",
     "insitu",
     "boundary",
+    "flows",
 )
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"

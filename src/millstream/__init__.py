@@ -41,6 +41,7 @@ from millstream.api.keyed import KeyedStream
 from millstream.api.mapreduce import MapReduce
 from millstream.api.overload import Overload, divert, drop, throttle
 from millstream.api.programs import JobContext
+from millstream.api.several import run_all, start_all
 from millstream.api.sinks import Call, Console, Csv, Jsonl, Memory, Parquet, Redis, Text
 from millstream.api.sources import (
     Collector,
@@ -88,6 +89,8 @@ __all__ = [
     "KeyedStream",
     "KeyedStreams",
     "WindowedStream",
+    "run_all",
+    "start_all",
     "Settings",
     "Files",
     "Frame",

@@ -60,7 +60,13 @@ def floor(at: datetime, minutes: int) -> datetime:
 
 def test_every_example_is_tested() -> None:
     tested = {"wordcount.py", "moving_average.py", "clicks_live.py", "two_jobs.py"}
-    tested |= {"macd.py", "monitoring.py", "orders_posted.py", "requests.py"}  # in tests/examples
+    tested |= {
+        "macd.py",
+        "monitoring.py",
+        "orders_posted.py",
+        "requests.py",
+        "several.py",
+    }  # in tests/examples
     tested |= {"trades_kafka.py"}  # in tests/kafka
     tested |= {"nexmark.py", "page_views.py", "top_words.py"}  # there too
     applications = {

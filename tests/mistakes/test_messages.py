@@ -86,6 +86,21 @@ def changed_program() -> Any:
     return ran(by_symbol().window(ms.tumbling("5m")).agg(n=ms.count()))
 
 
+def sent(name: str, directory: str) -> ms.Flow:
+    made = ms.Flow(name)
+    trades(made).sink(ms.Jsonl(directory))
+    return made
+
+
+def one_checkpoint() -> Any:
+    places = {"one": "ck", "two": "ck"}
+    return ms.run_all(sent("one", "out/one"), sent("two", "out/two"), checkpoint=places)
+
+
+def one_output() -> Any:
+    return ms.run_all(sent("one", "out"), sent("two", "out"), checkpoint=None)
+
+
 def overwritten() -> Any:
     ran(trades())
     Path("trades.csv").write_text("ts,symbol,price\n2026-02-01T00:00:00Z,Z,9\n")
@@ -284,6 +299,13 @@ MISTAKES: dict[str, Mistake] = {
     "agents that divert": lambda: ms.Collector(
         "127.0.0.1:9410", ms.Files("in/", time="ts"), overload=ms.divert("overflow")
     ),
+    # several flows
+    "two flows of one name": lambda: ms.run_all(windowed().flow, windowed().flow),
+    "two flows with one checkpoint": one_checkpoint,
+    "two flows that write to one directory": one_output,
+    "no flow to run": lambda: ms.run_all(),
+    "a list of flows": lambda: ms.run_all([flow()]),
+    "a checkpoint for another flow": lambda: ms.run_all(flow(), checkpoint={"other": "ck"}),
     # looking
     "a look at a socket": lambda: flow().source(ms.Socket("localhost", 9)).show(),
     "all of input without an end": lambda: trades(follow=True).collect(),

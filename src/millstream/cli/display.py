@@ -81,7 +81,7 @@ class Lines:
         parts = [f"batch {progress.batch}"]
         if progress.fraction is not None:
             parts.append(f"{progress.fraction:.0%}")
-        parts += _figures(progress)
+        parts += figures(progress)
         self.note("  ".join([*parts, f"[{summary(progress.ledger, self.sources)}]"]))
 
     def look(self, snapshot: Snapshot | None) -> None:
@@ -145,13 +145,13 @@ class Status:
         return self._row(
             ProgressBar(total=1.0, completed=done, width=width),
             Text(f"{done:4.0%}", style="bold"),
-            Text("  ".join(_figures(progress)[:3])),
+            Text("  ".join(figures(progress)[:3])),
             Text(self._clock(), style="dim"),
         )
 
     def _line(self, progress: Progress) -> RenderableType:
         books = summary(progress.ledger, self.sources)
-        first = self._row(Text("  ".join(_figures(progress))), Text(self._clock(), style="dim"))
+        first = self._row(Text("  ".join(figures(progress))), Text(self._clock(), style="dim"))
         waiting = f", {_size(progress.pending_bytes)} waiting" if progress.pending_bytes else ""
         return Group(
             first, Text(f"  batch {progress.batch}; ledger: {books}{waiting}", style="dim")
@@ -212,7 +212,8 @@ def _cell(column: str, number: int) -> Text:
     return Text(f"{number:,}" if number else "-", style=style)
 
 
-def _figures(progress: Progress) -> list[str]:
+def figures(progress: Progress) -> list[str]:
+    """How much was read and given, how fast, and how far in time."""
     parts = [f"{progress.rows:,} records", f"{progress.rows_per_second:,.0f}/s"]
     parts.append(f"{progress.windows:,} results")
     if progress.watermark is not None:

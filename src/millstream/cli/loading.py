@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from millstream.api import several
 from millstream.api.config import Application, Query, read_application
 from millstream.api.flow import Flow
 from millstream.api.sinks import Console
@@ -201,7 +202,7 @@ def _make_importable(directory: str) -> None:
 @contextlib.contextmanager
 def _not_running(path: Path) -> Iterator[None]:
     """While a file is loaded, its flows only get built: this command is what runs them."""
-    start = Flow.start
+    start, begin = Flow.start, several.begin
 
     def refuse(self: Flow, *args: Any, **options: Any) -> NoReturn:
         raise ConfigError(
@@ -209,11 +210,15 @@ def _not_running(path: Path) -> Iterator[None]:
             f'`if __name__ == "__main__":`, or run it with `python {path}` instead'
         )
 
+    def refuse_all(flows: Any, settings: Any) -> NoReturn:
+        refuse(flows[0][0])
+
     Flow.start = refuse  # type: ignore[method-assign]
+    several.begin = refuse_all
     try:
         yield
     finally:
-        Flow.start = start  # type: ignore[method-assign]
+        Flow.start, several.begin = start, begin  # type: ignore[method-assign]
 
 
 def _flows(module: ModuleType) -> dict[str, Flow]:

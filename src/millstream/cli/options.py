@@ -17,6 +17,15 @@ AppFile = Annotated[
         show_default=False,
     ),
 ]
+AppFiles = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="APP.PY...",
+        help="The file with the flow: Python, a configuration (APP.TOML) or SQL (APP.SQL). "
+        "Several files: all their flows, on one Spark.",
+        show_default=False,
+    ),
+]
 FlowName = Annotated[
     str | None,
     typer.Option(

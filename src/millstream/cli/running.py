@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from rich.console import Console
 
@@ -26,10 +26,11 @@ from millstream.errors import MillstreamError, RunError
 from millstream.graph.nodes import Source, Update
 from millstream.operators.view import Kept
 from millstream.run.handle import Handle
-from millstream.run.reporting import Progress
 from millstream.run.runner import start
 from millstream.run.session import end_java
 from millstream.settings import Settings
+
+E = TypeVar("E", covariant=True)
 
 STOPPING = "stopping after the current batch (Ctrl-C again to abort)"
 _LOOK = 0.1  # seconds between looks at a running flow
@@ -102,7 +103,7 @@ def run_flow(
                 watch(handle, display, stopping, listening.look, on_look)
         finally:
             display.close()
-        progress = _result(handle, stopping)
+        progress = result_of(handle, stopping)
     if handle.snapshot is not None and not quiet and on_look is None:
         show_answer(console, handle.snapshot)
     flow = listening.flow or flow
@@ -166,7 +167,16 @@ def watch(
         display.look(handle.snapshot)
 
 
-def _result(handle: Handle, stopping: Stopping) -> Progress:
+class Ending(Protocol[E]):
+    """A flow, or several, whose end is waited for."""
+
+    @property
+    def overdue(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> E: ...
+
+
+def result_of(handle: Ending[E], stopping: Stopping) -> E:
+    """What there is at the end; raises what went wrong, and ends a process that cannot end."""
     try:
         return handle.wait(0 if handle.overdue else None)
     except MillstreamError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -37,6 +37,21 @@ def check_outputs(plan: Plan) -> None:
                     f"({source.spec.path}) would read its results as input; give it a directory "
                     "of its own"
                 )
+
+
+def check_each_other(plans: Iterable[Plan]) -> None:
+    """No two flows that run together write to one directory."""
+    taken: dict[Path | tuple[int, int], tuple[str, str]] = {}
+    for plan in plans:
+        for sink in _sinks(plan):
+            for place in _places(sink.spec.directory):
+                flow, other = taken.setdefault(place, (plan.flow, sink.name))
+                if flow != plan.flow:
+                    raise ConfigError(
+                        f"sink {other!r} of flow {flow!r} and sink {sink.name!r} of flow "
+                        f"{plan.flow!r} both write to {sink.spec.path}; give each a directory of "
+                        "its own"
+                    )
 
 
 def check_apart(plan: Plan, checkpoint: Path) -> None:

@@ -18,24 +18,16 @@ from millstream.api.sinks import Redis
 from millstream.errors import MillstreamError, RunError
 from millstream.io.mirrors import require_redis
 from millstream.plan.stages import Plan
-from millstream.run.cores import Decided, wait_for_cores
+from millstream.run.cores import Decided
 from millstream.run.early import Looker
 from millstream.run.engine import Engine
 from millstream.run.fleeting import remove_fleeting
-from millstream.run.onframes import OnFrames
 from millstream.run.program import LEAST_SHARDS
-from millstream.run.remote import is_remote, open_remote
+from millstream.run.remote import is_remote
 from millstream.run.replacing import Replacement, replace_program
 from millstream.run.reporting import Progress, Reporter
-from millstream.run.session import (
-    check_cluster,
-    close_session,
-    end_java,
-    has_session,
-    open_session,
-    remove_scratch,
-)
-from millstream.run.spark import OnSpark
+from millstream.run.session import remove_scratch
+from millstream.run.sharing import OnAny, Spark
 from millstream.run.stopping import too_late
 from millstream.run.telling import told_work, warnings_of
 from millstream.serve.following import Follower
@@ -63,6 +55,7 @@ class Handle:
         looker: Looker | None = None,
         *,
         fleeting: bool = False,
+        spark: Spark | None = None,
     ) -> None:
         self.progress = Progress()
         self._engine = engine
@@ -73,7 +66,8 @@ class Handle:
         self._fleeting = fleeting  # its checkpoint goes with it
         self._stopping = threading.Event()
         self._patience = settings.stop_timeout
-        self._ours = False  # whether the Spark context is
+        self._spark = spark or Spark(flow, settings)
+        self._session: Any = None
         self._gave_up = False
         self.overdue = False  # not even that helped: something in this process does not return
         self._wake = threading.Event()  # a stop or another flow is asked for
@@ -82,7 +76,7 @@ class Handle:
         self._ended = False
         self.warnings: tuple[str, ...] = ()  # what to look at, once it has ended
         self._error: BaseException | None = None
-        self._executor: OnSpark | OnFrames | None = None
+        self._executor: OnAny | None = None
         self._decoders = _decoders(engine.plan)
         self._server: Server | None = None
         self._live: Live | None = None
@@ -119,6 +113,11 @@ class Handle:
     def url(self) -> str | None:
         """Where it serves slates and status; None if it does not."""
         return self._server.url if self._server is not None else None
+
+    @property
+    def error(self) -> BaseException | None:
+        """What went wrong, if it ended by that."""
+        return None if self.running else self._error
 
     @property
     def patience(self) -> float:
@@ -162,6 +161,10 @@ class Handle:
         self._wake.set()
         return request.answer.result()
 
+    def rest(self, seconds: float) -> None:
+        """Wait so long for the end, and no longer."""
+        self._over.wait(seconds)
+
     def ended_within(self, seconds: float) -> bool:
         """Wait so long for the end; Ctrl-C asks for a clean stop, and a second one is raised."""
         try:
@@ -199,10 +202,7 @@ class Handle:
         self._over.wait(max(0.0, self._patience - reserve))
         if self.running:
             self._gave_up = True
-            if self._ours or not has_session():
-                end_java(kill=True)
-            elif self._executor is not None:
-                self._executor.cancel()
+            self._spark.give_up(self, self._executor)
             self._over.wait(max(0.0, end - time.monotonic()))
             self.overdue = self.running
 
@@ -219,25 +219,15 @@ class Handle:
             self._over.set()
 
     def _main(self) -> None:
-        session: Any = None
-        ours = remote = False
         scratch = self._engine.checkpoint.local / SCRATCH
         remove_scratch(scratch)  # of a run that was killed
         try:
-            remote = is_remote(self._settings)
-            if remote:
-                session, ours = open_remote(self._flow, self._settings)
-            else:
-                place = self._engine.keep_warm().scratch(self._settings) or scratch
-                session, ours = open_session(self._flow, self._settings, place)
-            self._ours = ours
-            self._executor = self._on_spark(session, self._engine.plan)
-            if remote:
-                decided = Decided(self._executor.cores, LEAST_SHARDS)
-            else:
-                decided = wait_for_cores(session, self._settings)
-                if ours:
-                    check_cluster(session)
+            if not is_remote(self._settings):
+                scratch = self._engine.keep_warm().scratch(self._settings) or scratch
+            opened = self._spark.open(scratch)
+            self._session = opened.session
+            self._executor = self._on_spark(self._engine.plan)
+            decided = opened.decided or Decided(self._executor.cores, LEAST_SHARDS)
             self._engine.open(decided.cores, decided.least_shards)
             self._reporter.begin()
             if decided.note:
@@ -260,11 +250,7 @@ class Handle:
             if self._server is not None:
                 self._server.stop()
             try:
-                if self._executor is not None and not ours:
-                    self._executor.close()
-                if session is not None and ours:
-                    session.stop() if remote else close_session(session)
-                    remove_scratch(scratch)
+                self._spark.close(self, self._executor)
             finally:
                 self._close()  # last: the next run may begin as soon as it can lock
                 self._stopping.set()  # nobody need wait for a stop any more
@@ -285,16 +271,9 @@ class Handle:
         if self._fleeting:
             remove_fleeting(self._engine.checkpoint.path)
 
-    def _on_spark(self, session: Any, plan: Plan) -> OnSpark | OnFrames:
+    def _on_spark(self, plan: Plan) -> OnAny:
         checkpoint, timeout = self._engine.checkpoint.local, self._settings.function_micros
-        if is_remote(self._settings):
-            return OnFrames(session, plan, checkpoint, timeout)
-        if self._settings.runner == "frames":
-            from pyspark.sql import SparkSession
-
-            frames = session if hasattr(session, "createDataFrame") else SparkSession(session)
-            return OnFrames(frames, plan, checkpoint, timeout)
-        return OnSpark(session, plan, checkpoint, timeout)
+        return self._spark.executor(self._session, plan, checkpoint, timeout)
 
     def _loop(self) -> None:
         engine = self._engine
@@ -312,12 +291,12 @@ class Handle:
                     self._report()
             if engine.done or enough:
                 break
-            self._rest(begun + self._settings.interval if worked else begun + self._settings.poll)
+            self._pause(begun + self._settings.interval if worked else begun + self._settings.poll)
         if self._executor is not None:
             engine.bring_out(self._executor)
         self._report()
 
-    def _rest(self, until: float) -> None:
+    def _pause(self, until: float) -> None:
         """Wait; what is asked for meanwhile is answered at once."""
         while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
             self._wake.wait(left)
@@ -336,14 +315,14 @@ class Handle:
                     raise  # the change is made, and something after it failed
 
     def _replace(self, request: _Request) -> Replacement:
-        flow, ready = request.flow, list[OnSpark | OnFrames]()
+        flow, ready = request.flow, list[OnAny]()
         before = self._executor
         assert before is not None
 
         def prepare(plan: Plan) -> None:
             if any(isinstance(sink.spec, Redis) for sink in plan.sinks()):
                 require_redis()
-            ready.append(self._on_spark(before.context, plan))
+            ready.append(self._on_spark(plan))
 
         if not request.dry_run:  # the new program may lack the sink that results wait for
             self._engine.bring_out(before)

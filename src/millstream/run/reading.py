@@ -14,10 +14,11 @@ from millstream.io.columns import event_time
 from millstream.io.formats import DEBEZIUM, Format
 from millstream.io.kafka.consuming import Stretch
 from millstream.io.kafka.decoding import read_records
-from millstream.io.readers import Dead, Parsed, Split, parse_lines, read_split, scan_lines
+from millstream.io.readers import Dead, Parsed, Split, parse_lines, scan_lines
 from millstream.ops.chunks import OFFSET_BITS, Chunk, Int64, flat
 from millstream.ops.jobs import timestamp
 from millstream.ops.records import as_json
+from millstream.run.once import read_shared
 from millstream.run.splits import ERROR, RAW, RateSplit, Readable, SpoolSplit
 from millstream.state.storage import Storage, open_storage
 
@@ -73,7 +74,7 @@ def _read(fmt: Format, split: Readable, now: int) -> Iterator[Piece]:
             piece = _placed(parsed, split.source, split.file << OFFSET_BITS, now)
             yield replace(piece, size=size)
     else:
-        for parsed in read_split(fmt, split):
+        for parsed in read_shared(fmt, split):
             yield _placed(parsed, split.source, split.file << OFFSET_BITS, now)
 
 

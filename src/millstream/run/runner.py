@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,16 @@ from millstream.api.sinks import Redis
 from millstream.api.sources import Collector, Http
 from millstream.io.mirrors import require_redis
 from millstream.plan.stages import Plan
-from millstream.run.early import engine_of
+from millstream.run.early import Looker, engine_of
+from millstream.run.engine import Engine
 from millstream.run.fleeting import forget_rows, make_fleeting, remove_fleeting
 from millstream.run.handle import Handle
 from millstream.run.looked import looked_for
 from millstream.run.planning import plan_flow
 from millstream.run.program import check_owners, check_program
-from millstream.run.session import (
-    check_surroundings,
-)
+from millstream.run.session import check_surroundings
+from millstream.run.sharing import Spark
+from millstream.run.tracking import Tracker
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 
@@ -27,18 +29,45 @@ if TYPE_CHECKING:
     from millstream.api.flow import Flow
 
 
-def _check_ports(plan: Plan) -> None:
+def check_ports(plans: Iterable[Plan]) -> None:
     """Who takes records from others can have its port and its token."""
-    specs = [node.spec for node in plan.sources() if isinstance(node.spec, Http)]
-    if specs:
+    specs = [node.spec for plan in plans for node in plan.sources()]
+    if posted := [spec for spec in specs if isinstance(spec, Http)]:
         from millstream.run.posting import check_places  # a web server, for who wants one
 
-        check_places(specs)
-    collectors = [node.spec for node in plan.sources() if isinstance(node.spec, Collector)]
-    if collectors:
+        check_places(posted)
+    if collectors := [spec for spec in specs if isinstance(spec, Collector)]:
         from millstream.run import listening  # likewise
 
         listening.check_places(collectors)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A flow that can be started: its checkpoint is taken, and nothing was found wrong."""
+
+    name: str
+    engine: Engine
+    settings: Settings
+    looker: Looker | None
+    fleeting: bool
+
+    def begin(self, spark: Spark | None = None) -> Handle:
+        """Run it on a thread; `spark`: where others run too."""
+        return Handle(
+            self.engine,
+            self.settings,
+            self.name,
+            self.looker,
+            fleeting=self.fleeting,
+            spark=spark,
+        )
+
+    def give_back(self) -> None:
+        """Leave everything as it was."""
+        self.engine.checkpoint.close()
+        if self.fleeting:
+            remove_fleeting(self.engine.checkpoint.path)
 
 
 def start(
@@ -48,29 +77,47 @@ def start(
     looks: Looks | None = None,
     plan: Plan | None = None,
 ) -> Handle:
-    """Check everything, take the checkpoint, and run on a thread; `plan`: if it is known.
+    """Check everything, take the checkpoint, and run on a thread; `plan`: if it is known."""
+    ready = make_ready(flow, checkpoint, settings, looks, plan)
+    try:
+        return ready.begin()
+    except BaseException:
+        ready.give_back()
+        raise
 
-    Without a checkpoint the state lies in a directory that is removed at the end.
+
+def make_ready(
+    flow: Flow,
+    checkpoint: Path | None,
+    settings: Settings,
+    looks: Looks | None = None,
+    plan: Plan | None = None,
+    trackers: Callable[..., Tracker] | None = None,
+) -> Ready:
+    """Check everything and take the checkpoint; `trackers`: how sources are opened.
+
+    Without one the state lies in a directory that is removed at the end.
     """
     if checkpoint is not None:
-        return _start(flow, checkpoint, settings, looks, plan)
+        return _make_ready(flow, checkpoint, settings, looks, plan, trackers)
     place = make_fleeting(settings)
     try:
-        return _start(flow, place, settings, looks, plan, fleeting=True)
+        return _make_ready(flow, place, settings, looks, plan, trackers, fleeting=True)
     except BaseException:
         remove_fleeting(place)
         raise
 
 
-def _start(
+def _make_ready(
     flow: Flow,
     checkpoint: Path,
     settings: Settings,
     looks: Looks | None,
     plan: Plan | None,
+    trackers: Callable[..., Tracker] | None,
     *,
     fleeting: bool = False,
-) -> Handle:
+) -> Ready:
     plan = plan or plan_flow(flow, checkpoint)
     looking = looked_for(plan, looks)
     check_surroundings(settings)
@@ -84,11 +131,11 @@ def _start(
             check_program(plan, place, settings.shards, 1, settings.remove)
         check_owners(plan, place.path, program)
         place.latest()
-        _check_ports(plan)
-        engine, looker = engine_of(plan, place, settings, looking)
+        check_ports([plan])
+        engine, looker = engine_of(plan, place, settings, looking, trackers)
         if fleeting:
             forget_rows(plan)
-        return Handle(engine, settings, flow.name, looker, fleeting=fleeting)
+        return Ready(flow.name, engine, settings, looker, fleeting)
     except BaseException:
         place.close()
         raise

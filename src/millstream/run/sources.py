@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -40,7 +41,7 @@ from millstream.ops.progress import BEGIN, Horizon, SourceProgress
 from millstream.run import frames
 from millstream.run.blocks import BlocksTracker
 from millstream.run.files import FilesTracker
-from millstream.run.listing import kind_of, list_files
+from millstream.run.listing import Seen, kind_of, list_files
 from millstream.run.partitions import PartitionsTracker
 from millstream.run.received import SpoolTracker, make_receiver
 from millstream.run.shedding import shedding
@@ -279,14 +280,16 @@ def make_tracker(
     checkpoint: Storage,
     state: SourceState,
     looks: Looks | None = None,
+    listing: Callable[[], list[Seen]] | None = None,
 ) -> Tracker:
     """The tracker of a source, at the place the last committed batch left it.
 
     looks: it is looked at early, so that stored files are read in a random order of blocks; what
         was begun so is read to its end so.
+    listing: how files are found, if others look for them too.
     """
     spec = node.spec
-    tracker = _make_tracker(number, node, fmt, checkpoint, state, looks)
+    tracker = _make_tracker(number, node, fmt, checkpoint, state, looks, listing)
     return tracker if looks is not None else shedding(tracker, node.name, spec.overload, state)
 
 
@@ -297,6 +300,7 @@ def _make_tracker(
     checkpoint: Storage,
     state: SourceState,
     looks: Looks | None,
+    listing: Callable[[], list[Seen]] | None,
 ) -> Tracker:
     spec = node.spec
     stem = safe_name(node.name)
@@ -305,15 +309,15 @@ def _make_tracker(
         marks = looks.at if looks.cuts else ()
         return BlocksTracker(number, spec, fmt, place, stem, state, looks.seed, marks)
     if isinstance(spec, Files):
-        return FilesTracker(number, spec, fmt, checkpoint.within("sources"), stem, state)
+        return FilesTracker(number, spec, fmt, checkpoint.within("sources"), stem, state, listing)
     if isinstance(spec, FrameStream):
         return frames.FrameStreamTracker(number, spec, fmt, checkpoint, stem, state)
     if isinstance(spec, Frame):
         return frames.FrameTracker(number, spec, fmt, checkpoint, stem, state)
     if isinstance(spec, Delta):
         sources = checkpoint.within("sources")
-        listing = Versions(spec, sources, stem)
-        return FilesTracker(number, as_files(spec), fmt, sources, stem, state, listing)
+        versions = Versions(spec, sources, stem)
+        return FilesTracker(number, as_files(spec), fmt, sources, stem, state, versions)
     if isinstance(spec, Rate):
         return RateTracker(number, spec, state)
     if isinstance(spec, Kafka):

@@ -50,9 +50,9 @@ class OnSpark:
         self.context = context
         self.watch = Attempt(str(checkpoint), "", 0, timeout)
         self.plan = plan
-        identity = uuid.uuid4().hex
-        self.program = self.context.broadcast((identity, packed_plan(plan)))
-        self._jobs = f"millstream-{identity}"
+        self.key = uuid.uuid4().hex
+        self.program = self.context.broadcast((self.key, packed_plan(plan)))
+        self._jobs = f"millstream-{self.key}"
         self.context.setJobGroup(self._jobs, f"millstream {plan.flow}", interruptOnCancel=True)
 
     @property
@@ -161,11 +161,11 @@ def keyed_task(program: Any, batch: Batch, level: int, heard: Heard | None) -> A
             list(pairs)
             return iter(())
         items = (item for _, item in pairs)
-        return _task(
+        return batch_task(
             batch,
             level,
             part,
-            lambda: Task(_loaded(program), batch, level, part).keyed(items, heard),
+            lambda: Task(loaded(program), batch, level, part).keyed(items, heard),
         )
 
     return run
@@ -174,8 +174,8 @@ def keyed_task(program: Any, batch: Batch, level: int, heard: Heard | None) -> A
 def ingest_task(program: Any, batch: Batch, given: Iterable[Any]) -> Iterator[Item]:
     (task,) = list(given)
     yield from task.stored
-    yield from _task(
-        batch, 0, task.part, lambda: Task(_loaded(program), batch, 0, task.part).ingest(task.splits)
+    yield from batch_task(
+        batch, 0, task.part, lambda: Task(loaded(program), batch, 0, task.part).ingest(task.splits)
     )
 
 
@@ -183,22 +183,24 @@ def whole_task(
     program: Any, batch: Batch, splits: list[AnySplit], rest: Iterable[Any]
 ) -> Iterator[Item]:
     list(rest)  # a worker whose input was not read to its end is not used again
-    yield from _task(batch, 0, 0, lambda: run_whole(_loaded(program), batch, splits))
+    yield from batch_task(batch, 0, 0, lambda: run_whole(loaded(program), batch, splits))
 
 
-_plans: dict[str, Plan] = {}
+_plans: dict[str, Plan] = {}  # those used last, the latest at the end
+_MOST_PLANS = 256  # as many flows may be run by one worker without unpacking theirs every time
 
 
-def _loaded(program: Any) -> Plan:
+def loaded(program: Any) -> Plan:
     """The plan, unpacked once per worker."""
     key, packed = program.value
-    if key not in _plans:
-        _plans.clear()
-        _plans[key] = cloudpickle.loads(packed)
-    return _plans[key]
+    plan = _plans.pop(key) if key in _plans else cloudpickle.loads(packed)
+    _plans[key] = plan
+    while len(_plans) > _MOST_PLANS:
+        del _plans[next(iter(_plans))]
+    return plan
 
 
-def _task(batch: Batch, level: int, part: int, work: Any) -> Iterator[Item]:
+def batch_task(batch: Batch, level: int, part: int, work: Any) -> Iterator[Item]:
     """One attempt at a task of a batch, with the functions it calls watched."""
     watch = Attempt(batch.checkpoint, "", 0, batch.function_timeout)
     return watched_task(watch, f"{level}-{part}", work)
@@ -238,14 +240,19 @@ _DEAD_WORKER = ("Python worker exited unexpectedly", "EOFException")
 _NO_JVM = ("Answer from Java side is empty", "trying to connect to the Java server")
 
 
+def meant_for_people(error: BaseException) -> str | None:
+    """The text of an error that arrives in one piece; None for any other."""
+    return str(error).split(_MARK)[1] if _MARK in str(error) else None
+
+
 def told(error: Exception, steps: list[str], calls: Sequence[Call] = ()) -> RunError:
     """What went wrong in a Spark job in one line.
 
     `steps` are those with a user's functions, `calls` those that workers had begun when they died.
     """
     text = str(error)
-    if _MARK in text:
-        return RunError(text.split(_MARK)[1])
+    if (meant := meant_for_people(error)) is not None:
+        return RunError(meant)
     if absent := _ABSENT.search(text):
         return RunError(
             f"Spark's workers cannot import {absent[1]!r}, which this process can: send it along "
@@ -270,6 +277,7 @@ def told(error: Exception, steps: list[str], calls: Sequence[Call] = ()) -> RunE
             "batch_rows="
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("at ")]  # frames of Java
     telling = [line for line in lines if "Error" in line or "Exception" in line]
     return RunError(f"a Spark job failed: {(telling or lines or ['unknown'])[-1][:500]}")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from millstream.run.handle import Handle
+    from millstream.run.handles import Handles
     from millstream.run.reporting import Progress
 
 _MANY_LATE = 0.01  # share of late records that is worth a word
@@ -151,16 +152,42 @@ def follow(handle: Handle, flow: str, *, quiet: bool) -> Progress:
     if quiet:
         return handle.wait()
     noted = 0
-    with _bar(flow) as shown:
+    with _bars([flow]) as shown:
         while not handle.ended_within(_LOOK):
             noted = _tell_notes(handle, noted)
-            if shown is not None:
-                _move(*shown, handle.progress)
+            shown(flow, handle.progress)
         _tell_notes(handle, noted)
     progress = handle.wait()
+    _tell_end(flow, handle)
+    return progress
+
+
+def follow_all(handles: Handles, *, quiet: bool) -> dict[str, Progress]:
+    """The same of several; that one failed is said at once, and raised when all have ended."""
+    if quiet:
+        return handles.wait()
+    noted, ended = dict.fromkeys(handles, 0), set[str]()
+    with _bars(list(handles)) as shown:
+        over = False
+        while not over:
+            over = handles.ended_within(_LOOK)
+            for flow, handle in handles.items():
+                noted[flow] = _tell_notes(handle, noted[flow], f"{flow}: ")
+                shown(flow, handle.progress)
+                if not handle.running and flow not in ended:
+                    ended.add(flow)
+                    _tell_end(flow, handle)
+    return handles.wait()
+
+
+def _tell_end(flow: str, handle: Handle) -> None:
+    """What to know of a run that has ended."""
+    progress = handle.progress
     for warning in handle.warnings:
         logger.warning("%s: %s", flow, warning)
-    if progress.done and not progress.new_batches:
+    if handle.error is not None:
+        logger.error("%s failed: %s", flow, handle.error)
+    elif progress.done and not progress.new_batches:
         logger.warning(
             "%s: %s. Everything there is was read before; checkpoint=None begins anew",
             flow,
@@ -168,25 +195,24 @@ def follow(handle: Handle, flow: str, *, quiet: bool) -> Progress:
         )
     else:
         logger.info("%s: %s in %.1f s", flow, told_work(progress), progress.elapsed)
-    return progress
 
 
-def _tell_notes(handle: Handle, noted: int) -> int:
+def _tell_notes(handle: Handle, noted: int, whose: str = "") -> int:
     notes = handle.progress.notes
     for note in notes[noted:]:
-        logger.warning("%s", note)
+        logger.warning("%s%s", whose, note)
     return len(notes)
 
 
 @contextmanager
-def _bar(flow: str) -> Iterator[tuple[Bar, TaskID] | None]:
-    """A bar where somebody looks at it; nothing in a pipe or a log."""
+def _bars(flows: list[str]) -> Iterator[Callable[[str, Progress], None]]:
+    """Bars where somebody looks at them; nothing in a pipe or a log."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console()
     if not (console.is_terminal or console.is_jupyter):
-        yield None
+        yield lambda flow, progress: None
         return
     columns = (
         TextColumn("{task.description}", style="bold cyan", markup=False),
@@ -195,7 +221,8 @@ def _bar(flow: str) -> Iterator[tuple[Bar, TaskID] | None]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True, refresh_per_second=5) as bar:
-        yield bar, bar.add_task(flow, total=None, told="starting Spark")
+        tasks = {flow: bar.add_task(flow, total=None, told="starting Spark") for flow in flows}
+        yield lambda flow, progress: _move(bar, tasks[flow], progress)
 
 
 def _move(bar: Bar, task: TaskID, progress: Progress) -> None:

@@ -19,7 +19,7 @@ from millstream.state.memory import MemoryFolder, memory_folder, room
 from millstream.state.storage import Storage
 from millstream.state.warm import Warm
 
-_SHARE = 10  # by default a tenth of the memory that is there
+SHARE = 10  # by default a tenth of the memory that is there
 _BATCHES = 4  # of the largest size, that must fit into half of the memory that is there
 
 
@@ -76,7 +76,7 @@ def keep_warm(state: Storage, settings: Settings) -> Warmth:
     if folder is None or settings.warm == 0:
         return Warmth(folder, None, state)
     there = room(folder.path)
-    limit = there // _SHARE if settings.warm is None else bytes_of(settings.warm, "warm")
+    limit = there // SHARE if settings.warm is None else bytes_of(settings.warm, "warm")
     kept = Warm(str(folder.within(warm.PLACE)), min(limit, there // 2))
     warm.use(state, kept)
     return Warmth(folder, kept, state)

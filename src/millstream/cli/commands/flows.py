@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import millstream
 from millstream.cli.loading import load_application, load_trusted
 from millstream.cli.options import (
     AppFile,
+    AppFiles,
     Debug,
     FlowName,
     Master,
@@ -32,13 +34,14 @@ commands = typer.Typer()
 )
 def run(
     context: typer.Context,
-    file: AppFile,
+    files: AppFiles,
     flow: FlowName = None,
     checkpoint: Annotated[
         Path | None,
         checkpoint_option(
             "Where state and progress are kept. The same directory goes on where the last "
-            "run stopped.  [dim]\\[default: .millstream/<flow name>][/dim]"
+            "run stopped. For several files: the directory that has one for each flow.  "
+            "[dim]\\[default: .millstream/<flow name>][/dim]"
         ),
     ] = None,
     master: Master = "local[*]",
@@ -151,6 +154,9 @@ def run(
 ) -> None:
     """Run the flow in a file, to the end of its input or until it is stopped.
 
+    With several files their flows run on one Spark, each with a checkpoint of its own; one that
+    fails ends by itself, and the exit code is 1 when the others have ended.
+
     APP.TOML may say how to run it in its table \\[run]; options given here come first.
 
     Ctrl-C (or SIGTERM) stops after the current batch, which is committed; the exit code is then 0.
@@ -160,9 +166,9 @@ def run(
     """
     from millstream.cli.early import looks_of
     from millstream.cli.running import run_flow
+    from millstream.cli.several import Program, check_several, run_flows
 
     looks = looks_of(snapshots, until, within, publish, step)
-    found = load_trusted(file, flow, trust_config)
     given = {
         "master": master,
         "parallelism": parallelism,
@@ -179,16 +185,31 @@ def run(
         "debug": debug,
         "quiet": quiet,
     }
-    where = checkpoint or found.checkpoint or Path(".millstream") / found.flow.name
-    chosen, place = _chosen(context, given, found.settings), file.absolute()
-    with found.locating():
+    if len(files) > 1:
+        check_several(flow, looks, remove)
+    programs = []
+    for file in files:
+        found, place = load_trusted(file, flow, trust_config), file.absolute()
+        own = Path(".millstream") / found.flow.name
+        if checkpoint is not None:
+            own = checkpoint if len(files) == 1 else checkpoint / found.flow.name
+        elif found.checkpoint is not None:
+            own = found.checkpoint
+        chosen = _chosen(context, given, found.settings)
+        load = partial(load_trusted, place, flow, trust_config)
+        programs.append(Program(found, own, chosen, place, load))
+    if len(programs) > 1:
+        run_flows(programs)
+        return
+    (one,) = programs
+    with one.found.locating():
         run_flow(
-            found.flow,
-            where,
-            chosen,
-            quiet=chosen["quiet"],
-            file=place,
-            load=lambda: load_trusted(place, flow, trust_config),
+            one.found.flow,
+            one.checkpoint,
+            one.options,
+            quiet=one.options["quiet"],
+            file=one.file,
+            load=one.load,
             looks=looks,
         )
 

@@ -1,0 +1,149 @@
+"""Several flows on one Spark: each has what it would have alone, whatever becomes of the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millstream as ms
+from millstream.io.readers import Split
+from millstream.run.carrying import Load, dealt
+from millstream.run.turns import Turns
+from millstream.run.watching import Attempt
+
+ROWS = [(f"2026-01-01T00:{i // 60:02d}:{i % 60:02d}Z", "abc"[i % 3], i) for i in range(600)]
+
+
+def write(path: Path, rows: list[tuple[str, str, int]]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    hidden = path.parent / f".{path.name}"
+    hidden.write_text("ts,k,v\n" + "".join(f"{ts},{k},{v}\n" for ts, k, v in rows))
+    hidden.rename(path)
+
+
+def flow(name: str, place: Path, fn: Callable[[Any], Any] | None = None, **options: Any) -> ms.Flow:
+    made = ms.Flow(name)
+    stream = made.source(ms.Files(str(place / "in"), time="ts", **options))
+    stream = stream if fn is None else stream.map(fn)
+    windows = stream.key_by("k").window(ms.tumbling("1m"))
+    windows.agg(n=ms.count(), s=ms.sum("v")).sink(ms.Jsonl(str(place / "out" / name)))
+    return made
+
+
+def results(place: Path, name: str) -> Counter[Any]:
+    parts = (part.read_text().splitlines() for part in (place / "out" / name).glob("part-*"))
+    rows = [json.loads(line) for lines in parts for line in lines]
+    return Counter((row["k"], row["window_start"][:16], row["n"], row["s"]) for row in rows)
+
+
+def expected(rows: list[tuple[str, str, int]]) -> Counter[Any]:
+    groups: dict[Any, list[int]] = {}
+    for ts, key, value in rows:
+        groups.setdefault((key, ts[:16]), []).append(value)
+    return Counter((*key, len(values), sum(values)) for key, values in groups.items())
+
+
+def raises(_: Any) -> Any:
+    raise ValueError("no")
+
+
+def dies(_: Any) -> Any:
+    os._exit(3)
+
+
+@pytest.mark.spark
+def test_flows_that_run_together_give_what_each_gives_alone(spark: Any, tmp_path: Path) -> None:
+    """Also beside one whose records all fail."""
+    write(tmp_path / "in" / "a.csv", ROWS)
+    good = [flow(f"good {number}", tmp_path) for number in range(3)]
+    with pytest.raises(ms.RunError) as caught:
+        ms.run_all(*good, flow("raises", tmp_path, raises), checkpoint=tmp_path / "ck")
+    told = str(caught.value)
+    assert told.startswith("1 of 4 flows failed, the others did not. 'raises': ")
+    assert "ValueError: no" in told
+    later = [(f"2026-01-02{ts[10:]}", k, v) for ts, k, v in ROWS]
+    write(tmp_path / "in" / "b.csv", later)
+    progress = ms.run_all(*good, checkpoint=tmp_path / "ck")
+    for one in good:
+        assert progress[one.name].new_rows == 600
+        assert results(tmp_path, one.name) == expected(ROWS + later)
+        assert (tmp_path / "ck" / one.name / "flow.json").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_who_takes_a_worker_along_takes_no_other_flow(spark: Any, tmp_path: Path) -> None:
+    write(tmp_path / "in" / "a.csv", ROWS)
+    good = [flow(f"good {number}", tmp_path) for number in range(3)]
+    with pytest.raises(ms.RunError, match=r"1 of 4 .*'dies': a Python worker died"):
+        ms.run_all(*good, flow("dies", tmp_path, dies), checkpoint=tmp_path / "ck")
+    for one in good:
+        assert results(tmp_path, one.name) == expected(ROWS)
+
+
+@pytest.mark.spark
+def test_one_is_stopped_and_the_others_go_on(spark: Any, tmp_path: Path) -> None:
+    write(tmp_path / "in" / "a.csv", ROWS)
+    made = [flow(name, tmp_path, follow=True) for name in ("one", "two", "three")]
+    handles = ms.start_all(*made, checkpoint={name.name: tmp_path / name.name for name in made})
+    try:
+        _until(lambda: all(one.rows == 600 for one in handles.progress.values()))
+        assert handles["one"].stop().rows == 600
+        write(tmp_path / "in" / "b.csv", ROWS[:10])
+        _until(lambda: handles.progress["two"].rows == handles.progress["three"].rows == 610)
+        assert handles.running and handles.progress["one"].rows == 600
+    finally:
+        progress = handles.stop()
+    assert not handles.running and not handles.failed and list(progress) == ["one", "two", "three"]
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_loads_are_dealt_by_what_they_cost() -> None:
+    loads = [Load(name, Attempt("ck", "", 0), None) for name in "abcdef"]
+    cost = {"a": 5.0, "b": 1.0, "c": 1.0, "d": 1.0, "e": 1.0, "f": 1.0}
+    tasks = dealt(loads, cost, 2)
+    assert sorted(sorted(load.flow for load in task) for task in tasks) == [["a"], list("bcdef")]
+    assert len(dealt(loads[:1], {}, 8)) == 1
+
+
+def test_loads_that_read_the_same_stay_together() -> None:
+    watch = Attempt("ck", "", 0)
+    same = [Load(f"same {n}", watch, None, [Split(0, 0, "in/a.csv", 0, 9)]) for n in range(6)]
+    others = [Load(f"other {n}", watch, None, [Split(0, 0, f"in/{n}", 0, 9)]) for n in range(6)]
+    tasks = dealt([*same[:3], *others, *same[3:]], {}, 2)
+    assert sorted({load.flow[:4] for load in task} == {"same"} for task in tasks) == [False, True]
+    many = [replace(same[0], flow=str(number)) for number in range(20)]
+    assert sorted(len(task) for task in dealt(many, {}, 4)) == [4, 8, 8]
+
+
+def test_who_has_waited_longest_comes_first() -> None:
+    turns, order, threads = Turns(), list[int](), list[threading.Thread]()
+
+    def take(number: int) -> None:
+        with turns.turn():
+            order.append(number)
+
+    with turns.turn():
+        for number in range(5):
+            threads.append(threading.Thread(target=take, args=(number,)))
+            threads[-1].start()
+            _until(lambda: len(turns._queue) == len(threads) + 1)
+        assert not order
+    for thread in threads:
+        thread.join(10)
+    assert order == [0, 1, 2, 3, 4]
