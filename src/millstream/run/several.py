@@ -25,6 +25,9 @@ from millstream.state.memory import available_memory
 if TYPE_CHECKING:
     from millstream.api.flow import Flow
 
+_LOOKS = (
+    250  # a second of all flows together at their idle sources: each costs most of a millisecond
+)
 _OF_SPARK = ("master", "runner", "spark", "ui", "min_cores", "cores_wait")
 
 
@@ -84,7 +87,8 @@ def _begin(ready: list[Ready], spark: Spark) -> Handles:
 
 
 def _shared_out(settings: Settings, flows: int) -> Settings:
-    """Together they keep as much in memory as one would alone."""
+    """Together they keep as much in memory as one would alone, and look for input as they can."""
+    settings = replace(settings, poll=max(settings.poll, flows / _LOOKS))
     if settings.warm == 0:
         return settings
     warm = available_memory() // SHARE if settings.warm is None else bytes_of(settings.warm)
