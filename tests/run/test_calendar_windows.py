@@ -166,6 +166,7 @@ def test_the_reference_agrees(tmp_path: Path) -> None:
         ("1d", {"zone": "Mars/Base"}, "no such zone"),
         ("1h", {"zone": "Asia/Tokyo"}, "whole days"),
         ("1w", {"zone": "Asia/Tokyo"}, 'start="monday"'),
+        ("1w", {"zone": "UTC"}, 'start="monday"'),
         ("1d", {"start": "monday"}, "a day is for weeks"),
         ("1h", {"start": "06:00"}, "within a window"),
         ("1d", {"start": "noon"}, '"06:00"'),
@@ -200,3 +201,19 @@ def test_results_before_they_leave(emit: str, options: dict[str, Any]) -> None:
     assert last == {"2024-03-10T05:00:00+00:00": 2, "2024-03-11T04:00:00+00:00": 1}
     with pytest.raises(ConfigError, match="every_event="):
         flow.source(source, name="t").key_by().window(window, emit="early", every_event="1h")
+
+
+def test_sql_has_months_too(tmp_path: Path) -> None:
+    times = moments("UTC")
+    lines = "".join(f"{one.isoformat()}\n" for one in times)
+    (tmp_path / "in.csv").write_text("at\n" + lines)
+    for unit in ("month", "quarter", "year"):
+        flow, out = ms.Flow("months"), ms.Memory()
+        flow.source(ms.Files(tmp_path / "in.csv", time="at", schema="at timestamp"), name="t")
+        flow.sql(
+            f"SELECT window_start, COUNT(*) AS n FROM TUMBLE(t, at, INTERVAL '1' {unit}) "
+            "GROUP BY window_start, window_end"
+        ).sink(out)
+        run_in_process(flow, tmp_path / unit)
+        found = sorted((row["window_start"], row["n"]) for row in out.rows)
+        assert found == by_duckdb(times, unit, "UTC")

@@ -34,6 +34,13 @@ PLACED = [
     ("SELECT symbol FROM trades\nQUALIFY RANK() OVER (ORDER BY ts) = 1", 2, 1, "put the query in"),
     ("SELECT RANK() OVER (ORDER BY ts) AS r FROM trades WHERE r = 1", 1, 57, "'r' is computed by"),
     ("SELECT qty * 2 AS twice FROM trades WHERE qty > 1 AND Twice > 3", 1, 55, "comes before that"),
+    ("SELECT 1 FROM HOP(trades, ts, INTERVAL '1' DAY, INTERVAL '1' MONTH)", 1, 58, "TUMBLE takes"),
+    (
+        "SELECT symbol FROM TUMBLE(trades, ts, INTERVAL '1' MONTH)",
+        1,
+        20,
+        "windows are for GROUP BY",
+    ),
     ("SELECT symbol FROM TUMBLE(trades, price, INTERVAL '1' MINUTE)", 1, 35, "it is ts"),
 ]
 REFUSED = [

@@ -38,7 +38,7 @@ def calendar_of(size: Duration, zone: str | None, start: str | None) -> Calendar
             'zones, and where they are not, start="00:30" says so'
         )
     weeks = width % (7 * _DAY) == 0
-    if weeks and start is None and zone != "UTC":
+    if weeks and start is None:
         raise ConfigError(f'{said}: on which day do weeks begin? Give start="monday"')
     offset = 0 if start is None else _offset(start, said)
     day_given = start is not None and start.strip()[:1].isalpha()

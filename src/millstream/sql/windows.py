@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sqlglot import expressions as exp
 
 BOUNDS = ("window_start", "window_end")
+_CALENDAR = {"month": "mo", "quarter": "q", "year": "y"}
 _MOST = 200  # steps of CUMULATE, each of which is a window of its own
 
 
@@ -71,7 +72,7 @@ def windowed(
         raise text_.error(f"expected the name of a stream or view in {usage}", text_.of(data))
     relation = find(data)
     _check_time(text_, time, relation, usage)
-    lengths = [_length(text_, one, usage) for one in spans]
+    lengths = [_length(text_, one, usage, months=name == "tumble") for one in spans]
     try:
         specs = make(*lengths)
     except ConfigError as error:
@@ -92,7 +93,7 @@ def assigned(
     copies = [
         (spec.span.size, spec.span.slide, nth)
         for spec in specs
-        if spec.kind in ("tumbling", "sliding", "hopping")
+        if spec.kind in ("tumbling", "sliding", "hopping") and spec.span.calendar is None
         for nth in range(-(-spec.span.size // spec.span.slide))
     ]
     if not copies or len(copies) > _MOST or relation.time is None:
@@ -136,10 +137,20 @@ def _check_time(text_: Text, given: exp.Expr, relation: Relation, usage: str) ->
         )
 
 
-def _length(text_: Text, given: exp.Expr, usage: str) -> str:
+def _length(text_: Text, given: exp.Expr, usage: str, *, months: bool) -> str:
     if given.key == "interval" and given.this is not None and given.args.get("unit") is not None:
+        number, unit = given.this.name, given.args["unit"].name
+        calendar = _CALENDAR.get(unit.lower().removesuffix("s"))
+        if calendar is not None and months and number.isdigit():
+            return f"{number}{calendar}"
+        if calendar is not None:
+            raise text_.error(
+                "months and years are not all of one length: TUMBLE takes whole ones, other "
+                "windows none",
+                text_.of(given),
+            )
         try:
-            return duration(given.this.name, given.args["unit"].name)
+            return duration(number, unit)
         except ValueError:
             pass
     raise text_.error(f"expected an interval in {usage}", text_.of(given))
