@@ -92,6 +92,27 @@ def test_every_function_after_every_batch(kind: str, few: int, monkeypatch: Any)
     compare(few, queries)
 
 
+def test_a_group_whose_last_row_goes(monkeypatch: Any) -> None:
+    """Nothing is left to be said, whatever the functions; and the group may come back."""
+    sign_rows(monkeypatch)
+    calls = [*RUNNING, *NEAR]
+    queries = [f"SELECT id, {call.format(BY)} AS o FROM t" for call in calls]
+    queries += [f"SELECT id, {call.format(BY)} AS o FROM t" for call in WHOLE]
+    named = ", ".join(f"{call.format(BY)} AS o{nth}" for nth, call in enumerate(calls))
+    queries += [f"SELECT id, {named} FROM t"]
+    flow, oracle = ms.Flow("gone"), Oracle()
+    flow.sql(STREAMS)
+    for number, sql in enumerate(queries):
+        flow.sql(sql).sink(ms.Memory(), name=f"out{number}")
+    one = {"id": 1, "k": 0, "v": 3, "x": 0.25, "d": Decimal("0.10"), "s": "a"}
+    with Driver(flow) as driver:
+        for alive in (True, False, True):
+            driver.push("t_log_records", [one | {"alive": alive}]).step()
+            oracle.take("t", [one | {"alive": alive}])
+            for number, sql in enumerate(queries):
+                assert integrated(driver.output(f"out{number}")) == oracle.answer(sql), sql
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 130))
 def test_more_of_them(seed: int, monkeypatch: Any) -> None:

@@ -110,7 +110,7 @@ class Rows:
 def _ends(begins: Mask) -> Int64:
     """Where each run of rows ends."""
     starts = np.flatnonzero(begins)
-    ends = np.r_[starts[1:], len(begins)]
+    ends = np.r_[starts[1:], len(begins)][: len(starts)]  # none where there are no rows
     return np.repeat(ends, ends - starts)
 
 
