@@ -182,7 +182,7 @@ class Grouping:
 
         relation = self.scope.relation
         columns = {
-            one.physical: replace(one, name=one.physical, table="", hidden=False)
+            one.physical: replace(one, name=one.physical, table="", hidden=False, merged=False)
             for one in relation.columns
         }
         relation = replace(relation, columns=tuple(columns.values()))

@@ -261,17 +261,11 @@ class Joins:
         if how in _ONE_SIDE:
             return made
         table = {one.table for one in right.columns}
-        columns = tuple(
-            replace(one, hidden=True) if one.table in table and one.name.lower() in names else one
+        columns = (
+            _one_of_two(one, how, one.table in table) if one.name.lower() in names else [one]
             for one in made.columns
         )
-        if how != "inner":  # the right one alone is null where nothing matched: it has no column
-            columns = tuple(
-                replace(one, table="") if one.name.lower() in names else one
-                for one in columns
-                if not one.hidden
-            )
-        return replace(made, columns=columns)
+        return replace(made, columns=tuple(each for some in columns for each in some))
 
     # -- the step -------------------------------------------------------------------------------
 
@@ -398,3 +392,13 @@ def _cast(made: Made, kind: pa.DataType) -> Made:
 
 
 __all__ = ["Column", "Joins", "Pair", "conjunction", "conjuncts", "with_columns"]
+
+
+def _one_of_two(column: Column, how: str, right: bool) -> list[Column]:
+    """A column of USING, which both sides have; one that may be missing has none of its own."""
+    missing = how == "full" or how == ("left" if right else "right")
+    if right:
+        return [replace(column, hidden=True, merged=missing)]
+    if not missing:
+        return [column]
+    return [replace(column, table=""), replace(column, hidden=True, merged=True)]

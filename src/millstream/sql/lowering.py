@@ -351,7 +351,8 @@ class Queries:
                 raise self.text.error(
                     f"there is no column {name!r} to leave out", self.text.of(star)
                 )
-        return [column_of(one) for one in columns if one.name.lower() not in left_out]
+        kept = [one for one in columns if one.name.lower() not in left_out]
+        return [column_of(scope.own(one, item)) for one in kept]
 
     def project(
         self, relation: Relation, items: list[Made], at: exp.Expr | None = None

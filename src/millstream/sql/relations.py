@@ -25,6 +25,7 @@ class Column:
     type: pa.DataType | None = None  # None: not known
     table: str = ""  # the name in FROM, "" if it has none
     hidden: bool = False  # not part of *: the second of two columns of USING
+    merged: bool = False  # of USING: it is that of both sides, and its own is not known
 
 
 @dataclass(frozen=True)
@@ -143,8 +144,18 @@ class Scope:
                 f"{name!r} is ambiguous: it could be {several}", self.text.of(column)
             )
         if found:
-            return found[0]
+            return self.own(found[0], column)
         return Column(name, name, None, table or "") if self.relation.open else None
+
+    def own(self, found: Column, at: exp.Expr) -> Column:
+        """A column of a table, unless an outer join has left only one of both sides."""
+        if not found.merged:
+            return found
+        raise self.text.error(
+            f"{found.table} may be missing in this join, and USING ({found.name}) keeps one column "
+            f"for both sides: write {found.name}, or join ON instead",
+            self.text.of(at),
+        )
 
     def _unknown(self, column: exp.Expr) -> str:
         name = _spelled(column)
