@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from millstream.state.checkpoint import Checkpoint
 from tests.agent.centre import Centre, agent_of, free_port, relay_of
 
 KEYS = "abcdefgh"
+FAR = 2 * 86_400  # seconds
 
 
 @pytest.fixture(autouse=True)
@@ -29,30 +31,33 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "_AGAIN", 0.0)
 
 
-def flow_of(place: Path, port: int, trees: int = 2, **options: Any) -> ms.Flow:
+def flow_of(
+    place: Path, port: int, trees: int = 2, names: str = "a", folder: str = "in", **options: Any
+) -> ms.Flow:
     flow = ms.Flow("trees")
     files = {"schema": "ts bigint, k string", "time": "ts", "lateness": "0s", "follow": True}
-    reads = ms.Files(place / "in", format="json", **files)
-    source = {"agents": ["a"], "boundary": "20ms", "trees": trees}
+    reads = ms.Files(place / folder, format="json", **files)
+    source = {"agents": list(names), "boundary": "20ms", "trees": trees}
     stream = flow.source(ms.Collector(f"127.0.0.1:{port}", reads, **source), name="in")
     counted = stream.key_by("k").window(ms.tumbling("10s"), **options).agg(n=ms.count())
     counted.sink(ms.Jsonl(place / "out"))
     return flow
 
 
-def write(place: Path, *seconds: int) -> None:
-    (place / "in").mkdir(exist_ok=True)
-    with open(place / "in" / "log.json", "a") as out:
+def write(place: Path, *seconds: int, folder: str = "in") -> None:
+    (place / folder).mkdir(exist_ok=True)
+    with open(place / folder / "log.json", "a") as out:
         for s in seconds:
             out.writelines(json.dumps({"ts": s, "k": k}) + "\n" for k in KEYS)
 
 
 def rows(place: Path) -> Counter[str]:
-    """Records per key in all windows that have left."""
+    """Records per key in all windows that have left, but for those of a far time."""
     found: Counter[str] = Counter()
     for path in (place / "out").glob("*.jsonl"):
-        for line in path.read_text().splitlines():
-            found[json.loads(line)["k"]] += json.loads(line)["n"]
+        for row in map(json.loads, path.read_text().splitlines()):
+            if row["window_start"] < "1970-01-02":
+                found[row["k"]] += row["n"]
     return found
 
 
@@ -130,6 +135,56 @@ def test_what_a_tree_brings_after_its_window_was_evicted_is_late(tmp_path: Path)
         assert account["offered"] == 5 * len(KEYS)
         assert account["aggregated"] == 5 * first and account["late"] == 5 * second
         one.close()
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 40))]
+)
+def test_the_ledger_adds_up_however_trees_and_evictions_meet(seed: int, tmp_path: Path) -> None:
+    rng, port, written = random.Random(seed), free_port(), Counter[str]()
+    trees, names = rng.randint(2, 3), "abc"[: rng.randint(1, 3)]
+    close = rng.choice([ms.evict(timeout="30ms"), ms.evict(fidelity=0.5)])
+
+    def flow(name: str) -> ms.Flow:
+        return flow_of(tmp_path, port, trees, names, name, close=close)
+
+    for name in names:
+        write(tmp_path, folder=name)
+    with Centre(flow("a"), tmp_path / "collector", rng.randint(1, 2)) as centre:
+        more = [port] * (trees - 1)
+        there = {n: agent_of(flow(n), port, n, tmp_path / "agents", *more) for n in names}
+        for one in there.values():
+            one.send()
+        for _ in range(120):
+            name = rng.choice(names)
+            if rng.random() < 0.4:
+                seconds = range(written[name], written[name] + rng.randint(1, 9))
+                write(tmp_path, *seconds, folder=name)
+                written[name] += len(seconds)
+            if rng.random() < 0.5:
+                there[name].make()
+            only(there[name], rng.randrange(trees))()
+            if rng.random() < 0.6:
+                centre.step()
+            if rng.random() < 0.05:
+                rng.choice([centre.restart, centre.crash])()
+            account = centre.ledger.get("agg", {})
+            rest = sum(account.get(way, 0) for way in ("late", "dead", "dropped"))
+            assert account.get("offered", 0) == account.get("aggregated", 0) + rest, seed
+        sends = [one.send for one in there.values()]
+        for one in there.values():
+            until(lambda one=one: not one.make(), one.send, centre.step)
+        everybody = there.values()
+        until(lambda: all(a.committed == a.outbox.last for a in everybody), *sends, centre.step)
+        account = centre.ledger["agg"]
+        assert account["offered"] == written.total() * len(KEYS) == centre.ledger["in"]["offered"]
+        for name, one in there.items():  # all that was taken leaves, each record once
+            write(tmp_path, FAR, folder=name)
+            one.make()
+        until(lambda: rows(tmp_path).total() >= account["aggregated"], *sends, centre.step)
+        assert rows(tmp_path).total() == account["aggregated"], seed
+        for one in there.values():
+            one.close()
 
 
 def test_who_is_silent_in_a_tree_is_silent(tmp_path: Path) -> None:
