@@ -8,14 +8,14 @@ from typing import Any
 
 from millstream.api.arguments import named_columns
 from millstream.api.frames import plainly
-from millstream.api.sources.timing import Timing, fill
+from millstream.api.sources.timing import Followed, fill
 from millstream.errors import ConfigError
 from millstream.state.locations import located
 
 
 @plainly
 @dataclass(frozen=True)
-class Delta(Timing):
+class Delta(Followed):
     """A Delta table: as a sink exactly once, as a source its rows and with `follow` those appended.
 
     key: as a sink of changes, the columns that name a row: rows are merged, and `-` deletes them.
@@ -51,14 +51,6 @@ class Delta(Timing):
     def shown(self) -> str:
         """What messages call it."""
         return str(self.path)
-
-    @property
-    def bounded(self) -> bool:
-        return not self.follow
-
-    @property
-    def endless(self) -> bool:
-        return self.follow
 
     def __reduce__(self) -> tuple[Any, ...]:
         names = (name for name in self.__dataclass_fields__ if name != "path")

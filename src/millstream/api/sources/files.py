@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from millstream.api.frames import plainly
-from millstream.api.sources.timing import Timing, fill
+from millstream.api.sources.timing import Followed, fill
 from millstream.errors import ConfigError
 from millstream.io.formats import KINDS, check_delimiter, codec
 
 
 @plainly
 @dataclass(frozen=True)
-class Files(Timing):
+class Files(Followed):
     """Files in a directory, one file, or a glob: csv, json (lines), parquet or text; also .gz.
 
     Format "debezium" is lines of JSON with changes of a table: its columns are those of the table
@@ -96,11 +96,3 @@ class Files(Timing):
         most = self.max_files_per_batch
         if most is not None and (not isinstance(most, int) or most < 1):
             raise ConfigError(f"Files(max_files_per_batch={most!r}): expected a number from 1 on")
-
-    @property
-    def bounded(self) -> bool:
-        return not self.follow
-
-    @property
-    def endless(self) -> bool:
-        return self.follow

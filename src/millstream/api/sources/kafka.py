@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from millstream.api.frames import plainly
-from millstream.api.sources.timing import Timing, fill
+from millstream.api.sources.timing import Followed, Timing, fill
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 from millstream.io.formats import check_delimiter
@@ -28,7 +28,7 @@ _OF_SINKS = ("changes", "progress")
 
 @plainly
 @dataclass(frozen=True)
-class Kafka(Timing):
+class Kafka(Followed):
     """Records of Kafka topics, or results as records of one. It needs the extra `kafka`.
 
     As a source, partitions are participants of the watermark, and each record is read once. As a
@@ -202,14 +202,6 @@ class Kafka(Timing):
     def known_by(self) -> str:
         """What the schema of values is known by in the registry."""
         return self.subject or f"{self.topics[0]}-value"
-
-    @property
-    def bounded(self) -> bool:
-        return not self.follow
-
-    @property
-    def endless(self) -> bool:
-        return self.follow
 
     def __repr__(self) -> str:
         return f"Kafka({self.servers!r}, {self.path}, format={self.format!r})"

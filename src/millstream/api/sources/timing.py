@@ -125,6 +125,20 @@ _ELSEWHERE = {  # what pandas, Spark and DuckDB call options of files
 }
 
 
+class Followed(Timing):
+    """What is there when a run starts, and with `follow` what comes after that."""
+
+    follow: bool
+
+    @property
+    def bounded(self) -> bool:
+        return not self.follow
+
+    @property
+    def endless(self) -> bool:
+        return self.follow
+
+
 def fill(self: Any, cls: type, options: dict[str, Any]) -> None:
     """Fill a frozen source, refusing options it does not have."""
     fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
