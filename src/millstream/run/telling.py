@@ -32,8 +32,8 @@ _LETTERS = 10_000  # dead letters that are looked at for the most frequent reaso
 _LONGEST = 160  # characters of one as an example
 _LOOK = 0.2  # seconds
 _AGAIN = (
-    "; windows that left with an earlier run do not come back: where their records go on in later "
-    "files, group by a column, like the day, instead"
+    "windows that left with an earlier run do not come back; where more may come for them, group "
+    "by a column, like the day, instead. Within a run, "
 )
 logger = logging.getLogger("millstream")
 
@@ -103,8 +103,8 @@ def warnings_of(
         if late > _MANY_LATE * offered:
             yield (
                 f"{late:,} of {offered:,} records ({late / offered:.0%}) came too late for "
-                f"{step!r}: a larger lateness= of the source would let it wait for them"
-                + (_AGAIN if _has_gone_on(progress) else "")
+                f"{step!r}: {_AGAIN if _has_gone_on(progress) else ''}a larger lateness= of the "
+                "source would let it wait for them"
             )
 
 
