@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.errors import CheckpointError, ConfigError
+from millstream.operators.updates import group
 from millstream.run import engine as engines
 from millstream.run.resharding import reshard
 from millstream.serve.changes import changes
@@ -193,6 +194,27 @@ def test_a_flow_that_rests_flushes_when_it_is_time() -> None:
         driver.advance("5s")
         assert driver.step()
         assert not unflushed(driver, "short")
+
+
+def test_a_log_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "_LOGGED", 3)
+    with Driver(flow("1h"), **OPTIONS) as driver:
+        kept = []
+        for number in range(8):
+            pushed(driver, [{"ts": 1_000.0 + number, "k": "a", "v": 1}])
+            kept.append(unflushed(driver, "short"))
+    assert list(map(bool, kept)) == [True, True, True, False, True, True, True, False]
+
+
+def test_plans_say_when_slates_are_flushed() -> None:
+    flow = ms.Flow("plans")
+    source = flow.source(ms.Generator(tuple, schema="k string"), name="in").key_by("k")
+    source.update(count, name="alone", flush="10s")
+    loop = flow.stream("loop").key_by("key")
+    source.union(loop).update(count, name="round", publishes="loop", flush="10s")
+    told = flow.explain()
+    assert "slates are flushed every 10s, their events every batch" in told
+    assert "slates are flushed with every batch, because it is in a cycle" in told
 
 
 def test_the_last_batch_of_a_run_flushes() -> None:

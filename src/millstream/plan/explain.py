@@ -262,7 +262,7 @@ def how_it_updates(plan: Plan, node: nodes.Update) -> list[str]:
     names = plan.cycle_of(node.name)
     if len(names) > 1:
         phrases.append(f"in one task, because it is in a cycle: {', '.join(names)}")
-    if job.flush is not None and names:
+    if job.flush is not None and len(names) > 1:
         phrases.append("slates are flushed with every batch, because it is in a cycle")
     elif job.flush is not None:
         phrases.append(f"slates are flushed every {text(job.flush)}, their events every batch")

@@ -26,6 +26,7 @@ from millstream.state.traffic import moved
 
 ALONE = "memory/"  # how names begin of what is in no checkpoint, until it is flushed
 PLACE = "warm"  # the folder of it all
+_LOOK = 32  # a process looks for room after it has kept this part of what there may be
 _LARGEST = 2  # a segment that takes more than this part of it is not kept
 
 
@@ -45,7 +46,7 @@ class Warm:
         if not len(data) or len(data) * _LARGEST > self.limit:
             return False
         with contextlib.suppress(OSError):  # memory is full, or the run has ended meanwhile
-            if self._make_room(len(data)) and os.path.isdir(self.place):
+            if self._has_room(len(data)) and os.path.isdir(self.place):
                 self._files.put(name, data, durable=False)
                 return True
         return False
@@ -75,6 +76,16 @@ class Warm:
             if not any(name in names for names in named):
                 self._files.delete(name)
 
+    def _has_room(self, size: int) -> bool:
+        """Whether so many bytes may be kept; looks at all that is there from time to time only."""
+        left = _room.get(self, 0)
+        if left < size:
+            left = self.limit // _LOOK
+            if not self._make_room(max(size, left)):
+                return False
+        _room[self] = left - size
+        return True
+
     def _make_room(self, size: int) -> bool:
         """Let go of what was used longest ago and is in the checkpoint, too."""
         listed = self._listed()
@@ -97,6 +108,7 @@ class Warm:
         return found
 
 
+_room: dict[Warm, int] = {}  # bytes that this process may keep before it looks again
 _of: dict[Storage, Warm] = {}  # where the segments of a state are kept warm, in this process
 
 

@@ -22,9 +22,10 @@ from millstream.ops.spans import NOTHING_CLOSED
 from millstream.ops.updates import UpdateGroup, UpdateJob
 from millstream.state.manifests import Hot, Manifest
 from millstream.state.segments import time_of
-from millstream.state.unflushed import BATCH, WHEN, has_unflushed
+from millstream.state.unflushed import BATCH, LOG, WHEN, has_unflushed
 
 _HOTTEST = 10  # keys that are shown
+_LOGGED = 256  # batches after which slates are flushed, so that a crash costs no more than these
 _EVENTS = 250_000  # per core that a batch works off of those that wait: functions take their time
 
 
@@ -108,6 +109,9 @@ class Updates:
     def _keeps(self, job: UpdateJob, known: Known) -> bool:
         """Whether changed slates stay in memory until a later batch flushes them."""
         if job.flush is None or known.ending or self.group.cyclic:
+            return False
+        logged = known.manifest.segments.get(job.name, {}).get(LOG[0], {})
+        if any(len(segments) >= _LOGGED for segments in logged.values()):
             return False
         since = known.manifest.memos.get(job.name, {}).get(WHEN)
         return since is None or known.now - since < job.flush
