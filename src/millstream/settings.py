@@ -51,7 +51,7 @@ class Settings:
         one machine; 0 keeps none. Default a tenth of the memory that is free, at most half of what
         is free in /dev/shm.
     scratch: where Spark keeps the blocks of a batch: "memory", "disk", or None for memory where
-        four batches of the largest size fit into half of it.
+        four batches of the largest size fit into half of it, and nobody empties it meanwhile.
     compression: of stored segments, by zstd where a sample says that it pays: "auto" those that are
         read after a crash only, "large" also those of more than 50,000 merged rows, "none".
     disk_full_wait: seconds to wait for room when the disk is full.

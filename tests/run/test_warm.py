@@ -22,7 +22,7 @@ from millstream.run.executors import InProcess
 from millstream.run.splits import AnySplit, Item
 from millstream.run.warming import keep_warm
 from millstream.settings import Settings
-from millstream.state import segments
+from millstream.state import memory, segments
 from millstream.state.directory import Directory
 from millstream.state.warm import Warm
 from millstream.testing import Driver
@@ -241,6 +241,8 @@ def test_spark_keeps_blocks_in_memory_where_they_fit(
     monkeypatch.setenv("MILLSTREAM_MEMORY", str(tmp_path))
     state = Directory(str(tmp_path / "state"))
 
+    monkeypatch.setattr(memory, "_PEOPLE", 2**31)
+
     def scratch(free: int, **options: Any) -> bool:
         monkeypatch.setattr(warming, "room", lambda place: free)
         chosen = Settings(parallelism=2, batch_bytes=2**20, **options)
@@ -255,6 +257,10 @@ def test_spark_keeps_blocks_in_memory_where_they_fit(
     assert scratch(2**24 - 1, scratch="memory")
     assert not scratch(2**40, scratch="disk")
     assert not scratch(2**40, master="spark://there:7077")
+    monkeypatch.setattr(memory, "_PEOPLE", 0)
+    monkeypatch.setattr(memory, "_SYSTEMD", tmp_path)  # it empties what lies in memory
+    assert not scratch(2**40)
+    assert scratch(2**40, scratch="memory")
     with pytest.raises(ConfigError, match="scratch"):
         scratch(2**40, scratch="memory", master="spark://there:7077")
 

@@ -15,7 +15,7 @@ from millstream.errors import ConfigError
 from millstream.settings import Settings
 from millstream.sizes import bytes_of
 from millstream.state import warm
-from millstream.state.memory import MemoryFolder, memory_folder, room
+from millstream.state.memory import MemoryFolder, lasts, memory_folder, room
 from millstream.state.storage import Storage
 from millstream.state.warm import Warm
 
@@ -55,6 +55,8 @@ class Warmth:
         if self._folder is None:
             return None
         if settings.scratch is None:
+            if not lasts():  # Spark could not go on without its blocks
+                return None
             cores = settings.parallelism or os.cpu_count() or 1
             if room(self._folder.path) < 2 * _BATCHES * settings.batch_bytes * cores:
                 return None

@@ -20,6 +20,8 @@ from millstream.state.places import check_directory
 from millstream.state.storage import Held
 
 _USUAL = Path("/dev/shm")
+_PEOPLE = 1000  # the first user who is not of the system
+_SYSTEMD = Path("/run/systemd/system")
 _LEAST = 2**28  # bytes a file system in memory must have: containers often give it 64 MB
 
 
@@ -64,6 +66,15 @@ def memory_folder(state: str) -> MemoryFolder | None:
             return MemoryFolder(path, lock)
         lock.release()
     return None
+
+
+def lasts() -> bool:
+    """Whether nobody removes what lies in memory while it is used.
+
+    Where systemd runs, `/dev/shm` is emptied of a person's files when their last session ends
+    (RemoveIPC), also under a service that runs as them; root and system users are exempt.
+    """
+    return os.getuid() < _PEOPLE or not _SYSTEMD.is_dir()
 
 
 def room(place: Path) -> int:
