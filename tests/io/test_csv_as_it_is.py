@@ -212,3 +212,27 @@ def test_a_record_of_empty_fields_is_none_that_is_skipped(tmp_path: Path, delimi
     found = ms.Flow("empty").source(ms.Files(path, delimiter=delimiter)).head().table
     wanted = pd.read_csv(path, sep=delimiter)
     assert found.to_pandas().astype(float).equals(wanted.astype(float))
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_numbers_beyond_64_bits_stay_different(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    ids = [2**64 - 1, 2**64 - 2, 5, -(2**64)]
+    if kind == "csv":
+        path.write_text("id,n\n" + "".join(f"{one},1\n" for one in ids))
+    else:
+        path.write_text("".join(f'{{"id": {one}, "in": [{one}]}}\n' for one in ids))
+    stream = ms.Flow("large").source(ms.Files(path))
+    assert [int(row["id"]) for row in stream.head()] == ids
+    counts = stream.key_by("id").agg(n=ms.count())
+    assert sorted((int(row["id"]), row["n"]) for row in counts.head()) == sorted(
+        (one, 1) for one in ids
+    )
+    if kind == "json":
+        assert [row["in"] for row in stream.head()] == [[str(one)] for one in ids]
+
+
+def test_a_broken_time_does_not_make_others_inexact(tmp_path: Path) -> None:
+    path = written(tmp_path, f"at,n\n1700000000,1\n{10**25},2\n")
+    found = ms.Flow("times").source(ms.Files(path, time="at")).head()
+    assert [row["n"] for row in found] == [1] and found.dead == 1

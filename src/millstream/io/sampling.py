@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.errors import ConfigError, RunError
 from millstream.io import csvguess
@@ -39,6 +40,8 @@ _MAGIC = {
     b"Obj\x01": "an Avro file, which cannot be read; convert it to parquet",
     b"ORC": "an ORC file, which cannot be read; convert it to parquet",
 }
+_WHOLE = r"^\s*[-+]?[0-9]+\s*$"
+_LARGE = pa.decimal128(38, 0)  # of whole numbers that 64 bits do not hold
 _MAX_FILES = 20  # looked at before giving up on finding a record
 
 
@@ -71,7 +74,7 @@ def infer_schema(fmt: Format, paths: Sequence[str]) -> pa.Schema:
         else:
             _check_json(path, lines)
             records = _objects(lines)
-            fields = _members(records, fmt.zone, fmt.time)
+            fields = _members(records, fmt.zone, fmt.time, top=True)
             _tell_mixed(path, records)
         if fields:
             return pa.schema(fields)
@@ -260,6 +263,8 @@ def _type_of_texts(
     if not len(array):
         return pa.string()
     kinds = [pa.int64(), pa.float64(), pa.bool_()] if numbers else []
+    if numbers and not is_time and pc.all(pc.match_substring_regex(array, _WHOLE)).as_py():
+        kinds = [pa.int64(), _LARGE]  # a double would make one number of several
     for kind in [*kinds, pa.date32(), TIMESTAMP]:
         # The time column is a timestamp even if its zone is missing: the caller then says so.
         if not convert(array, kind, "UTC" if is_time else zone)[1].any():
@@ -309,21 +314,25 @@ def _tell_mixed(path: str, records: list[dict[str, Any]]) -> None:
             )
 
 
-def _members(records: list[dict[str, Any]], zone: str | None, time: str | None) -> list[pa.Field]:
+def _members(
+    records: list[dict[str, Any]], zone: str | None, time: str | None, top: bool = False
+) -> list[pa.Field]:
     names = list(dict.fromkeys(name for record in records for name in record))
     return [
-        pa.field(name, _type_of([r.get(name) for r in records], zone, name == time))
+        pa.field(name, _type_of([r.get(name) for r in records], zone, name == time, top))
         for name in names
     ]
 
 
-def _type_of(values: list[Any], zone: str | None, is_time: bool) -> pa.DataType:
+def _type_of(values: list[Any], zone: str | None, is_time: bool, top: bool = False) -> pa.DataType:
     values = [v for v in values if v is not None]
     kinds = {type(v) for v in values}
     if kinds == {bool}:
         return pa.bool_()
-    if kinds == {int} and all(-(2**63) <= v < 2**63 for v in values):
+    if kinds == {int} and min(values) >= -(2**63) and max(values) < 2**63:
         return pa.int64()
+    if kinds == {int} and not is_time:
+        return _LARGE if top and max(map(abs, values)) < 10**38 else pa.string()
     if kinds and kinds <= {int, float}:
         return pa.float64()
     if kinds == {str}:
