@@ -81,6 +81,10 @@ def diverted_elsewhere(stream: str = "overflow", declared: str | None = None) ->
     return ran(trades(made, overload=ms.divert(stream)))
 
 
+def _count(event: Any, slate: Any, ctx: Any) -> None:
+    slate["n"] = slate.get("n", 0) + 1
+
+
 def changed_program() -> Any:
     ran(by_symbol().window(ms.tumbling("1m")).agg(n=ms.count()))
     return ran(by_symbol().window(ms.tumbling("5m")).agg(n=ms.count()))
@@ -293,6 +297,12 @@ MISTAKES: dict[str, Mistake] = {
     "records to keep that are neither new nor old": lambda: ms.drop(keep="foo"),
     "overload that is over at once": lambda: ms.drop(until=0),
     "overload without a unit": lambda: ms.drop(when="64"),
+    "an updater that diverts what it has": lambda: by_symbol().update(
+        _count, overload=ms.divert("overflow", keep="newest")
+    ),
+    "a merge that drops": lambda: by_symbol().update(
+        _count, merge=lambda a, b: a, overload=ms.drop()
+    ),
     "a diversion without a name": lambda: ms.divert(None),  # type: ignore[arg-type]
     "a diversion to a stream that nobody declared": diverted_elsewhere,
     "a diversion to a stream misspelt": lambda: diverted_elsewhere("overflow", "overflows"),

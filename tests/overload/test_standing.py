@@ -119,7 +119,7 @@ def test_status_metrics_and_the_log_say_it(tmp_path: Path) -> None:
         served = Served(Follower(tmp_path), lambda: live)
         (source,) = served.status()["sources"]
         assert source["overload"] == {
-            "policy": "divert(more, keep=newest, when=1280B)",
+            "policy": "divert(more, when=1280B)",
             "pressure": 5.0,
             "since": "1970-01-01T00:33:20Z",
         }

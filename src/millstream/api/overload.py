@@ -31,7 +31,7 @@ def throttle(when: int | str = "64MB") -> Overload:
 
 @plainly
 def drop(
-    keep: str = "newest",
+    keep: str | None = None,
     *,
     when: int | str = "64MB",
     lag: Duration | None = None,
@@ -39,7 +39,8 @@ def drop(
 ) -> Overload:
     """What is too much is counted, logged, and not processed.
 
-    keep: whether the "newest" or the "oldest" of what waits is processed.
+    keep: whether the "newest" or the "oldest" of what waits is processed; by default the newest at
+        a source, and the oldest at an updater, which then drops what comes.
     when: bytes that wait when this sets in. lag: or how far event time is behind the clock then.
     until: the share of these at which it is over.
     """
@@ -50,14 +51,15 @@ def drop(
 def divert(
     stream: str,
     *,
-    keep: str = "newest",
+    keep: str | None = None,
     when: int | str = "64MB",
     lag: Duration | None = None,
     until: float = UNTIL,
 ) -> Overload:
     """What is too much goes to a stream of its own, `flow.stream(name)`, with other steps.
 
-    stream: its name. keep: whether the "newest" or the "oldest" of what waits stays.
+    stream: its name. keep: whether the "newest" (the default at a source) or the "oldest" of what
+        waits stays; an updater diverts what comes.
     when: bytes that wait when this sets in. lag: or how far event time is behind the clock then.
     until: the share of these at which it is over.
     """
@@ -71,13 +73,13 @@ def divert(
 
 def _shedding(
     kind: str,
-    keep: str,
+    keep: str | None,
     stream: str | None,
     when: int | str,
     lag: Duration | None,
     until: float,
 ) -> Overload:
-    if keep not in _KEPT:
+    if keep is not None and keep not in _KEPT:
         raise ConfigError(
             f'{kind}(keep={keep!r}): which of the records that wait are processed, "newest" or '
             '"oldest"'

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.api.arguments import check_call
 from millstream.api.frames import plainly
+from millstream.api.overload import check_overload
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 from millstream.graph import nodes
+from millstream.ops.overload import THROTTLE, Overload
 from millstream.ops.updates import DICTS, UpdateJob
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class KeyedStreams:
         merge: Callable[[Any, Any], Any] | None = None,
         codec: Any = None,
         publishes: Iterable[str] | None = None,
+        overload: Overload = THROTTLE,
         max_slate: int = 1 << 20,
         flush: Duration = "batch",
     ) -> Stream:
@@ -69,6 +72,8 @@ class KeyedStreams:
             built where records are read, so that a hot key costs no more than others.
         codec: how slates that are not dicts are made (`new`), stored (`encode`) and read
             (`decode`). max_slate: the most bytes one may have.
+        overload: what to do when more events are due than can be applied: ms.throttle(), the
+            default, has its sources wait; ms.drop() and ms.divert("overflow") turn away what comes.
         publishes: the streams it publishes to, where that cannot be seen in its code.
         flush: "batch" writes changed slates with every batch; a time like "10s" keeps them in
             memory for as long, and the events that changed them in the checkpoint: after a crash
@@ -93,6 +98,7 @@ class KeyedStreams:
             raise ConfigError("update(codec=): expected an object with new, encode and decode")
         if not isinstance(max_slate, int) or max_slate < 1:
             raise ConfigError(f"update(max_slate={max_slate!r}): expected a number of bytes")
+        _check_relief(overload, merging)
         if isinstance(publishes, str):
             publishes = (publishes,)
         partition = self.streams[0].partition
@@ -115,6 +121,7 @@ class KeyedStreams:
             clock,
             max_slate,
             partition,
+            overload,
             None if flush == "batch" else micros(flush, "update(flush=)"),
         )
         node = stream.flow.add(
@@ -128,6 +135,21 @@ class KeyedStreams:
             publishes=None if publishes is None else tuple(publishes),
         )
         return stream._to(node)
+
+
+def _check_relief(policy: Any, merging: Any) -> None:
+    """Refuse a policy for what cannot be too much, or was taken in already."""
+    check_overload("update", policy)
+    if policy.sheds and merging is not None:
+        raise ConfigError(
+            f"update(overload={policy}): an update with merge= never has events that wait; give "
+            "overload= to the source"
+        )
+    if policy.kind == "divert" and policy.keep == "newest":
+        raise ConfigError(
+            f"update(overload={policy}): the oldest events have been taken in when newer ones are "
+            "too many, so an updater diverts what comes; leave keep= out"
+        )
 
 
 def _updater(fn: Any, on_timer: Any, merge: Any) -> tuple[Any, Any, Any]:

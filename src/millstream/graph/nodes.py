@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millstream.ops.expressions import Expression
 from millstream.ops.firing import FINAL, Emission
-from millstream.ops.overload import THROTTLE, Overload
+from millstream.ops.overload import Overload
 from millstream.ops.spans import Span
 from millstream.ops.updates import UpdateJob
 
@@ -179,7 +179,6 @@ class Update(Keyed):
     null_keys: tuple[str, ...]  # likewise
     job: UpdateJob
     publishes: tuple[str, ...] | None = None  # None: found by looking at the code
-    overload: Overload = THROTTLE  # what is done with more events than it can apply
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -208,7 +207,7 @@ def diverts_to(node: Node) -> str | None:
         case Source():
             policy = node.spec.overload
         case Update():
-            policy = node.overload
+            policy = node.job.overload
     return None if policy is None else policy.stream
 
 

@@ -184,6 +184,14 @@ class Evicting(Protocol):
 
 
 @runtime_checkable
+class Throttling(Protocol):
+    """An operator that may have enough to do, so that its sources are not read on."""
+
+    def throttles(self, known: Known) -> bool:
+        """Whether the sources above it are to wait in the next batch."""
+
+
+@runtime_checkable
 class Concluding(Protocol):
     """An operator that gives results of all its input when that ends."""
 

@@ -21,7 +21,7 @@ class Overload:
     """What is done with records that are too many, and from when to when."""
 
     kind: str  # throttle, drop or divert
-    keep: str = "newest"  # which of those that wait are worked on
+    keep: str | None = None  # which of those that wait are worked on; None: as it is usual there
     stream: str | None = None  # where the others go, if they are diverted
     when: int = WHEN  # bytes that wait when it sets in
     lag: int | None = None  # or microseconds that event time is behind the clock
@@ -45,7 +45,7 @@ class Overload:
 
     def __str__(self) -> str:
         said = [] if self.stream is None else [self.stream]
-        if self.sheds:
+        if self.keep is not None:
             said.append(f"keep={self.keep}")
         said.append(f"when={shown(self.when)}")
         if self.lag is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from millstream.ops.codec import check_plain, decode, encode, pack
+from millstream.ops.overload import THROTTLE, Overload
 
 NEVER = 2**61  # when a slate without time to live expires
 
@@ -59,6 +60,7 @@ class UpdateJob:
     clock: str = "event"  # or "wall": what ttl and timers go by
     max_slate: int = 1 << 20
     partition: Callable[[Any], int] | None = None  # which shard a key belongs to; None: by hash
+    overload: Overload = THROTTLE  # what is done with more events than it can apply
     flush: int | None = None  # how long changed slates may be in memory alone; None: no batch
 
 

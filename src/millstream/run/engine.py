@@ -50,7 +50,7 @@ from millstream.run.program import LEAST_SHARDS, check_owners, check_program, re
 from millstream.run.publishing import publish, recover, stage_delivery
 from millstream.run.queues import Costs, settled
 from millstream.run.scheduler import Grants, Room, Scheduler
-from millstream.run.shedding import bytes_read
+from millstream.run.shedding import bytes_read, held_sources
 from millstream.run.shedlog import write_shed
 from millstream.run.sources import make_tracker, progress_of
 from millstream.run.splits import AnySplit, Item
@@ -323,7 +323,11 @@ class Engine:
         parts = self.cores = max(1, self.settings.parallelism or executor.cores)
         rows, size = self.rows_target * parts, self.settings.batch_bytes * parts
         grants = self._request(waiting, Room(self.batch_seconds * parts, rows, size))
-        splits = {n: one.take(*grants.sources[n], parts) for n, one in self.trackers.items()}
+        held = held_sources(self.plan, lambda: self._known(self._progress()))
+        splits = {
+            name: [] if name in held else tracker.take(*grants.sources[name], parts)
+            for name, tracker in self.trackers.items()
+        }
         self._taken = {n: bytes_read(one, waiting[n]) for n, one in self.trackers.items()}
         taken = [name for name, one in self.trackers.items() if not one.pending()]
         started = time.perf_counter()
@@ -340,7 +344,7 @@ class Engine:
                     raise
                 time.sleep(pause)
                 self._discard(batch)
-                for name in rotated:
+                for name in rotated - held:
                     again = self._look_again(name, executor)
                     splits[name] = again.take(*grants.sources[name], parts)
         crash_point("tasks-done", batch.number)

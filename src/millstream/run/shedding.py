@@ -15,8 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from millstream.durations import text
+from millstream.graph import nodes
+from millstream.operators.protocol import Known, Throttling
 from millstream.ops.overload import Overload, Standing
 from millstream.ops.progress import Horizon
+from millstream.plan.stages import Plan, upstream
 from millstream.run.splits import AnySplit, Aside
 from millstream.run.tracking import Probe, Tracker
 from millstream.state.manifests import OVERLOADED, SourceState
@@ -37,6 +40,20 @@ def shedding(
 ) -> Tracker:
     """A source with its policy; one that is throttled takes what it can as it is."""
     return Shedding(inner, name, policy, state, clock) if policy.sheds else inner
+
+
+def held_sources(plan: Plan, known: Callable[[], Known]) -> set[str]:
+    """The sources that are not read in the next batch, because an operator below throttles them.
+
+    What an operator has to do without them it does in that batch, so this cannot last for ever.
+    """
+    may = [one for one in plan.operators.values() if isinstance(one, Throttling)]
+    if not may:
+        return set()
+    now = known()
+    busy = [step for one in may if one.throttles(now) for step in one.steps]
+    above = (one for step in busy for one in upstream(plan, plan.node(step)))
+    return {one.name for one in above if isinstance(one, nodes.Source)}
 
 
 def bytes_read(tracker: Tracker, waited: int) -> int:
@@ -99,7 +116,7 @@ class Shedding:
         if not self.standing.on:
             return self._take(rows, size, parts)
         leave, most = int(waiting * policy.until / pressure), _MOST * size
-        if policy.keep == "newest":
+        if policy.keep != "oldest":
             aside = self.skip(min(waiting - room - leave, most), parts)
             return [*aside, *self._take(rows, size, parts)]
         kept = self._take(rows, size, parts)
@@ -162,7 +179,7 @@ class Shedding:
                 f"{self._waited / 2**20:,.1f} MB",
                 now.pressure,
                 self.policy,
-                self.policy.keep,
+                self.policy.keep or "newest",
                 "dropped" if self.policy.stream is None else f"goes to {self.policy.stream!r}",
             )
         elif before.on and not now.on:

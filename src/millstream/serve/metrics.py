@@ -85,14 +85,14 @@ class _Figures(Collector):
             yield metric
 
     def _overload(self) -> Iterator[Metric]:
-        """Of sources with a policy that drops or diverts."""
+        """Of steps with a policy that drops or diverts, and of those that are overloaded."""
         overloaded = GaugeMetricFamily(
-            "millstream_overloaded", "Whether a step drops or diverts now.", labels=["step"]
+            "millstream_overloaded", "Whether a step is overloaded now.", labels=["step"]
         )
         pressure = GaugeMetricFamily(
             "millstream_overload_pressure", "What waits, by what may wait.", labels=["step"]
         )
-        for one in self.status["sources"]:
+        for one in (*self.status["sources"], *self.status["operators"]):
             if (told := one["overload"]) is not None:
                 overloaded.add_metric([one["name"]], float(told["since"] is not None))
                 if told["pressure"] is not None:

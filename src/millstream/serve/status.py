@@ -15,14 +15,7 @@ from millstream.ops.progress import BEGIN, END
 from millstream.serve.following import Follower
 from millstream.serve.slates import Snapshot
 from millstream.serve.telling import iso
-from millstream.state.manifests import (
-    OVERLOADED,
-    Hot,
-    Left,
-    QueueState,
-    SourceState,
-    sizes_of,
-)
+from millstream.state.manifests import OVERLOADED, Hot, Left, QueueState, sizes_of
 from millstream.state.segments import safe_name
 
 _PARTICIPANTS = 100  # that are shown
@@ -100,7 +93,9 @@ class Served:
                     "held_by": live.held_by.get(name) if live is not None else None,
                     "silent_since": live.silent.get(name) if live is not None else None,
                     "participants": _participants(live, name),
-                    "overload": _overload(live, name, manifest.sources.get(name)),
+                    "overload": _overload(
+                        live, name, manifest.sources[name].extra if name in manifest.sources else {}
+                    ),
                 }
                 for name in program.get("sources", {})
             ],
@@ -119,9 +114,9 @@ class Served:
         }
 
 
-def _overload(live: Live | None, name: str, state: SourceState | None) -> dict[str, Any] | None:
-    """How overloaded a source is, where a policy looks after that."""
-    since = 0 if state is None else state.extra.get(OVERLOADED, 0)
+def _overload(live: Live | None, name: str, known: dict[str, int]) -> dict[str, Any] | None:
+    """How overloaded a step is, where a policy looks after that."""
+    since = known.get(OVERLOADED, 0)
     policy, pressure = (None, None) if live is None else live.overload.get(name, (None, None))
     if not since and policy is None:
         return None
@@ -210,6 +205,7 @@ def _operators(snapshot: Snapshot, marks: dict[str, int]) -> list[dict[str, Any]
                 "carried": manifest.carried.get(name, 0),
                 "stored_bytes": stored,
                 "plain_bytes": plain,
+                "overload": _overload(None, name, manifest.memos.get(name, {})),
                 "strategy": manifest.strategies.get(name),
                 "late_by": manifest.late.get(name, {}),
                 **_stood_on(manifest.left.get(name)),

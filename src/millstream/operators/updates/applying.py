@@ -24,6 +24,7 @@ from millstream.operators.updates.members import (
     machine_at,
     member_of,
 )
+from millstream.operators.updates.relieving import withhold
 from millstream.operators.updates.work import Work
 from millstream.ops.cells import Cell, Outcome
 from millstream.ops.cells import Item as Event
@@ -52,6 +53,7 @@ def run_group(work: Work, blocks: list[bytes]) -> dict[str, Outcome]:
     at_once = first.job.order == "arrival"
     planned = until = END if at_once else first.machine.limit
     ready = waiting.due(BEGIN if at_once else work.order.worked_to(first.job.name), until)
+    ready, withheld = withhold(work, ready)
     rest: list[Item] = []
     applied = Applied(Moment.of(first.machine))
     if group.cyclic:
@@ -59,6 +61,8 @@ def run_group(work: Work, blocks: list[bytes]) -> dict[str, Outcome]:
     else:
         applied.add(ready, first.timers_due(), first.alarms_due())
         _apply(first, applied)
+    if withheld is not None:
+        withheld.forget(work, until)
     if at_once:
         waiting.forget()
     next_event = waiting.store(until, event_rows(rest))
@@ -68,10 +72,11 @@ def run_group(work: Work, blocks: list[bytes]) -> dict[str, Outcome]:
         if until < planned:
             control.holds[member.job.name] = until
             work.report.carried[member.job.name] = sum(1 for item in rest if item.to == number)
-            if len(rest) > _MOST_CARRIED * work.order.cycle_events:
+            again = sum(1 for item in rest if item.hops)  # the others have just come
+            if again > _MOST_CARRIED * work.order.cycle_events:
                 raise RunError(
                     f"the cycle of {group.name!r} does not settle: every event sets off more of "
-                    f"them, and {len(rest):,} wait by now. Let an updater publish less; this batch "
+                    f"them, and {again:,} wait by now. Let an updater publish less; this batch "
                     "was not committed"
                 )
     return {member.job.name: member.machine.out for member in members}

@@ -12,6 +12,7 @@ from millstream.errors import RunError
 from millstream.graph.nodes import Node, Update
 from millstream.operators.protocol import Host
 from millstream.operators.published import event_chunk
+from millstream.operators.updates.relieving import turn_away
 from millstream.operators.updates.work import Arrival, Order
 from millstream.ops.cells import Cell, Publication
 from millstream.ops.chunks import Chunk, Int64, concat
@@ -50,9 +51,18 @@ class Events:
     def take(self, step: Node, before: Node, chunk: Chunk) -> None:
         """Records to an updater, by the key it has for each stream they come from."""
         assert isinstance(step, Update)
+        away = self._turns_away(step)
         for keys, nulls, one in zip(step.keys, step.null_keys, step.inputs, strict=True):
-            if one is before:
+            if one is before and away:
+                turn_away(self.host, step, keys, chunk)
+            elif one is before:
                 self._offer(step, keys, nulls, chunk)
+
+    def _turns_away(self, step: Update) -> bool:
+        """Whether what enters is too much; what comes round a cycle never is."""
+        relief = self.order.relief.get(step.name)
+        sheds = step.job.overload.sheds and self.arrivals is None
+        return sheds and relief is not None and relief.closed
 
     def _offer(self, node: Update, keys: tuple[str, ...], nulls: str, chunk: Chunk) -> None:
         """Keyless records are set aside, and late ones if the updater wants that."""
@@ -98,6 +108,8 @@ class Events:
         if any(keys != ("key",) for keys, _, one in inputs if one is stream):
             return False
         number = self.host.number(stream.name)
+        if self._turns_away(step):
+            return False  # as records, which `take` turns away
         for _, nulls, one in inputs:
             if one is not stream:
                 continue

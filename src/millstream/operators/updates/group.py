@@ -14,7 +14,13 @@ from millstream.operators.published import as_chunk, publish
 from millstream.operators.updates.applying import run_group
 from millstream.operators.updates.arriving import Events
 from millstream.operators.updates.parting import parted_events, parted_slates
-from millstream.operators.updates.work import Arrival, Order, Origins, Report, Work
+from millstream.operators.updates.relieving import (
+    note_relief,
+    relief_of,
+    throttles,
+    without_relief,
+)
+from millstream.operators.updates.work import Arrival, Order, Origins, Relief, Report, Work
 from millstream.operators.waiting import backlog_by_time
 from millstream.ops.cells import Outcome
 from millstream.ops.progress import END
@@ -103,6 +109,7 @@ class Updates:
             {name: manifest.worked[name] for name in self.steps if name in manifest.worked},
             settings.cycle_events,
             settings.cycle_hops,
+            self._relief(known),
             frozenset(job.name for job in self.group.jobs if self._keeps(job, known)),
         )
 
@@ -124,8 +131,10 @@ class Updates:
         tables = known.manifest.segments.get(first.name, {}).get("waiting", {})
         waiting = [segment for segments in tables.values() for segment in segments]
         worked = self._worked(known)
-        most = min(known.settings.batch_rows, _EVENTS) * known.cores
-        at = time_of(waiting, worked, most)
+        at = time_of(waiting, worked, self._most(known))
+        kept = [one.before for one in self._relief(known).values() if one.before is not None]
+        if at is not None and kept:  # what is dropped takes no time
+            at = time_of(waiting, max(worked, *kept), self._most(known))
         return {} if at is None else dict.fromkeys(self.steps, at)
 
     def backlog(self, known: Known) -> Backlog | None:
@@ -134,6 +143,18 @@ class Updates:
         if first.order != "event":
             return None
         return backlog_by_time(first.name, ("waiting",), self._worked(known))
+
+    def _most(self, known: Known) -> int:
+        return min(known.settings.batch_rows, _EVENTS) * known.cores
+
+    def _relief(self, known: Known) -> dict[str, Relief]:
+        if self.group.jobs[0].merge is not None:
+            return {}  # partial slates never wait
+        return relief_of(self.group, known, self._worked(known), self._most(known))
+
+    def throttles(self, known: Known) -> bool:
+        """Whether the sources above are to wait."""
+        return throttles(self.group, known, self._relief(known), self._worked(known))
 
     def _worked(self, known: Known) -> int:
         first = self.group.jobs[0].name
@@ -166,13 +187,15 @@ class Updates:
         for job in self.group.jobs:
             if job.flush is not None:
                 manifest.memos[job.name] = self._flushed(job, known, done)
+        relief = done.batch.orders[self.name].relief
+        note_relief(self.group, relief, known, self._worked(known), manifest)
         for report in reports:
             manifest.worked.update(report.worked)
             manifest.carried.update(report.carried)
 
     def _flushed(self, job: UpdateJob, known: Known, done: Done) -> dict[str, int]:
         """When slates were flushed last, and what they are of."""
-        before, batch = known.manifest.memos.get(job.name, {}), done.batch
+        before, batch = without_relief(known.manifest.memos.get(job.name, {})), done.batch
         if job.name not in batch.orders[self.name].keeping:
             return {WHEN: batch.now, BATCH: batch.number}
         return before or {WHEN: batch.now, BATCH: batch.number - 1}

@@ -12,6 +12,20 @@ from millstream.ops.updates import UpdateGroup
 
 
 @dataclass(frozen=True)
+class Relief:
+    """What an updater that is overloaded does about it in a batch."""
+
+    since: int  # the wall clock when it set in
+    before: int | None  # what entered and is due before it is dropped, if newer events are kept
+    rows: int  # events that are due
+
+    @property
+    def closed(self) -> bool:
+        """Whether what comes is turned away; else what is there."""
+        return self.before is None
+
+
+@dataclass(frozen=True)
 class Order:
     """What the tasks of a group must know of the last manifest."""
 
@@ -20,6 +34,7 @@ class Order:
     worked: dict[str, int]  # updater -> how far it came beyond the end of the input
     cycle_events: int  # published events a cycle handles in one batch
     cycle_hops: int  # and how often one may go round
+    relief: dict[str, Relief] = field(default_factory=dict)  # updaters that are overloaded
     keeping: frozenset[str] = frozenset()  # updaters that do not flush their slates in this batch
 
     def worked_to(self, updater: str) -> int:

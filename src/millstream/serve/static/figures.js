@@ -19,7 +19,7 @@ export function figuresOf(status, name) {
     watermark,
     lag: live && Number.isFinite(behind) ? numberOf(status.lag_seconds) + behind : null,
     toRead: numberOf(source?.pending_bytes),
-    overloaded: source?.overload?.since != null,
+    overloaded: (source ?? operator)?.overload?.since != null,
     heldBy: heldBy == null ? "" : [].concat(heldBy).join(", "),
     silent: silent == null ? 0 : numberOf(silent),
     fidelity: operator?.fidelity == null ? null : numberOf(operator.fidelity),
@@ -41,7 +41,7 @@ export function figuresOf(status, name) {
 // The one figure that says most about what a step waits for.
 export function behindOf(figures) {
   const few = (value) => short(value).replace(/(\.\d)\d/, "$1"); // there is little room
-  if (figures.overloaded) return `overload, ${bytes(figures.toRead)}`;
+  if (figures.overloaded) return "overloaded";
   if (figures.carried) return `${few(figures.carried)} carried`;
   if (figures.pending) return `${few(figures.pending)} waiting`;
   if (figures.toRead) return `${bytes(figures.toRead)} left`;

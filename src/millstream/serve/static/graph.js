@@ -196,7 +196,7 @@ export class Graph {
     if (figures.watermark) line("watermark", isoMoment(figures.watermark));
     if (figures.lag !== null) line("lag", duration(figures.lag));
     if (figures.toRead) line("still to read", bytes(figures.toRead));
-    if (figures.overloaded) line("overload", "drops or diverts");
+    if (figures.overloaded) line("overload", "more waits than its policy allows");
     if (figures.heldBy) line("held back by", printable(figures.heldBy));
     if (figures.silent > 2) line("silent for", duration(figures.silent));
     if (figures.fidelity !== null) {
