@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -194,3 +196,17 @@ def test_numbers_within_texts_are_as_exact_as_those_of_a_column(unit: str) -> No
     assert list(bad) == [*far, len(numbers)]
     good = [row for row in range(len(numbers)) if row not in far]
     assert found[good].tolist() == wanted[good].tolist()
+
+
+def test_unsigned_numbers_and_decimals_are_times(tmp_path: Path) -> None:
+    numbers = [1_700_000_039_999_999_999, 2**64 - 1]
+    for kind, unit, values in [
+        (pa.uint64(), "ns", numbers),
+        (pa.decimal128(20, 6), "s", [Decimal("1700000039.999999")]),
+    ]:
+        pq.write_table(pa.table({"at": pa.array(values, kind)}), tmp_path / "a.parquet")
+        source = ms.Files(tmp_path / "a.parquet", time="at", time_unit=unit)
+        windows = ms.Flow("t").source(source).key_by().window(ms.tumbling("10s"))
+        found = windows.agg(n=ms.count()).head()
+        assert [(row["window_start"].second, row["n"]) for row in found] == [(50, 1)]
+        assert found.dead == len(values) - 1

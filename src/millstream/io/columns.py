@@ -239,7 +239,7 @@ def event_time(fmt: Format, column: pa.Array) -> tuple[Ints, dict[int, str]]:
     if pa.types.is_timestamp(kind) and kind.tz:
         micros = ints_of(column.cast(pa.timestamp("us", "UTC"), safe=False))
         bad = out_of_range(micros)
-    elif pa.types.is_integer(kind):
+    elif pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= 0):
         numbers, huge = cast_each(column, pa.int64())
         micros, bad = floor_micros(ints_of(numbers), fmt.time_unit)
         bad |= huge

@@ -286,6 +286,7 @@ def check_time(fmt: Format, time: str) -> None:
         or pa.types.is_string(kind)
         or pa.types.is_integer(kind)
         or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
     ):
         raise ConfigError(
             f"time column {time!r} is of type {kind}: event time must be a timestamp, a date, a "
