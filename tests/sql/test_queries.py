@@ -312,7 +312,9 @@ def test_a_join_by_time_forgets() -> None:
         ("SELECT make, RANK() OVER (ORDER BY COUNT(*)) AS n FROM cars GROUP BY make",
          "a query around the groups"),
         ("SELECT id FROM cars WHERE RANK() OVER (ORDER BY id) < 3", "stand in SELECT only"),
-        ("SELECT LAG(id) IGNORE NULLS OVER (ORDER BY id) FROM cars", "not supported OVER rows"),
+        ("SELECT LAG(id) IGNORE NULLS OVER (ORDER BY id) FROM cars", "IGNORE NULLS is not"),
+        ("SELECT id FROM cars WHERE id = ANY (SELECT id FROM cars)", "ANY (...) is not supported"),
+        ("SELECT id FROM cars WHERE id > ALL (SELECT id FROM cars)", "ALL (...) is not supported"),
         ("SELECT id FROM cars WHERE id = (SELECT id FROM cars)", "gives one value has an"),
         ("SELECT * FROM (SELECT id, ROW_NUMBER() OVER (PARTITION BY id) AS n FROM cars) "
          "WHERE n < 3",

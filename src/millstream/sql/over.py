@@ -146,6 +146,8 @@ class _Asked:
     @staticmethod
     def of(queries: Queries, window: Any, scope: Scope, ordered: bool) -> _Asked:
         text, call = queries.text, window.this
+        if call.key in ("ignorenulls", "respectnulls"):
+            raise text.error("IGNORE NULLS is not supported OVER rows", text.of(window))
         function = _FUNCTIONS.get(call.key)
         if function is None:
             told = text.name_of(call)

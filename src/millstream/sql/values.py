@@ -59,8 +59,10 @@ class Values:
         """The tree with a mark in the place of every such query."""
         from sqlglot import expressions as exp
 
+        of_rows = (exp.In, exp.Exists, exp.Any, exp.All)  # which are about all rows of a query
+
         def one(node: Any) -> Any:
-            if not isinstance(node, exp.Subquery) or isinstance(node.parent, exp.In | exp.Exists):
+            if not isinstance(node, exp.Subquery) or isinstance(node.parent, of_rows):
                 return node
             mark = exp.Placeholder(this=f"value{len(self.asked)}")
             self.asked.append(node)
