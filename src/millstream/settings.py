@@ -14,6 +14,8 @@ from millstream.errors import ConfigError
 from millstream.scheduling import Policy, policy_of
 from millstream.sizes import bytes_of
 
+LEAST_MEMORY = 256 << 20
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -32,6 +34,9 @@ class Settings:
     batch_seconds: what a batch should cost; a backlog runs in batches of about this length.
     scheduler: who gets the room of a batch if there is more to do: ms.ODF(), ms.MEM(), ms.Hybrid(),
         their names, or an object with a method rank(queue, request).
+    memory: what queues and operators of the flow may have together, like "2GB": driver, JVM and
+        Python workers. Batches are as large as it allows. Default 0.8 of what the machine or the
+        container has.
     interval: seconds from the beginning of one batch to the next at least; 0 waits for nothing.
     dead_letter_limit, dead_letter_grace: the run stops once more than this share of all records
         after the first so many were dead letters, or of the records or results of one step.
@@ -77,6 +82,7 @@ class Settings:
     batch_bytes: int = 128 * 1024 * 1024
     batch_seconds: float = 2.0
     scheduler: str | Policy = "hybrid"
+    memory: int | str | None = None
     interval: float = 0.0
     dead_letter_limit: float = 0.01
     dead_letter_grace: int = 1_000
@@ -115,6 +121,11 @@ class Settings:
         return policy_of(self.scheduler)
 
     @property
+    def memory_bytes(self) -> int | None:
+        """`memory` in bytes."""
+        return None if self.memory is None else bytes_of(self.memory, "memory")
+
+    @property
     def function_micros(self) -> int | None:
         """`function_timeout` in microseconds."""
         given = self.function_timeout
@@ -123,6 +134,11 @@ class Settings:
     def __post_init__(self) -> None:
         self._check_types()
         policy_of(self.scheduler)
+        if (memory := self.memory_bytes) is not None and memory < LEAST_MEMORY:
+            raise ConfigError(
+                f"memory={self.memory!r} is less than Spark and Python need by themselves; give at "
+                f"least {LEAST_MEMORY >> 20}MB"
+            )
         if self.runner not in (None, "rdd", "frames"):
             raise ConfigError(f'runner={self.runner!r}: use "rdd" or "frames"')
         if self.scratch not in (None, "memory", "disk"):

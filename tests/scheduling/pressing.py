@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.run import scheduler
+from millstream.run.memory import Memory
 
 NO_TIME = 1e-9  # seconds a batch should take
 
@@ -32,10 +34,19 @@ class Largest:
 POLICIES = [ms.ODF(), ms.MEM(), ms.Hybrid(), ms.Hybrid(0, 1, 3), Anyhow(), Largest()]
 policies = st.sampled_from(POLICIES)
 seconds = st.sampled_from([NO_TIME, 1e-4, 1e-3, 1e-2])
+budgets = st.sampled_from([(math.inf, 0.0), (0.0, 0.95), (1_000.0, 0.7), (20_000.0, 1.2)])
 
 
 @contextmanager
-def pressed() -> Iterator[None]:
-    """However few rows there are, operators are made to wait with them."""
-    with patch.object(scheduler, "SMALL", 0), patch.object(scheduler, "LEAST", 1):
+def pressed(room: float = math.inf, used: float = 0.0) -> Iterator[None]:
+    """However few rows there are, operators are made to wait with them.
+
+    room, used: bytes of rows that batches have room for, and the share of the memory in use.
+    """
+    with (
+        patch.object(scheduler, "SMALL", 0),
+        patch.object(scheduler, "LEAST", 1),
+        patch.object(Memory, "room", room),
+        patch.object(Memory, "share", used),
+    ):
         yield

@@ -50,6 +50,7 @@ class Batch:
     trees: int = 1  # into which these rows are parted
     ships: bool = False  # rows travel to where nobody has seen the records: said per pane how many
     gathers: bool = False  # what tasks say to all of the next level is put together on the way
+    trims: bool = False  # memory is short: tasks give back what they do not need
     debug: bool = False  # compare answers found the short way with those found the long way
     warm: Warm | None = None  # where segments are kept in memory
     compression: str = "auto"  # of segments: "none", or also of "large" ones
@@ -185,6 +186,7 @@ class Control:
     sizes: Counter[str] = field(default_factory=Counter)  # source -> bytes, where tasks know them
     moved: Traffic = field(default_factory=Traffic)  # of the state, from and to the checkpoint
     worked: dict[str, Worked] = field(default_factory=dict)  # by source and operator
+    resident: tuple[str, int, int] | None = None  # machine, process, and the memory it has
     sent: dict[str, tuple[int, int]] = field(default_factory=dict)  # operator -> rows, bytes to it
     shed: list[Shed] = field(default_factory=list)  # records that overload kept from steps
     shedding: float = 0.0  # seconds that took

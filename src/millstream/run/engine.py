@@ -44,6 +44,7 @@ from millstream.run.executors import Executor
 from millstream.run.faults import BUNDLED, crash_point
 from millstream.run.handing import Hands
 from millstream.run.letters import Letters
+from millstream.run.memory import SHARE, Memory, give_back, of_machine
 from millstream.run.mirroring import Mirrors
 from millstream.run.owning import Owned
 from millstream.run.program import LEAST_SHARDS, check_owners, check_program, renew_lease
@@ -122,6 +123,7 @@ class Engine:
         self.spreading = Spreading()
         self.scheduler = Scheduler(settings.policy, plan.flow)
         self.costs = Costs(self.manifest)
+        self.memory = Memory(settings.memory_bytes or int(SHARE * of_machine()))
         self._taken: dict[str, int] = {}  # bytes taken of each source in this batch
         self.ordered: dict[str, int] = {}  # sources read in order, up to which batch
         self.readers: dict[str, int] = {}  # tasks that read each source in the last batch
@@ -322,7 +324,7 @@ class Engine:
         self.notes = [*self.notes, *(note for note in told if note not in self.notes)]
         parts = self.cores = max(1, self.settings.parallelism or executor.cores)
         rows, size = self.rows_target * parts, self.settings.batch_bytes * parts
-        grants = self._request(waiting, Room(self.batch_seconds * parts, rows, size))
+        grants = self._request(waiting, rows, size)
         held = held_sources(self.plan, lambda: self._known(self._progress()))
         splits = {
             name: [] if name in held else tracker.take(*grants.sources[name], parts)
@@ -335,7 +337,8 @@ class Engine:
             batch = self._batch(self._parallelism(pending, parts), grants.holds)
             crash_point("batch-planned", batch.number)
             try:
-                items = self._run(executor, batch, splits)
+                with self.memory.watching():
+                    items = self._run(executor, batch, splits)
                 break
             except (RunError, OSError) as error:
                 gone = any(word in str(error) for word in (MOVED, GONE))
@@ -350,16 +353,21 @@ class Engine:
         crash_point("tasks-done", batch.number)
         items = [*items, *self.beside(batch, _controls(items))]
         controls = _controls(items)
-        self.costs.learn(self.plan, controls, self._taken)
+        worked = self.costs.learn(self.plan, controls, self._taken)
+        self.memory.learn(max(worked, grants.size), controls, self.keep_warm().held())
         self._commit(executor, batch, controls, items)
         self._all_taken.update(dict.fromkeys(taken, polled))
         self.last_seconds = time.perf_counter() - started
         self._adapt(controls, splits)
+        if self.memory.tight:
+            give_back()
         self.done = self.manifest.complete
         return True
 
-    def _request(self, waiting: dict[str, int], room: Room) -> Grants:
+    def _request(self, waiting: dict[str, int], rows: int, size: int) -> Grants:
         """Ask the scheduler who gets the room of a batch."""
+        seconds = self.batch_seconds * self.cores
+        room = Room(seconds, rows, size, self.memory.room, self.memory.share)
         return self.scheduler.request(
             self.plan,
             self._known(self._progress()),
@@ -555,6 +563,7 @@ class Engine:
             holds=holds,
             levels=self._levels(known),
             gathers=parallelism > GATHERED,
+            trims=self.memory.tight,
             debug=self.settings.debug,
             warm=self.keep_warm().kept,
             compression=self.settings.compression,

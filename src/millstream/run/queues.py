@@ -121,8 +121,11 @@ class Costs:
         """The rows that come to an operator in a batch that reads so many."""
         return round(self._arrives.get(name, 0.0) * read)
 
-    def learn(self, plan: Plan, controls: Iterable[Control], sizes: Mapping[str, int]) -> None:
-        """Take in what the tasks of a batch measured; `sizes`: bytes that were read of sources."""
+    def learn(self, plan: Plan, controls: Iterable[Control], sizes: Mapping[str, int]) -> float:
+        """Take in what the tasks of a batch measured; gives the bytes that went in and out.
+
+        sizes: bytes that were read of sources.
+        """
         queues = {one.name: queue_of(one) for one in plan.operators.values()}
         new: dict[str, Cost] = {}
 
@@ -152,6 +155,7 @@ class Costs:
             for name in {*arrived, *self._arrives}:
                 before = self._arrives.get(name, arrived.get(name, 0) / read)
                 self._arrives[name] = _OLD * before + (1 - _OLD) * arrived.get(name, 0) / read
+        return sum(one.taken_size + one.given_size for one in new.values())
 
 
 def _sums(cost: Cost) -> tuple[float, ...]:

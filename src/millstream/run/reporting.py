@@ -153,6 +153,7 @@ class Reporter:
             history=list(self._history),
             silent=dict(engine.silent),
             participants=participants,
+            memory=(engine.memory.used, engine.memory.budget),
             answers=answers,
             state={
                 "read": progress.state_read,

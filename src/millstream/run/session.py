@@ -316,6 +316,7 @@ def _configuration(flow: str, settings: Settings) -> SparkConf:
         **_PROPERTIES,
         **({} if settings.master.startswith("local") else _BACKUPS),
         **_daemon(settings.master),
+        **_heap(settings),
         "spark.ui.enabled": str(settings.ui).lower(),
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         **settings.spark,
@@ -324,6 +325,13 @@ def _configuration(flow: str, settings: Settings) -> SparkConf:
     options = (_JVM_OPTIONS, archive_options(given), given)
     properties["spark.driver.extraJavaOptions"] = " ".join(filter(None, options))
     return SparkConf().setAll(list(properties.items()))
+
+
+def _heap(settings: Settings) -> dict[str, str]:
+    """Of a budget the JVM gets a quarter: it moves blocks and keeps none; workers need the rest."""
+    if settings.memory_bytes is None or not settings.master.startswith("local"):
+        return {}
+    return {"spark.driver.memory": f"{min(2048, max(384, settings.memory_bytes >> 22))}m"}
 
 
 def _daemon(master: str) -> dict[str, str]:

@@ -44,6 +44,7 @@ from millstream.plan.stages import Plan, upstream
 from millstream.run.asides import set_aside
 from millstream.run.clocks import clocks_of
 from millstream.run.measuring import Meter
+from millstream.run.memory import give_back, own_resident
 from millstream.run.mirroring import mirrors_slates
 from millstream.run.reading import Piece, read
 from millstream.run.sinking import edge, sink_outputs
@@ -401,6 +402,7 @@ class Task:
             yield (part, tag, name, (self.attempt, payload))
         yield from self.outputs()
         control = self.control
+        control.resident = own_resident()
         control.worked, control.sent = self.meter.worked(self.inlets), self.meter.sent
         counts = {
             name: control.ledger[name]["aggregated"]
@@ -411,6 +413,8 @@ class Task:
         if control.level < levels_of(self.plan, self.batch):
             yield from self._tell(counts)
         yield (DRIVER, "control", "", control)
+        if self.batch.trims:
+            give_back()
         yield from (item for item in self.forwarded if item[1] not in SENT)
 
     def _tell(self, counts: dict[str, int]) -> Iterator[Item]:

@@ -19,7 +19,8 @@ from millstream.state.memory import MemoryFolder, lasts, memory_folder, room
 from millstream.state.storage import Storage
 from millstream.state.warm import Warm
 
-SHARE = 10  # by default a tenth of the memory that is there
+SHARE = 10  # by default a tenth of the memory that is there, or of `memory`
+_NO_LIMIT = 1 << 62
 _BATCHES = 4  # of the largest size, that must fit into half of the memory that is there
 
 
@@ -58,7 +59,8 @@ class Warmth:
             if not lasts():  # Spark could not go on without its blocks
                 return None
             cores = settings.parallelism or os.cpu_count() or 1
-            if room(self._folder.path) < 2 * _BATCHES * settings.batch_bytes * cores:
+            there = min(room(self._folder.path), settings.memory_bytes or _NO_LIMIT)
+            if there < 2 * _BATCHES * settings.batch_bytes * cores:
                 return None
         return self._folder.within("spark")
 
@@ -77,7 +79,7 @@ def keep_warm(state: Storage, settings: Settings) -> Warmth:
     folder = memory_folder(state.where()) if wanted and local else None
     if folder is None or settings.warm == 0:
         return Warmth(folder, None, state)
-    there = room(folder.path)
+    there = min(room(folder.path), settings.memory_bytes or _NO_LIMIT)
     limit = there // SHARE if settings.warm is None else bytes_of(settings.warm, "warm")
     kept = Warm(str(folder.within(warm.PLACE)), min(limit, there // 2))
     warm.use(state, kept)

@@ -188,6 +188,7 @@ _STATUS = {
         "sources": {"type": "array"},
         "operators": {"type": "array"},
         "queues": {"type": "array"},
+        "memory": {"type": ["object", "null"]},
         "ledger": {"type": "object"},
         "dead": {"type": "integer"},
         "late": {"type": "integer"},

@@ -41,6 +41,12 @@ class _Figures(Collector):
         for what, size in status["state_bytes"].items():
             moved.add_metric([flow, what], size)
         yield moved
+        memory = status["memory"] or {}
+        for name, help_text in (
+            ("used", "Bytes that driver, JVM and workers had at the peak of the last batch."),
+            ("budget", "Bytes that they may have (`memory`)."),
+        ):
+            yield from gauge(f"memory_{name}_bytes", help_text, memory.get(name))
         dead = CounterMetricFamily("millstream_dead_letters", "Dead letters.", labels=["flow"])
         dead.add_metric([flow], status["dead"])
         yield dead

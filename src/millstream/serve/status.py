@@ -37,6 +37,7 @@ class Live:
     silent: dict[str, float] = field(default_factory=dict)  # source -> since when it hangs, seconds
     # source -> participant -> how far it is, and for how many seconds it was not heard of
     participants: dict[str, dict[str, tuple[int, float]]] = field(default_factory=dict)
+    memory: tuple[int, int] = (0, 0)  # bytes at the peak of the last batch, and the budget
     answers: dict[str, Any] | None = None  # of a flow that is looked at (`drawing.py`)
     state: dict[str, int] = field(default_factory=dict)  # bytes moved by the last batch, and kept
     # source or updater with a policy that sheds -> the policy, and what waits by what may
@@ -101,6 +102,7 @@ class Served:
             ],
             "operators": _operators(snapshot, marks),
             "queues": _queues(snapshot, live),
+            "memory": _memory(live),
             "ledger": ledger,
             "dead": manifest.dead,
             **{
@@ -233,6 +235,11 @@ def _queues(snapshot: Snapshot, live: Live | None) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _memory(live: Live | None) -> dict[str, int] | None:
+    """What the flow has of its memory; only a running one has any."""
+    return None if live is None else {"used": live.memory[0], "budget": live.memory[1]}
 
 
 def _costs(one: QueueState) -> dict[str, float]:

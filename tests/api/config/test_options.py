@@ -101,6 +101,7 @@ SAMPLES: dict[str, tuple[str, Any]] = {
     "partition": ('"topics:mentions"', "mentions"),
     "emit": ('"early"', "early"),
     "scheduler": ('"hybrid(threshold=0.7)"', ms.Hybrid(threshold=0.7)),
+    "memory": ('"2GB"', "2GB"),
     "every": ('"10s"', "10s"),
     "every_rows": ("100", 100),
     "every_event": ('"1m"', "1m"),

@@ -74,6 +74,14 @@ def run(
             metavar="odf|mem|hybrid", help="Who is served first if more waits than a batch takes."
         ),
     ] = str(millstream.Settings.scheduler),
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="What driver, JVM and workers may have together, like 2GB.  "
+            "[dim]\\[default: 0.8 of the machine's][/dim]",
+        ),
+    ] = None,
     dead_letter_limit: Annotated[
         float,
         typer.Option(
@@ -175,6 +183,7 @@ def run(
         "shards": shards,
         "batch_rows": batch_rows,
         "scheduler": scheduler,
+        "memory": memory,
         "dead_letter_limit": dead_letter_limit,
         "remove": tuple(remove or ()),
         "spark": properties_of(spark or []),

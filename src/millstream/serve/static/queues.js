@@ -22,7 +22,9 @@ export class Queues {
     this.rows(queues.map((one) => [`${one.kind} ${one.name}`, one]));
     const held = queues.filter((one) => one.held);
     const total = queues.reduce((sum, one) => sum + numberOf(one.bytes), 0);
-    const waits = total ? `${bytes(total)} wait` : "nothing waits";
+    const { used, budget } = status.memory ?? {};
+    const memory = used ? `; ${bytes(numberOf(used))} of ${bytes(numberOf(budget))} memory` : "";
+    const waits = (total ? `${bytes(total)} wait` : "nothing waits") + memory;
     say(this.note, held.length ? `${waits}; ${plural(held.length, "operator")} held back` : waits);
   }
 

@@ -1,0 +1,174 @@
+"""The memory of a flow: how much its processes have, and how many bytes of rows a batch may take.
+
+Measured is what the system says is resident: the driver, Spark's JVM below it, and Python workers;
+those of other machines say it of themselves. Beyond what all of them have before the first batch,
+memory follows the bytes of rows that a batch works on; by how much is learned from its peak. What
+was taken once is seldom given back at once, so it is weighed against the largest of the last
+batches, not against the one that was measured.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+import pyarrow as pa
+
+from millstream.operators.batch import Control
+
+SHARE = 0.8  # of the memory of the machine or the container, if no budget is given
+_KEPT = 0.85  # of the budget that batches plan with: a peak may be missed, or be higher than ever
+_FIRST = 32 << 20  # bytes of rows a batch may take before anything was measured
+_LEAST = 1 << 20  # and however little memory is left
+_GROWTH = 2.0  # from one batch to the next at most
+_RECENT = 12  # batches
+_TIGHT = 0.7  # share of the budget in use from which on tasks give back what they do not need
+_EVERY = 0.1  # seconds between two looks while a batch runs
+_TREE = 1.0  # seconds for which the list of processes is good
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Memory:
+    """The budget of a flow and what it has learned about itself."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.used = 0  # bytes at the peak of the last batch
+        self.floor: int | None = None  # bytes before the first batch
+        self._ratio = 0.0  # bytes of memory for a byte of rows
+        self._recent: deque[float] = deque(maxlen=_RECENT)  # bytes of rows of the last batches
+        self._tree: tuple[float, list[int]] = (-math.inf, [])
+        self._peak = 0
+
+    @property
+    def share(self) -> float:
+        """Of the budget in use."""
+        return self.used / self.budget
+
+    @property
+    def tight(self) -> bool:
+        """Whether processes should give back what they do not need."""
+        return self.share > _TIGHT
+
+    @property
+    def room(self) -> float:
+        """Bytes of rows that the next batch may take."""
+        most = max(_FIRST, _GROWTH * max(self._recent, default=0.0))
+        if not self._ratio or self.floor is None:
+            return most
+        left = _KEPT * self.budget - self.floor
+        return max(_LEAST, min(most, left / self._ratio))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look from time to time while a batch runs."""
+        if self.floor is None:
+            self.floor = self.look()
+        self._peak = 0
+        over = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(over,), name="memory", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _watch(self, over: threading.Event) -> None:
+        while not over.wait(_EVERY):
+            self._peak = max(self._peak, self.look())
+
+    def learn(self, size: float, controls: Iterable[Control], beside: int = 0) -> None:
+        """Take in what a batch took that worked on so many bytes of rows.
+
+        beside: bytes in memory that belong to no process.
+        """
+        self._recent.append(size)
+        if not self._peak or self.floor is None:
+            return  # too short to be seen, and so too small to matter
+        peak = self._peak + self._elsewhere(controls) + beside
+        self.used = peak
+        largest = max(*self._recent, _LEAST)
+        ratio = max(0, peak - self.floor) / largest
+        if ratio > self._ratio:
+            self._ratio = ratio
+        elif size > largest / 2:  # a small batch says nothing of what a large one takes
+            self._ratio = 0.7 * self._ratio + 0.3 * ratio
+
+    def _elsewhere(self, controls: Iterable[Control]) -> int:
+        """What workers on other machines had."""
+        host = socket.gethostname()
+        workers: dict[tuple[str, int], int] = {}
+        for where, process, much in (one.resident for one in controls if one.resident):
+            if where != host:
+                workers[where, process] = max(much, workers.get((where, process), 0))
+        return sum(workers.values())
+
+    def look(self) -> int:
+        """What this process and all below it have now."""
+        now = time.monotonic()
+        if now - self._tree[0] > _TREE:
+            self._tree = (now, [os.getpid(), *_below(os.getpid())])
+        return sum(map(resident, self._tree[1]))
+
+
+def resident(process: int | str = "self") -> int:
+    """Bytes of a process that are in memory; 0 where the system does not tell, or it has ended."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * _PAGE
+    return 0
+
+
+def _below(process: int) -> Iterator[int]:
+    """The processes that a process has started, and those that they have."""
+    with suppress(OSError, ValueError):
+        for task in os.listdir(f"/proc/{process}/task"):
+            found = Path(f"/proc/{process}/task/{task}/children").read_text().split()
+            for child in map(int, found):
+                yield child
+                yield from _below(child)
+
+
+def own_resident() -> tuple[str, int, int]:
+    """The machine, the number and the memory of this process: what a task says of itself."""
+    return socket.gethostname(), os.getpid(), resident()
+
+
+def give_back() -> None:
+    """Return memory to the system that this process has and does not use."""
+    pa.default_memory_pool().release_unused()
+    trim = _trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _trim() -> ctypes._NamedFuncPointer | None:
+    with suppress(OSError, AttributeError):
+        return ctypes.CDLL(None).malloc_trim  # glibc's
+    return None
+
+
+@cache
+def of_machine() -> int:
+    """What this machine, or the container we are in, has."""
+    limits = [_machine()]
+    for place in ("memory.max", "memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            limits.append(int((Path("/sys/fs/cgroup") / place).read_text()))
+    return min(limits)
+
+
+def _machine() -> int:
+    with suppress(OSError, ValueError, AttributeError):
+        return os.sysconf("SC_PHYS_PAGES") * _PAGE
+    return 8 << 30

@@ -1,0 +1,144 @@
+"""A budget of memory: how large batches may be by what earlier ones took, and whose it is."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import millstream as ms
+from millstream.operators.batch import Control
+from millstream.run import memory
+from millstream.run.memory import Memory, of_machine, resident
+from millstream.run.session import _heap
+from millstream.testing import run_in_process
+
+MB = 1 << 20
+
+
+class Machine(Memory):
+    """Batches that take so many times the bytes of their rows, and give little back."""
+
+    def __init__(self, budget: int, floor: int, factor: float, kept: float) -> None:
+        super().__init__(budget)
+        self.floor, self.factor, self.kept = floor, factor, kept
+        self.stays = 0.0
+
+    def batch(self, wanted: float) -> tuple[float, float]:
+        """The bytes of rows it took, and the memory at its peak."""
+        size = min(wanted, self.room)
+        top = max(self.stays, self.factor * size)
+        self.stays = self.kept * top
+        assert self.floor is not None
+        self._peak = int(self.floor + top)
+        self.learn(size, [])
+        return size, self._peak
+
+
+@given(
+    st.integers(100, 900),
+    st.floats(1, 30),
+    st.floats(0, 1),
+    st.lists(st.floats(0, 4000), min_size=1, max_size=40),
+)
+def test_memory_stays_in_the_budget_whatever_is_wanted(
+    floor: int, factor: float, kept: float, wanted: list[float]
+) -> None:
+    machine = Machine(2048 * MB, floor * MB, factor, kept)
+    for megabytes in wanted:
+        size, peak = machine.batch(megabytes * MB)
+        assert peak <= 2048 * MB
+        assert size >= min(megabytes * MB, MB)  # and it gets on
+
+
+def test_a_backlog_uses_most_of_the_budget() -> None:
+    machine = Machine(2048 * MB, 1024 * MB, 5.0, 0.9)
+    for _ in range(20):
+        size, peak = machine.batch(10_000 * MB)
+    assert peak > 0.8 * 2048 * MB
+    assert machine.tight and size > 100 * MB
+
+
+def test_with_less_than_spark_itself_takes_it_goes_on_in_small_batches() -> None:
+    machine = Machine(512 * MB, 900 * MB, 5.0, 0.9)
+    machine.batch(100 * MB)
+    assert machine.batch(100 * MB)[0] == MB
+
+
+def test_what_processes_below_have_counts() -> None:
+    watched = Memory(1 << 40)
+    code = "x = bytearray(80_000_000); print('ready', flush=True); input()"
+    before = watched.look()
+    assert before >= resident() > 10 * MB
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        watched._tree = (-1e9, [])
+        assert watched.look() > before + 75 * MB
+        process.communicate(b"\n")
+
+
+def test_workers_of_other_machines_say_what_they_have() -> None:
+    watched = Memory(1000 * MB)
+    watched.floor, watched._peak = 0, 100 * MB
+    here = socket.gethostname()
+    controls = [
+        Control(0, 0, "a", resident=("there", 1, 50 * MB)),
+        Control(1, 0, "b", resident=("there", 1, 70 * MB)),
+        Control(0, 1, "c", resident=("there", 2, 30 * MB)),
+        Control(0, 2, "d", resident=(here, os.getpid(), 500 * MB)),  # seen anyway
+    ]
+    watched.learn(10 * MB, controls, beside=5 * MB)
+    assert watched.used == (100 + 70 + 30 + 5) * MB
+    assert watched.share == 0.205
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [("2", "expected a size like"), (0, "expected a size"), ("1MB", "give at least 256MB")],
+)
+def test_a_budget_that_makes_no_sense_is_refused(given: Any, says: str) -> None:
+    with pytest.raises(ms.ConfigError, match=says):
+        ms.Settings(memory=given)
+
+
+def test_the_jvm_gets_a_quarter_of_a_budget() -> None:
+    assert _heap(ms.Settings()) == {}
+    assert _heap(ms.Settings(memory="2GB")) == {"spark.driver.memory": "512m"}
+    assert _heap(ms.Settings(memory="512MB")) == {"spark.driver.memory": "384m"}
+    assert _heap(ms.Settings(memory="64GB")) == {"spark.driver.memory": "2048m"}
+    assert 0 < of_machine() < 1 << 50
+
+
+def test_a_small_budget_makes_small_batches_and_the_same_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f"2026-01-01T00:{n // 60 % 60:02}:{n % 60:02}Z,{n % 7}\n" for n in range(3000)]
+    (tmp_path / "in.csv").write_text("".join(["ts,k\n", *sorted(lines)]))
+    monkeypatch.setattr(memory, "_FIRST", 4_000)  # bytes
+    monkeypatch.setattr(memory, "_LEAST", 4_000)
+    monkeypatch.setattr("millstream.run.scheduler.LEAST", 10)
+
+    def run(where: str) -> tuple[list[tuple[int, ...]], int]:
+        flow, out = ms.Flow("small"), ms.Memory()
+        rows = flow.source(ms.Files(tmp_path / "in.csv", time="ts"))
+        rows.key_by("k").window(ms.tumbling("10s")).agg(n=ms.count()).sink(out)
+        run_in_process(flow, tmp_path / where, parallelism=2)
+        batches = len(list((tmp_path / where / "manifests").glob("*.json")))
+        found = sorted((row["k"], row["window_start"].timestamp(), row["n"]) for row in out.rows)
+        return found, batches
+
+    small, many = run("small")
+    monkeypatch.setattr(memory, "_FIRST", 1 << 30)
+    large, few = run("large")
+    assert small == large and sum(row[2] for row in small) == 3000
+    assert many > few
