@@ -24,8 +24,7 @@ class Queue:
     """What is known of one queue when a batch is planned; means are of what was measured.
 
     name, kind: of a step; "source" or "operator".
-    rows, ready, bytes: what waits; how many of the rows may be worked on now, with those that this
-        batch is expected to bring; the bytes of `rows`.
+    rows, ready, bytes: what waits; how many of these rows could be worked on now; their bytes.
     head: the event time at the front, in microseconds UTC; None if nothing is known of it.
     input_size, output_size: bytes of a row that goes in and of one that comes out.
     selectivity: rows that come out for one that goes in.

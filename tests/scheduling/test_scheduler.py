@@ -62,7 +62,7 @@ def driven(policy: Any, **options: Any) -> Driver:
 
 
 def test_whoever_is_first_goes_on_and_the_others_wait() -> None:
-    with pressed(), driven(Before("first")) as driver:
+    with pressed(), driven(Before("first", "in")) as driver:
         assert [row["n"] for row in driver.output("firsts")] == [10, 10]
         assert len(driver.output("besides")) == 24
         driver.push("in", rows(25, 65)).step()
@@ -102,7 +102,7 @@ def test_time_stands_where_the_input_ended_whoever_had_to_wait() -> None:
             return driver.engine.manifest.closed
 
     expected = closed(Before(), 3600.0)
-    assert closed(Before("first"), NO_TIME) == closed(Before("then"), NO_TIME) == expected
+    assert closed(Before("first", "in"), NO_TIME) == closed(Before("in"), NO_TIME) == expected
 
 
 def test_with_room_for_all_nobody_is_asked() -> None:
@@ -115,7 +115,7 @@ def test_with_room_for_all_nobody_is_asked() -> None:
 
 
 def test_figures_are_measured_and_survive_a_restart() -> None:
-    policy = Before("first")
+    policy = Before("first", "in")
     with pressed(), driven(policy) as driver:
         driver.push("in", rows(25, 50)).step()
         before = driver.engine.manifest.queues
@@ -157,7 +157,7 @@ def test_a_policy_that_fails_is_named(answer: Any, says: str) -> None:
 
 
 def test_queues_are_told(tmp_path: Path) -> None:
-    with pressed(), driven(Before("first"), checkpoint=tmp_path / "ck") as driver:
+    with pressed(), driven(Before("first", "in"), checkpoint=tmp_path / "ck") as driver:
         driver.push("in", rows(25, 65)).step()
         status = Served(Follower(tmp_path / "ck")).status()
         queues = {one["name"]: one for one in status["queues"]}

@@ -76,6 +76,7 @@ class Waits:
 
     queue: Queue
     level: int  # exchanges from the sources
+    arrives: float = 0.0  # rows that come to an operator for each that is read
     furthest: int = END  # of an operator: no watermark before the end of its input is beyond it
     steps: tuple[str, ...] = ()
     backlog: Backlog | None = None
@@ -117,9 +118,9 @@ class Costs:
         """Of one."""
         return self._costs.get(name, Cost())
 
-    def expected(self, name: str, read: float) -> int:
-        """The rows that come to an operator in a batch that reads so many."""
-        return round(self._arrives.get(name, 0.0) * read)
+    def arrives(self, name: str) -> float:
+        """The rows that come to an operator for each that is read."""
+        return self._arrives.get(name, 0.0)
 
     def learn(self, plan: Plan, controls: Iterable[Control], sizes: Mapping[str, int]) -> float:
         """Take in what the tasks of a batch measured; gives the bytes that went in and out.
@@ -188,9 +189,8 @@ def operator_queues(
     holdings: Holdings,
     costs: Costs,
     passed: Mapping[str, int],
-    read: float,
 ) -> list[Waits]:
-    """Rows that lie in the stores of operators; `read`: records that the batch may read."""
+    """Rows that lie in the stores of operators."""
     assert known.times is not None
     furthest = plan.furthest({n: one.furthest() for n, one in known.times.progress.items()})
     found = []
@@ -203,15 +203,15 @@ def operator_queues(
         watermark = max(known.times.inputs[step] for step in operator.steps)
         rows = rows_between(segments, backlog.worked, END)
         ready = rows_between(segments, backlog.worked, backlog.closes(watermark))
-        ready += costs.expected(name, read)
         figures = _figures(name, OPERATOR, cost, passed)
         size, head = round(rows * cost.input_size), _head(backlog, segments)
-        if head is None and ready:  # what comes is as old as what the sources read next
+        if head is None:  # what comes is as old as what the sources read next
             head = _oldest(known)
         queue = Queue(rows=rows, ready=ready, bytes=size, head=head, **figures)
         last = min(furthest[step] for step in operator.steps)
         level = plan.level_of(operator)
-        found.append(Waits(queue, level, last, operator.steps, backlog, tuple(segments)))
+        brings, steps = costs.arrives(name), operator.steps
+        found.append(Waits(queue, level, brings, last, steps, backlog, tuple(segments)))
     return found
 
 

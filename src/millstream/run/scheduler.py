@@ -7,13 +7,13 @@ comes for it is stored all the same, and its answers come with a later batch, th
 
 Nobody starves. A source always gives a little. An operator that got nothing for `PATIENCE` requests
 comes first, and whoever comes first gets on, at least by one window or one moment. If that did not
-move its clock, the next time it is not held at all.
+move its clock, the next time it is not held at all; and if no clock moved, nobody is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -57,6 +57,7 @@ class Scheduler:
         self.policy, self.seed = policy, seed
         self.passed: dict[str, int] = {}  # queue -> requests in a row that gave it nothing
         self._partly: dict[str, int] = {}  # operator held half-way -> where it stood then
+        self._stood: tuple[Any, ...] = ()  # where everybody was when somebody was held last
 
     def request(
         self,
@@ -70,22 +71,21 @@ class Scheduler:
     ) -> Grants:
         """Hand out the room of the next batch."""
         sources = source_queues(plan, known, costs, pending, self.passed)
-        read = sum(min(one.queue.rows, room.rows) for one in sources)
-        operators = operator_queues(plan, known, holdings, costs, self.passed, read)
-        asked = [one for one in (*sources, *operators) if one.queue.ready]
-        wanted = {one.queue.name: self._wanted(one, room) for one in asked}
-        seconds = sum(wanted[one.queue.name] * one.queue.seconds for one in asked)
-        size = sum(wanted[one.queue.name] * _bytes(one.queue) for one in asked)
-        if seconds <= room.seconds and size <= room.memory:
-            self.passed, self._partly = {}, {}
-            return Grants({one.queue.name: (room.rows, room.size) for one in sources}, {}, size)
+        operators = operator_queues(plan, known, holdings, costs, self.passed)
+        asked = [one for one in sources if one.queue.ready]
+        asked += [one for one in operators if one.queue.ready or (asked and one.arrives)]
+        work = _Work(room)
+        work.read(asked, (), {one.queue.name: room.rows for one in sources})
+        for one in operators:
+            work.do(one, one.queue.ready, work.rows)
+        stands = _stands(operators, pending)
+        if (work.seconds >= 0 and work.memory >= 0) or stands == self._stood:
+            self.passed, self._partly, self._stood = {}, {}, ()
+            granted = {one.queue.name: (room.rows, room.size) for one in sources}
+            return Grants(granted, {}, work.size)
+        self._stood = stands
         request = Request(known.manifest.batch + 1, room.used, self._draw(known))
-        order = self._in_order(asked, request, ask)
-        return self._hand_out(order, wanted, room, sources)
-
-    def _wanted(self, one: Waits, room: Room) -> int:
-        """Rows that somebody would work on if there were nobody else."""
-        return min(one.queue.ready, room.rows) if one.backlog is None else one.queue.ready
+        return self._hand_out(self._in_order(asked, request, ask), room, sources)
 
     def _draw(self, known: Known) -> float:
         return Random(f"{self.seed}/{known.manifest.batch + 1}").random()
@@ -133,33 +133,36 @@ class Scheduler:
             ranks[queue.name] = found
         return ranks
 
-    def _hand_out(
-        self, order: list[Waits], wanted: dict[str, int], room: Room, sources: list[Waits]
-    ) -> Grants:
-        seconds, memory, size = room.seconds, room.memory, 0.0
+    def _hand_out(self, order: list[Waits], room: Room, sources: list[Waits]) -> Grants:
+        work = _Work(room)
         granted = {one.queue.name: (LEAST, room.size) for one in sources}
         holds: dict[str, int] = {}
         before, self._partly = self._partly, {}
         self.passed = {}
+        free = [one for one in order if one.backlog is not None and not one.backlog.holdable]
         for one in order:
-            queue, all_rows = one.queue, wanted[one.queue.name]
-            needs = all_rows * queue.seconds, all_rows * _bytes(queue)
-            rows = int(all_rows * min(1.0, _part(seconds, needs[0]), _part(memory, needs[1])))
             if one.backlog is None:
-                rows = max(LEAST, rows)
-                much = min(room.size, int(rows * queue.input_size) + 1)
-                granted[queue.name] = (rows, much)
-            elif rows < all_rows > SMALL and one.backlog.holdable:
-                rows = max(rows, LEAST) if one is order[0] else rows
+                rows = max(LEAST, work.fits(one, min(one.queue.ready, room.rows), free))
+                granted[one.queue.name] = (
+                    rows,
+                    min(room.size, int(rows * one.queue.input_size) + 1),
+                )
+                work.read([one], free, {one.queue.name: rows})
+                continue
+            arrived = 0 if one in free else work.rows
+            all_rows = one.queue.ready + round(one.arrives * arrived)
+            rows = work.fits(one, all_rows, ())
+            if rows < all_rows > SMALL and one.backlog.holdable:
+                rows = max(rows, LEAST, SMALL) if one is order[0] else rows
                 at = self._held_at(one, rows, before)
-                rows = all_rows if at is None else rows
-                holds.update({} if at is None else dict.fromkeys(one.steps, at))
-            else:
-                rows = all_rows
-            seconds -= rows * queue.seconds
-            memory -= rows * _bytes(queue)
-            size += rows * _bytes(queue)
-        return Grants(granted, holds, size)
+                if at is not None:
+                    holds.update(dict.fromkeys(one.steps, at))
+                    work.do(one, rows if rows >= LEAST else 0, 0)
+                    continue
+            work.do(one, one.queue.ready, arrived)
+            if one not in free:  # what is read from here on it works on at once
+                free.append(one)
+        return Grants(granted, holds, work.size)
 
     def _held_at(self, one: Waits, rows: int, before: dict[str, int]) -> int | None:
         """How far an operator goes that may work on so many rows; None: as far as it can.
@@ -178,14 +181,64 @@ class Scheduler:
         return at
 
 
-def _bytes(queue: Queue) -> float:
-    """Bytes that a row has in memory on its way: as it goes in, and what comes of it."""
-    return queue.input_size + queue.selectivity * queue.output_size
+def _stands(operators: list[Waits], pending: Mapping[str, int]) -> tuple[Any, ...]:
+    """Where everybody is: as long as somebody is held, somebody else must move."""
+    clocks = ((one.queue.name, one.backlog and one.backlog.worked) for one in operators)
+    return (*sorted(pending.items()), *clocks)
+
+
+class _Work:
+    """What of the room of a batch is left, and what is done with the rest.
+
+    Rows that are read go on at once to the operators that are free to work on them. They count with
+    what comes out: what goes in is what the source gave.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self.seconds, self.memory = room.seconds, room.memory
+        self.size = 0.0  # bytes of rows that go in and out
+        self.rows = 0  # that are read
+
+    def read(self, sources: list[Waits], free: Iterable[Waits], most: Mapping[str, int]) -> None:
+        """Read of some sources, with all that this brings to operators that are free."""
+        free = list(free)
+        for one in sources:
+            if one.backlog is None:
+                rows = min(one.queue.ready, most[one.queue.name])
+                self.rows += rows
+                self._take(rows, *self._of_row(one, free))
+
+    def do(self, one: Waits, stored: int, arrived: int) -> None:
+        """Let an operator work on stored rows, and on what so many that were read bring it."""
+        self._take(stored, *self._of_row(one, ()))
+        self._take(arrived, *self._arriving(one))
+
+    def fits(self, one: Waits, rows: int, free: Iterable[Waits]) -> int:
+        """How many of some rows there is room for."""
+        seconds, size = self._of_row(one, free)
+        return int(rows * min(_part(self.seconds, rows * seconds), _part(self.memory, rows * size)))
+
+    def _take(self, rows: float, seconds: float, size: float) -> None:
+        self.seconds -= rows * seconds
+        self.memory -= rows * size
+        self.size += rows * size
+
+    def _of_row(self, one: Waits, free: Iterable[Waits]) -> tuple[float, float]:
+        """Seconds and bytes of a row: as it goes in, what comes of it, and what that brings."""
+        queue = one.queue
+        more = [self._arriving(other) for other in free]
+        seconds = queue.seconds + sum(much for much, _ in more)
+        size = queue.input_size + queue.selectivity * queue.output_size
+        return seconds, size + sum(much for _, much in more)
+
+    def _arriving(self, one: Waits) -> tuple[float, float]:
+        queue = one.queue
+        return one.arrives * queue.seconds, one.arrives * queue.selectivity * queue.output_size
 
 
 def _part(left: float, wanted: float) -> float:
     """Which part of what is wanted is left."""
-    return 1.0 if wanted <= left else max(0.0, left) / wanted
+    return 1.0 if not wanted or wanted <= left else max(0.0, left) / wanted
 
 
 def _name(policy: Policy) -> str:
