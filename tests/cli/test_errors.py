@@ -101,6 +101,11 @@ def test_app_does_not_exist(here: Any) -> None:
     told(here.run("run", "."), 2, "is a directory")
 
 
+def test_app_that_is_data(here: Any) -> None:
+    here.file("in.csv", "ts,k\n2026-01-01,a\n")
+    told(here.run("run", "in.csv"), 2, "in.csv is data by its name", 'ms.Files("in.csv")')
+
+
 def test_app_without_a_flow(here: Any) -> None:
     here.file("app.py", "import millstream as ms\n")
     told(here.run("run", "app.py"), 2, "has no flow at module level", 'flow = ms.Flow("name")')

@@ -30,6 +30,8 @@ _PACKAGE = str(Path(__file__).parents[1])
 QUERIES = (".py", ".sql")  # what files of queries end in
 _HINT = 'flow = ms.Flow("name")'
 
+_DATA = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".gz", ".txt", ".log")
+
 
 def load_application(path: Path, name: str | None = None) -> Application:
     """The flow of a file with the queries that were added, and how the file wants it run."""
@@ -47,6 +49,11 @@ def _application_of(path: Path, name: str | None) -> Application:
         if name not in (None, application.flow.name):
             raise ConfigError(f"{path} has no flow {name!r}; it has: {application.flow.name!r}")
         return application
+    if path.suffix in _DATA:
+        raise ConfigError(
+            f"{path} is data by its name; give the file of Python, TOML or SQL with the flow, "
+            f'which reads it with ms.Files("{path}")'
+        )
     if path.suffix != ".toml":
         return Application(_flow_of(path, name))
     _read(path)
@@ -181,12 +188,14 @@ def load_module(path: Path) -> ModuleType:
 
 def _read(path: Path) -> bytes:
     if path.is_dir():
-        raise ConfigError(f"{path} is a directory; give the Python or TOML file with the flow")
+        raise ConfigError(
+            f"{path} is a directory; give the file of Python, TOML or SQL with the flow"
+        )
     try:
         return path.read_bytes()
     except FileNotFoundError:
         raise ConfigError(
-            f"there is no file {path}; give the Python or TOML file with the flow"
+            f"there is no file {path}; give the file of Python, TOML or SQL with the flow"
         ) from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror})") from error
