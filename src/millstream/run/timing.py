@@ -9,6 +9,7 @@ complete before anything leaves (no lateness), nothing is late.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from millstream.io.columns import event_time
 from millstream.io.formats import Format
 from millstream.ops.chunks import Chunk, Int64, flat
 from millstream.ops.jobs import timestamp
+from millstream.ops.mixed import REFUSED
 from millstream.ops.records import DeadLetter, dead_row, describe
 from millstream.run.steps import computable
 
@@ -66,27 +68,38 @@ def _told(
     return chunk.take(good), *_times_of(fmt, found), dead
 
 
-def _call_at(node: nodes.At, chunk: Chunk) -> tuple[list[pa.Array], dict[int, str]]:
+def _call_at(node: nodes.At, chunk: Chunk) -> tuple[list[Any], dict[int, str]]:
     """What a user's function gives for each record, and why it failed for some."""
     assert node.fn is not None
-    found: list[pa.Array] = []
+    found: list[Any] = []
     failed: dict[int, str] = {}
     for index, row in enumerate(chunk.table.to_pylist()):
         try:
-            found.append(pa.array([node.fn(row)]))
+            found.append(node.fn(row))
         except BaseException as error:  # a user's function may raise anything
             failed[index] = describe(error)
     return found, failed
 
 
-def _times_of(fmt: Format, values: list[pa.Array]) -> tuple[Int64, dict[int, str]]:
-    """Times by their types, so that none depends on what the records beside it have."""
-    by_type: dict[pa.DataType, list[int]] = {}
+def _times_of(fmt: Format, values: list[Any]) -> tuple[Int64, dict[int, str]]:
+    """Times by their kinds, so that none depends on what the records beside it have."""
+    kinds: dict[tuple[type, bool], list[int]] = {}
     for row, value in enumerate(values):
-        by_type.setdefault(value.type, []).append(row)
+        aware = getattr(value, "tzinfo", None) is not None
+        kinds.setdefault((type(value), aware), []).append(row)
     ts = np.zeros(len(values), np.int64)
     failed: dict[int, str] = {}
-    for rows in by_type.values():
-        ts[rows], why = event_time(fmt, pa.concat_arrays([values[row] for row in rows]))
+    waiting = [*kinds.values()]
+    while waiting:
+        rows = waiting.pop()
+        try:
+            column = pa.array([values[row] for row in rows])
+        except REFUSED as error:
+            if len(rows) > 1:
+                waiting += [[row] for row in rows]
+            else:
+                failed[rows[0]] = describe(error)
+            continue
+        ts[rows], why = event_time(fmt, column)
         failed |= {rows[at]: told for at, told in why.items()}
     return ts, failed
