@@ -63,10 +63,13 @@ def read_owner(directory: Storage) -> Owner | None:
         return None
 
 
-def check_owner(directory: Storage, who: str | None) -> None:
-    """Refuse a directory with the results of another checkpoint; changes nothing."""
+def check_owner(directory: Storage, who: str | None, parts: dict[int, str] | None = None) -> None:
+    """Refuse a directory with the results of another checkpoint; changes nothing.
+
+    parts: what it holds, if that was looked for already.
+    """
     other = read_owner(directory)
-    parts = part_files(directory)
+    parts = part_files(directory) if parts is None else parts
     # What its run committed and did not publish yet, because it was killed, is staged only.
     staged = any(name[0].isdigit() for name in directory.within(STAGING).names())
     if other is not None and other.who != who and (parts or staged):
@@ -140,7 +143,7 @@ class Claim:
 
     def _check(self, before: Lease, newest: int) -> None:
         other, parts = read_owner(self.directory), part_files(self.directory)
-        check_owner(self.directory, self.owner.who if newest >= 0 or other else None)
+        check_owner(self.directory, self.owner.who if newest >= 0 or other else None, parts)
         if other is not None and other.who == self.owner.who and other.lease is not None:
             later = other.lease.epoch > before.epoch
             if later or (other.lease.epoch == before.epoch and other.lease != before):
