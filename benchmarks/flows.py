@@ -22,8 +22,8 @@ import millstream as ms
 from benchmarks.common import goal, markdown, module, side, workspace
 
 FLOWS, QUICK_FLOWS = 50, 8
-ALONE, QUICK_ALONE = 5, 1  # of these so many are measured by themselves
-ROUNDS, QUICK_ROUNDS = 12, 4
+ALONE, QUICK_ALONE = 3, 1  # of these so many are measured by themselves
+ROUNDS, QUICK_ROUNDS = 9, 4
 WARM = 3  # rounds that are not counted
 RECORDS = 200  # in a file
 LIMIT = 600.0

@@ -29,7 +29,7 @@ from tests.chaos.test_cluster import (
 from tests.prepared import Started
 
 APP = Path(__file__).parent / "apps" / "elastic.py"
-RECORDS = 700_000
+RECORDS = 1_000_000
 
 
 def test_tasks_are_backed_up_where_there_are_several_executors(
@@ -66,22 +66,24 @@ def test_workers_come_go_and_slow_down(tmp_path: Path) -> None:
         first, second = add("first"), add("second")
         driver = spawn(tmp_path / "data", tmp_path / "work", f"spark://127.0.0.1:{port}", app=APP)
         stack.callback(driver.kill)
-        took["undisturbed"] = batches(driver, 7)[2:]
+        said = tmp_path / "work" / "stderr.txt"
+        took["undisturbed"] = batches(driver, 6, said)[2:]
         add("third")
-        took["one more"] = batches(driver, 5)
+        took["one more"] = batches(driver, 4, said)
         for one in [*first.children(recursive=True), first]:
             kill(one)
-        took["one less"] = batches(driver, 4)
+        took["one less"] = batches(driver, 4, said)
         with slowed(second):
-            took["one at a tenth"] = batches(driver, 8)
-        assert finish(driver, 300) == 0, (tmp_path / "work" / "stderr.txt").read_text()[-3000:]
+            took["one at a tenth"] = batches(driver, 6, said)
+        assert finish(driver, 300) == 0, said.read_text()[-3000:]
     for phase, seconds in took.items():
         told = " ".join(f"{one:.2f}" for one in seconds)
         print(f"{phase}: median {statistics.median(seconds):.2f} s of {told}")
     assert check_readable(tmp_path / "work" / "out")
     assert counted(tmp_path / "work" / "out") == answer
     manifests = sorted((tmp_path / "work" / "ck" / "manifests").glob("*.json"))
-    readers = {json.loads(path.read_text())["readers"]["events"] for path in manifests}
+    lines = [path.read_text().splitlines()[0] for path in manifests]  # behind it is a checksum
+    readers = {json.loads(line)["readers"]["events"] for line in lines}
     assert {2, 3} <= readers, readers  # tasks followed the cores
 
 
@@ -110,12 +112,12 @@ def counted(out: Path) -> Counter[tuple[int, int, int, int]]:
     return rows
 
 
-def batches(driver: Started, count: int) -> list[float]:
+def batches(driver: Started, count: int, said: Path) -> list[float]:
     """The seconds of the next batches."""
     found: list[float] = []
     while len(found) < count:
         line = wait_for(driver, "batch")
-        assert line is not None, "it ended too early"
+        assert line is not None, f"it ended too early: {said.read_text()[-3000:]}"
         found.append(float(line.split()[2]))
     return found
 
