@@ -17,8 +17,10 @@ import pytest
 import millstream as ms
 from millstream.io.readers import Split
 from millstream.run.carrying import Load, dealt
+from millstream.run.several import Start, _shared_out, start_all
 from millstream.run.turns import Turns
 from millstream.run.watching import Attempt
+from millstream.settings import Settings
 
 ROWS = [(f"2026-01-01T00:{i // 60:02d}:{i % 60:02d}Z", "abc"[i % 3], i) for i in range(600)]
 
@@ -147,3 +149,19 @@ def test_who_has_waited_longest_comes_first() -> None:
     for thread in threads:
         thread.join(10)
     assert order == [0, 1, 2, 3, 4]
+
+
+def test_what_is_decided_for_all_must_be_the_same(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    starts = [
+        Start(flow("one", tmp_path), tmp_path / "one", Settings(memory="2GB")),
+        Start(flow("two", tmp_path), tmp_path / "two", Settings(memory="3GB")),
+    ]
+    with pytest.raises(ms.ConfigError, match="want memory='2GB' and memory='3GB'"):
+        start_all(starts)
+
+
+def test_what_is_kept_warm_is_dealt_to_all() -> None:
+    assert _shared_out(Settings(warm="1GB"), 4).warm == 2**28
+    assert _shared_out(Settings(warm=0), 4).warm == 0
+    assert _shared_out(Settings(), 50).poll == 0.2 and _shared_out(Settings(), 2).poll == 0.05

@@ -27,7 +27,8 @@ def run_all(*flows: Flow, checkpoint: Checkpoints = USUAL, **options: Any) -> di
     and the error is raised when they have ended.
     checkpoint: the directory in which each flow has one under its name; by default .millstream.
         None remembers nothing; {"flow": path} says where for each.
-    Options are the fields of `millstream.Settings`, for all of them.
+    Options are the fields of `millstream.Settings`, for all of them; memory="2GB" is the budget of
+        all together.
     """
     from millstream.run.telling import follow_all
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LOOKS = (
     250  # a second of all flows together at their idle sources: each costs most of a millisecond
 )
-_OF_SPARK = ("master", "runner", "spark", "ui", "min_cores", "cores_wait")
+_OF_SPARK = ("master", "runner", "spark", "ui", "min_cores", "cores_wait", "memory")
 
 
 @dataclass(frozen=True)
