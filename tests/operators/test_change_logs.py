@@ -227,6 +227,25 @@ def test_what_is_no_change_of_a_row_is_a_dead_letter(tmp_path: Path) -> None:
     assert [(row["id"], row["__ts"].year) for row in rows] == [(1, 2026), (3, 2026)]
 
 
+@pytest.mark.parametrize("name", ["mail", "m'ail"])
+def test_an_update_that_changes_the_key_is_a_dead_letter(name: str, tmp_path: Path) -> None:
+    """Debezium goes by the key of the table; by another, a row would stay that is gone."""
+    rows = [{"id": 1, name: mail, "n": n} for n, mail in enumerate("aabb")]
+    lines = [envelope("c", None, rows[0]), envelope("u", rows[0], rows[1])]
+    lines += [envelope("u", rows[1], rows[2]), envelope("u", None, rows[3])]
+    path = tmp_path / "in.json"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    flow, schema = ms.Flow("moved"), {"id": "int", name: "string", "n": "int"}
+    source = flow.source(ms.Files(str(path), format="debezium", schema=schema), name="people")
+    source.changes(key=name, op="__op").view("now")
+    ledger = run_in_process(flow, tmp_path / "ck", dead_letter_limit=1.0)
+    assert ledger["people"]["dead"] == 1
+    (letter,) = (tmp_path / "ck" / "dead").glob("*.jsonl")
+    assert f"changes the key {name!r} from 'a' to 'b'" in json.loads(letter.read_text())["error"]
+    rows = ms.views(tmp_path / "ck", "now").arrow().sort_by("n").to_pylist()
+    assert [row["n"] for row in rows] == [1, 3]
+
+
 def test_a_log_in_sql() -> None:
     flow = ms.Flow("log")
     flow.sql("""

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.io.formats import DEBEZIUM_OP, DEBEZIUM_TIME, Format
-from millstream.io.jsonlines import columns_of, decoded_together, record_type
+from millstream.io.jsonlines import columns_of, decoded_together, getters_of, record_type
 from millstream.io.lines import Lines, Raw
 
 _AFTER, _BEFORE = ("c", "r", "u"), ("d",)
@@ -38,6 +38,9 @@ def debezium_fields(fmt: Format, lines: Lines, careful: bool) -> Raw:
             except _REFUSED as error:
                 envelopes.append(None)
                 refused[i] = str(error)
+    own = _own(schema)
+    named = dict(zip(own.names, getters_of(own), strict=True))
+    keys = {key: named[key] for key in fmt.keys if key in named}
     changes, rows, at = [], [], []
     for i, envelope in enumerate(envelopes):
         change = (
@@ -46,7 +49,7 @@ def debezium_fields(fmt: Format, lines: Lines, careful: bool) -> Raw:
         if change is None:
             continue
         row = change.after if change.op in _AFTER else change.before
-        why = _wrong(change, row)
+        why = _wrong(change, row, keys)
         if why is not None:
             refused[i] = why
             continue
@@ -56,7 +59,7 @@ def debezium_fields(fmt: Format, lines: Lines, careful: bool) -> Raw:
     return Raw(_columns(schema, changes, rows), np.array(at, np.int64), refused)
 
 
-def _wrong(change: Any, row: Any) -> str | None:
+def _wrong(change: Any, row: Any, keys: dict[str, Any]) -> str | None:
     if change.op is None:
         return "this is no envelope of Debezium: it has no op"
     if change.op not in (*_AFTER, *_BEFORE):
@@ -64,16 +67,30 @@ def _wrong(change: Any, row: Any) -> str | None:
     if row is None:
         side = "after" if change.op in _AFTER else "before"
         return f"op {change.op!r} without {side!r}: which row is it about?"
+    if change.op != "u" or change.before is None:
+        return None
+    for key, value in keys.items():
+        was, now = value(change.before), value(change.after)
+        if was is not None and was != now:
+            return (
+                f"op 'u' changes the key {key!r} from {was!r} to {now!r}: which row goes? Debezium "
+                "tells that of a table's own key as a removal and a new row; go by that key"
+            )
     return None
 
 
 def _columns(schema: pa.Schema, changes: list[Any], rows: list[Any]) -> list[pa.Array]:
-    own = pa.schema([field for field in schema if field.name not in _META])
+    own = _own(schema)
     found = dict(zip(own.names, columns_of(own, rows), strict=True))
     found[DEBEZIUM_OP] = pa.array([one.op for one in changes], pa.string())
     if DEBEZIUM_TIME in schema.names:
         found[DEBEZIUM_TIME] = pa.array([_moment(one.ts_ms) for one in changes], pa.string())
     return [found[name] for name in schema.names]
+
+
+def _own(schema: pa.Schema) -> pa.Schema:
+    """The columns of the table."""
+    return pa.schema([field for field in schema if field.name not in _META])
 
 
 def _moment(millis: int | None) -> str | None:
@@ -87,8 +104,7 @@ def _moment(millis: int | None) -> str | None:
 
 @lru_cache(maxsize=64)
 def _decoder(schema: pa.Schema) -> msgspec.json.Decoder[Any]:
-    own = pa.schema([field for field in schema if field.name not in _META])
-    row = record_type(own) | None
+    row = record_type(_own(schema)) | None
     fields: list[Any] = [("before", row, None), ("after", row, None)]
     fields += [("op", str | None, None), ("ts_ms", int | None, None)]
     change = msgspec.defstruct("Change", fields, gc=False)

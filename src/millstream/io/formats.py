@@ -74,6 +74,7 @@ class Format:
     multiline: bool = False  # csv: a quoted field may run over line ends
     time_pattern: str | None = None  # where in texts of the time column the time stands
     loose: bool = False  # json: text columns were inferred, and take any value as it is written
+    keys: tuple[str, ...] = ()  # debezium: by which rows are known, if they become changes
     topics: Topics | None = None  # records of Kafka: where they are, and what lies beside values
 
     @property

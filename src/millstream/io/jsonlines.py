@@ -8,10 +8,10 @@ lines alike is what makes both accept the same lines.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from functools import lru_cache
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Annotated, Any, TypedDict
 
 import msgspec
@@ -118,17 +118,19 @@ def decoded_together(decoder: msgspec.json.Decoder[Any], lines: Lines) -> list[A
 def columns_of(schema: pa.Schema, objects: list[Any]) -> list[pa.Array]:
     """Decoded objects as raw columns."""
     columns = []
-    structs = _fit_structs(schema)
-    for k, field in enumerate(schema):
-        values: list[Any]
-        if structs:
-            values = list(map(attrgetter(f"f{k}"), objects))
-        else:
-            values = [one.get(field.name) for one in objects]
+    for field, get in zip(schema, getters_of(schema), strict=True):
+        values = list(map(get, objects))
         if pa.types.is_decimal(field.type):
             values = [None if v is None else str(v) for v in values]
         columns.append(pa.array(values, raw_type(field.type)))
     return columns
+
+
+def getters_of(schema: pa.Schema) -> list[Callable[[Any], Any]]:
+    """What gives the value of each column of a decoded object."""
+    if _fit_structs(schema):
+        return [attrgetter(f"f{k}") for k in range(len(schema))]
+    return [methodcaller("get", name) for name in schema.names]
 
 
 @lru_cache(maxsize=64)

@@ -10,6 +10,7 @@ from millstream.plan.rules.assign_levels import assign_levels
 from millstream.plan.rules.build_jobs import build_jobs
 from millstream.plan.rules.build_operators import build_operators
 from millstream.plan.rules.check_flow import check_flow
+from millstream.plan.rules.know_keys import know_keys
 from millstream.plan.rules.link_streams import link_streams
 from millstream.plan.rules.prune_columns import prune_columns
 from millstream.plan.rules.push_predicates import push_predicates
@@ -25,6 +26,7 @@ RULES: tuple[Callable[[Plan], Plan], ...] = (
     check_flow,
     resolve_columns,
     prune_columns,
+    know_keys,
     assign_levels,
     build_jobs,
     share_panes,
