@@ -39,6 +39,7 @@ NAMES = (
     "early",
     "pipelining",
     "failure",
+    "burst",
     "insitu",
     "boundary",
     "flows",

@@ -1,0 +1,374 @@
+"""Claim: in a burst of ten times the rate, Hybrid keeps to its memory with the latency of the best.
+
+C-MR's figure 7. A writer appends events to a file that a flow follows, each with the moment it was
+written; after some seconds it writes ten times as many for ten seconds. The workflow is that of the
+paper's figure 1: jobs that fork from one input, with differing selectivities, sizes of results and
+costs, two of which meet in a third. Policies run one after the other, each in a process of its own
+with the same budget. Latency is from the end of a window to its results in the driver; memory is
+what the system says is resident of driver, JVM and workers, seen from outside ten times a second.
+
+The same is done with busy processes on every core, and in a container with less memory than that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import ROOT, goal, markdown, module, plot, workspace
+
+POLICIES = ("odf", "mem", "hybrid")
+BUDGET = 2 << 30
+BURST = 10  # times the rate
+PAYLOAD = "x" * 400
+KEYS = 200
+_CGROUP = Path("/sys/fs/cgroup/memory")
+
+
+# -- the flow --------------------------------------------------------------------------------------
+
+
+def few(row: dict[str, Any]) -> dict[str, Any] | None:
+    """A map that lets one in five through."""
+    return {"k": row["k"], "v": row["v"]} if row["v"] % 5 == 0 else None
+
+
+def longest(key: Any, records: list[dict[str, Any]], window: Any) -> dict[str, Any]:
+    """A reduce over whole records: nothing is combined before it."""
+    return {"n": len(records), "size": sum(len(one["p"]) for one in records)}
+
+
+def scored(event: Any, slate: dict[str, Any], ctx: Any) -> list[dict[str, Any]]:
+    """An updater that makes two of every event, each as large, with some work."""
+    slate["n"] = slate.get("n", 0) + 1
+    slate["s"] = (slate.get("s", 0) * 31 + sum(map(ord, event.value["p"][:40]))) % 1_000_003
+    return [{"k": event.key, "v": slate["s"], "p": f"{n}{event.value['p']}"} for n in range(2)]
+
+
+def build(place: Path, told: Any) -> Any:
+    """The workflow; every result is told with the step it came from."""
+    import millstream as ms
+
+    flow = ms.Flow("burst")
+    schema = "at bigint, k bigint, v bigint, p string"
+    log = ms.Files(
+        place, format="csv", schema=schema, time="at", time_unit="us", lateness="0s", follow=True
+    )
+    events = flow.source(log, name="events")
+    second = ms.tumbling("1s")
+    sums = events.map(few).key_by("k").window(second).agg(n=ms.count(), s=ms.sum("v")).named("sums")
+    scores = events.key_by("k").update(scored, name="scores")
+    pieces = scores.key_by("k").window(second).reduce(longest).named("pieces")
+    joined = sums.select("k", "n").union(pieces.select("k", "n"))
+    totals = joined.key_by().window(ms.tumbling("2s")).agg(n=ms.sum("n")).named("totals")
+    for stream in (sums, pieces, totals):
+        stream.sink(ms.Call(told(stream.name)), name=f"{stream.name} out")
+    return flow
+
+
+def run_side(place: Path, policy: str, budget: int, seconds: float) -> None:
+    """One policy: follow the log until nothing comes any more; results go to standard output."""
+    results: list[tuple[str, float, float, int]] = []
+
+    def told(step: str) -> Any:
+        def on_row(row: dict[str, Any]) -> None:
+            end = row.get("window_end")
+            if end is not None:
+                results.append((step, end.timestamp(), time.time(), int(row["n"])))
+
+        return on_row
+
+    memory: list[tuple[float, int]] = []
+    flow = build(place / "in", told)
+    handle = flow.start(
+        checkpoint=place / f"ck-{policy}",
+        scheduler=policy,
+        memory=budget,
+        master="local[2]",
+        on_progress=lambda progress: memory.append((time.time(), progress.pending_bytes)),
+    )
+    (place / "ready").write_text("")
+    last = time.time() + seconds
+    while time.time() < last and not (place / "over").exists():
+        time.sleep(0.2)
+    wait = time.time() + 60
+    while time.time() < wait and handle.progress.pending_bytes:
+        time.sleep(0.2)
+    time.sleep(2)
+    progress = handle.stop()
+    print(json.dumps({"results": results, "pending": memory, "batches": progress.batch + 1}))
+
+
+# -- from outside ----------------------------------------------------------------------------------
+
+
+class Writer(threading.Thread):
+    """Appends events, ten times as many while the burst lasts."""
+
+    def __init__(self, place: Path, rate: int, before: float, burst: float, after: float) -> None:
+        super().__init__(daemon=True)
+        self.place, self.rate = place, rate
+        self.before, self.burst, self.after = before, burst, after
+        self.started = 0.0
+        self.written = 0
+
+    def run(self) -> None:
+        """Write by the clock, twenty times a second."""
+        self.started = time.time()
+        end = self.before + self.burst + self.after
+        owed = 0.0
+        last = self.started
+        with (self.place / "in" / "events.csv").open("a", buffering=1 << 20) as file:
+            while (now := time.time()) - self.started < end:
+                since = now - self.started
+                bursting = self.before <= since < self.before + self.burst
+                owed += (now - last) * self.rate * (BURST if bursting else 1)
+                last = now
+                micros = int(now * 1e6)
+                for n in range(self.written, self.written + int(owed)):
+                    file.write(f"{micros},{n * 7919 % KEYS},{n},{PAYLOAD}\n")
+                self.written += int(owed)
+                owed -= int(owed)
+                file.flush()
+                time.sleep(0.05)
+
+
+def resident(process: int) -> int:
+    """Bytes that a process and all below it have, as the system says."""
+    total = 0
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        total += int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096
+        for task in os.listdir(f"/proc/{process}/task"):
+            for child in Path(f"/proc/{process}/task/{task}/children").read_text().split():
+                total += resident(int(child))
+    return total
+
+
+def spin() -> None:
+    """A program beside: takes what it gets of a core."""
+    while True:
+        sum(range(10_000))
+
+
+@contextlib.contextmanager
+def stressed(wanted: bool) -> Iterator[None]:
+    """Busy processes on every core."""
+    context = multiprocessing.get_context("spawn")
+    busy = [context.Process(target=spin, daemon=True) for _ in range(os.cpu_count() or 1)]
+    for one in busy if wanted else ():
+        one.start()
+    try:
+        yield
+    finally:
+        for one in busy if wanted else ():
+            one.terminate()
+            one.join()
+
+
+@contextlib.contextmanager
+def contained(limit: int | None) -> Iterator[tuple[str, ...]]:
+    """A container with so much memory, as the words before a command; nothing without a limit."""
+    if limit is None:
+        yield ()
+        return
+    group = _CGROUP / f"millstream-burst-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(limit))
+        yield ("sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh")
+    finally:
+        for _ in range(50):
+            with contextlib.suppress(OSError):
+                group.rmdir()
+                break
+            time.sleep(0.1)
+
+
+def can_contain() -> bool:
+    """Whether this user may make such containers."""
+    return (_CGROUP / "memory.limit_in_bytes").exists() and os.access(_CGROUP, os.W_OK)
+
+
+def one_policy(
+    policy: str, rate: int, times: tuple[float, float, float], *, stress: bool, limit: int | None
+) -> dict[str, Any]:
+    """Run one policy; gives results and memory over time, in seconds since the writer began."""
+    with workspace("burst") as place, stressed(stress), contained(limit) as words:
+        (place / "in").mkdir()
+        (place / "in" / "events.csv").write_text("at,k,v,p\n")
+        writer = Writer(place, rate, *times)
+        budget = BUDGET if limit is None else min(BUDGET, int(0.85 * limit))
+        command = [*words, *module("burst", place, policy, budget, sum(times) + 180)]
+        out = (place / "out").open("w+")
+        process = subprocess.Popen(
+            command, stdout=out, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+        )
+        try:
+            while not (place / "ready").exists() and process.poll() is None:
+                time.sleep(0.1)
+            warm = Writer(place, rate, 0.0, 0.0, 10.0)  # the first batches of a JVM are slow
+            warm.run()
+            writer.written = warm.written
+            writer.start()
+            samples = []
+            limit_at = time.time() + sum(times) + 180
+            while process.poll() is None and time.time() < limit_at:
+                samples.append((time.time() - writer.started, resident(process.pid)))
+                if not writer.is_alive() and not (place / "over").exists():
+                    (place / "over").write_text("")
+                time.sleep(0.1)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        _, said = process.communicate()
+        out.seek(0)
+        lines = out.read().strip().splitlines()
+        failed = process.returncode != 0 or not lines
+        told = {"results": [], "pending": [], "batches": 0} if failed else json.loads(lines[-1])
+        found = figures_of(told, samples, writer, times)
+        agree = None if failed else agrees(place, told["results"])
+        return found | {"failed": said[-2000:] if failed else "", "agree": agree, "budget": budget}
+
+
+def agrees(place: Path, results: list[Any]) -> bool:
+    """Whether windows that left have as many records as DuckDB counts in the log."""
+    import duckdb
+
+    query = f"""select "at" // 1000000 + 1, count(*) filter (v % 5 = 0), 2 * count(*)
+        from read_csv('{place}/in/events.csv', header = true) group by all"""
+    truth = {end: counts for end, *counts in duckdb.sql(query).fetchall()}
+    found: dict[tuple[str, int], int] = {}
+    for step, end, _, n in results:
+        if step in ("sums", "pieces"):
+            found[step, round(end)] = found.get((step, round(end)), 0) + n
+    column = {"sums": 0, "pieces": 1}
+    return bool(found) and all(truth[end][column[step]] == n for (step, end), n in found.items())
+
+
+def figures_of(
+    told: dict[str, Any], samples: list[Any], writer: Writer, times: tuple[float, float, float]
+) -> dict[str, Any]:
+    """Latency and memory by the second, and what they come to."""
+    before, burst, after = times
+    by_second: dict[int, list[float]] = {}
+    for _, end, at, _ in told["results"]:
+        if 0 <= end - writer.started <= sum(times):
+            by_second.setdefault(int(end - writer.started), []).append(at - end)
+    latency = {second: sum(all_) / len(all_) for second, all_ in sorted(by_second.items())}
+    calm = [late for second, late in latency.items() if second < before]
+    normal = sum(calm) / len(calm) if calm else float("nan")
+    slow = [second for second, late in latency.items() if late > 1.5 * normal + 0.5]
+    everything = [late for all_ in by_second.values() for late in all_]
+    return {
+        "latency": latency,
+        "memory": [(round(at, 1), much) for at, much in samples],
+        "mean_latency": sum(everything) / len(everything) if everything else None,
+        "most_latency": max(latency.values(), default=None),
+        "normal": normal,
+        "recovered": max(slow, default=0) + 1 - (before + burst) if latency else None,
+        "most_memory": max(much for at, much in samples if at >= 0),
+        "batches": told["batches"],
+        "written": writer.written,
+        "after": after,
+    }
+
+
+# -- the benchmark ---------------------------------------------------------------------------------
+
+
+def run(quick: bool = False) -> dict[str, Any]:
+    """All policies: in calm, beside busy processes, and with little memory."""
+    rate = 1_500
+    times = (5.0, 3.0, 8.0) if quick else (10.0, 10.0, 30.0)
+    ways = {"calm": (False, None), "stressed": (True, None)}
+    if can_contain():
+        ways["contained"] = (False, int(0.75 * BUDGET))
+    found: dict[str, Any] = {}
+    for way, (stress, limit) in list(ways.items())[: 1 if quick else 3]:
+        for policy in POLICIES:
+            one = one_policy(policy, rate, times, stress=stress, limit=limit)
+            found.setdefault(way, {})[policy] = one
+            print(
+                f"  {way:9} {policy:6} mean latency {one['mean_latency'] or 0:6.2f} s, most "
+                f"{one['most_latency'] or 0:6.2f} s, back after {one['recovered'] or 0:5.1f} s, "
+                f"memory {one['most_memory'] / 2**20:6.0f} MB of {one['budget'] / 2**20:.0f}, "
+                f"{one['batches']} batches{' FAILED' if one['failed'] else ''}",
+                flush=True,
+            )
+    draw(found, times, quick)
+    return {
+        "rate": rate,
+        "times": times,
+        "found": found,
+        "agree": all(one["agree"] for way in found.values() for one in way.values()),
+        "goals": goals(found),
+    }
+
+
+def goals(found: dict[str, Any]) -> list[Any]:
+    """What Hybrid has to show."""
+    told = []
+    for way, by in found.items():
+        hybrid, others = by["hybrid"], [by["odf"], by["mem"]]
+        share = hybrid["most_memory"] / hybrid["budget"]
+        told.append(goal(f"{way}: memory of Hybrid", "at most the budget", share, share <= 1))
+        if hybrid["mean_latency"] is None:
+            continue
+        best = min((one["mean_latency"] for one in others if one["mean_latency"]), default=0.0)
+        ratio = hybrid["mean_latency"] / best if best else 0.0
+        told.append(goal(f"{way}: mean latency of Hybrid", "at most 1.1", ratio, ratio <= 1.1))
+        first = min(one["recovered"] for one in by.values() if one["recovered"] is not None)
+        behind = hybrid["recovered"] - first
+        told.append(goal(f"{way}: Hybrid is back, s after the first", "1", behind, behind <= 1))
+    return told
+
+
+def draw(found: dict[str, Any], times: tuple[float, float, float], quick: bool) -> None:
+    """Latency and memory over time, a row of both for every way."""
+    with plot("burst", quick, panels=2 * len(found)) as axes:
+        for number, (way, by) in enumerate(found.items()):
+            late, memory = axes[2 * number], axes[2 * number + 1]
+            for policy, one in by.items():
+                seconds = sorted(one["latency"].items(), key=lambda at: int(at[0]))
+                late.plot([int(at) for at, _ in seconds], [v for _, v in seconds], label=policy)
+                seen = [(at, much / 2**30) for at, much in one["memory"] if at >= 0]
+                memory.plot([at for at, _ in seen], [much for _, much in seen], label=policy)
+            memory.axhline(next(iter(by.values()))["budget"] / 2**30, color="grey", ls="--")
+            for axis in (late, memory):
+                axis.axvspan(times[0], times[0] + times[1], color="orange", alpha=0.15)
+                axis.set_xlabel("seconds")
+            late.set_title(f"{way}: latency, s")
+            memory.set_title(f"{way}: resident, GB")
+
+
+def table(figures: dict[str, Any]) -> str:
+    """The figures for the documentation."""
+    rows = [
+        [
+            f"{way}, {policy}",
+            one["mean_latency"],
+            one["most_latency"],
+            one["recovered"],
+            one["most_memory"] / 2**20,
+            one["budget"] / 2**20,
+            one["batches"],
+        ]
+        for way, by in figures["found"].items()
+        for policy, one in by.items()
+    ]
+    head = ["", "mean latency, s", "most", "back after, s", "memory, MB", "budget", "batches"]
+    return markdown(head, rows)
+
+
+if __name__ == "__main__":
+    run_side(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
