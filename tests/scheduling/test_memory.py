@@ -68,8 +68,18 @@ def test_a_backlog_uses_most_of_the_budget() -> None:
 
 def test_with_less_than_spark_itself_takes_it_goes_on_in_small_batches() -> None:
     machine = Machine(512 * MB, 900 * MB, 5.0, 0.9)
-    machine.batch(100 * MB)
+    machine.batch(20 * MB)
     assert machine.batch(100 * MB)[0] == MB
+
+
+def test_what_starting_takes_is_not_taken_for_rows() -> None:
+    machine = Memory(2048 * MB)
+    machine.floor, machine._peak = 500 * MB, 900 * MB
+    machine.learn(100_000, [])  # few bytes, while the JVM warms up
+    assert machine.floor == 900 * MB and machine.room == 32 * MB
+    machine._peak = 1000 * MB
+    machine.learn(20 * MB, [])
+    assert machine.floor == 900 * MB and machine.room == 40 * MB  # twice, and it would fit
 
 
 def test_what_processes_below_have_counts() -> None:

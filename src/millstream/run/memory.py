@@ -1,7 +1,7 @@
 """The memory of a flow: how much its processes have, and how many bytes of rows a batch may take.
 
 Measured is what the system says is resident: the driver, Spark's JVM below it, and Python workers;
-those of other machines say it of themselves. Beyond what all of them have before the first batch,
+those of other machines say it of themselves. Beyond what all of them have with hardly any rows,
 memory follows the bytes of rows that a batch works on; by how much is learned from its peak. What
 was taken once is seldom given back at once, so it is weighed against the largest of the last
 batches, not against the one that was measured.
@@ -29,6 +29,7 @@ SHARE = 0.8  # of the memory of the machine or the container, if no budget is gi
 _KEPT = 0.85  # of the budget that batches plan with: a peak may be missed, or be higher than ever
 _FIRST = 32 << 20  # bytes of rows a batch may take before anything was measured
 _LEAST = 1 << 20  # and however little memory is left
+_SOME = 8 << 20  # from so many on what a batch takes is taken for its rows
 _GROWTH = 2.0  # from one batch to the next at most
 _RECENT = 12  # batches
 _TIGHT = 0.7  # share of the budget in use from which on tasks give back what they do not need
@@ -43,7 +44,7 @@ class Memory:
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.used = 0  # bytes at the peak of the last batch
-        self.floor: int | None = None  # bytes before the first batch
+        self.floor: int | None = None  # bytes with hardly any rows
         self._ratio = 0.0  # bytes of memory for a byte of rows
         self._recent: deque[float] = deque(maxlen=_RECENT)  # bytes of rows of the last batches
         self._tree: tuple[float, list[int]] = (-math.inf, [])
@@ -98,6 +99,9 @@ class Memory:
         peak = self._peak + self._elsewhere(controls) + beside
         self.used = peak
         largest = max(*self._recent, _LEAST)
+        if not self._ratio and largest < _SOME:  # a JVM and workers that have just started
+            self.floor = max(self.floor, peak)
+            return
         ratio = max(0, peak - self.floor) / largest
         if ratio > self._ratio:
             self._ratio = ratio
