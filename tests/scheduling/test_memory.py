@@ -62,8 +62,8 @@ def test_a_backlog_uses_most_of_the_budget() -> None:
     machine = Machine(2048 * MB, 1024 * MB, 5.0, 0.9)
     for _ in range(20):
         size, peak = machine.batch(10_000 * MB)
-    assert peak > 0.8 * 2048 * MB
-    assert machine.tight and size > 100 * MB
+    assert peak > 0.7 * 2048 * MB
+    assert machine.tight and size > 90 * MB
 
 
 def test_with_less_than_spark_itself_takes_it_goes_on_in_small_batches() -> None:

@@ -26,13 +26,13 @@ import pyarrow as pa
 from millstream.operators.batch import Control
 
 SHARE = 0.8  # of the memory of the machine or the container, if no budget is given
-_KEPT = 0.85  # of the budget that batches plan with: a peak may be missed, or be higher than ever
+_KEPT = 0.75  # of the budget that batches plan with: a peak may be missed, or be higher than ever
 _FIRST = 32 << 20  # bytes of rows a batch may take before anything was measured
 _LEAST = 1 << 20  # and however little memory is left
 _SOME = 8 << 20  # from so many on what a batch takes is taken for its rows
 _GROWTH = 2.0  # from one batch to the next at most
 _RECENT = 12  # batches
-_TIGHT = 0.7  # share of the budget in use from which on tasks give back what they do not need
+_TIGHT = 0.6  # share of the budget in use from which on tasks give back what they do not need
 _EVERY = 0.1  # seconds between two looks while a batch runs
 _TREE = 1.0  # seconds for which the list of processes is good
 _PAGE = os.sysconf("SC_PAGE_SIZE")
