@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import millstream as ms
 from millstream.io.readers import Split
-from millstream.run.carrying import Load, dealt
+from millstream.run.carrying import Carrier, Delivered, Load, dealt
 from millstream.run.several import Start, _shared_out, start_all
 from millstream.run.turns import Turns
 from millstream.run.watching import Attempt
@@ -165,3 +166,62 @@ def test_what_is_kept_warm_is_dealt_to_all() -> None:
     assert _shared_out(Settings(warm="1GB"), 4).warm == 2**28
     assert _shared_out(Settings(warm=0), 4).warm == 0
     assert _shared_out(Settings(), 50).poll == 0.2 and _shared_out(Settings(), 2).poll == 0.05
+
+
+class _NoSpark(Carrier):
+    """Carries nothing anywhere: says of each load who went along."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails = fails
+        self.jobs: list[list[str]] = []
+        super().__init__(
+            SimpleNamespace(setJobGroup=lambda *_: None, setLocalProperty=lambda *_: None)  # type: ignore[arg-type]
+        )
+
+    def _carried(self, loads: list[Load]) -> dict[str, Delivered]:
+        self.jobs.append([load.flow for load in loads])
+        if self.fails:
+            raise OSError("a worker died")
+        return {load.flow: Delivered(load.flow, items=[load.flow]) for load in loads}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_everybody_gets_his_own_or_is_told_to_try_alone(fails: bool) -> None:
+    carrier, answers = _NoSpark(fails), dict[str, Delivered]()
+    names = [f"flow {number}" for number in range(12)]
+    for name in names:
+        carrier.join(name, None, frozenset())
+
+    def work(name: str) -> None:
+        for _ in range(5):
+            answers[name] = carrier.carry(Load(name, Attempt("ck", "", 0), None))
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    carrier.close()
+    assert {name: one.items for name, one in answers.items()} == {
+        name: None if fails else [name] for name in names
+    }
+    assert Counter(flow for job in carrier.jobs for flow in job) == dict.fromkeys(names, 5)
+
+
+def test_who_is_let_go_waits_no_more() -> None:
+    carrier = _NoSpark()
+    carrier.join("one", None, frozenset({"in"}))
+    carrier.join("two", None, frozenset({"in"}))
+    under_way, go = threading.Event(), threading.Event()
+
+    def hang(loads: list[Load]) -> dict[str, Delivered]:
+        under_way.set()
+        go.wait(30)
+        return {}
+
+    carrier._carried = hang  # type: ignore[method-assign]
+    threading.Thread(target=lambda: (under_way.wait(30), carrier.let_go("one"))).start()
+    with pytest.raises(ms.RunError, match="given up"):
+        carrier.carry(Load("one", Attempt("ck", "", 0), None))
+    go.set()
+    carrier.close()

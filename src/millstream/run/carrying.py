@@ -16,7 +16,7 @@ import heapq
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -102,9 +102,9 @@ class Carrier:
         self.large = Turns()
         self._news = threading.Condition()
         self._closed = False
-        self._free = threading.Semaphore(_JOBS)
-        self._jobs = ThreadPoolExecutor(_JOBS, "millstream-carried")
-        threading.Thread(target=self._leave, name="millstream-carrier", daemon=True).start()
+        self._gathering = threading.Lock()
+        for _ in range(_JOBS):  # nobody waits for these threads: a job may hang in a function
+            threading.Thread(target=self._go_on, name=_GROUP, daemon=True).start()
 
     def join(self, flow: str, program: Any, sources: frozenset[str]) -> None:
         """A flow will have loads, which this program is for, from these sources."""
@@ -140,18 +140,18 @@ class Carrier:
         """No flow is left."""
         with self._news:
             self._closed = True
-            self._news.notify()
-        self._jobs.shutdown(wait=False)
+            self._news.notify_all()
 
-    # -- the thread -----------------------------------------------------------------------------
+    # -- the threads ----------------------------------------------------------------------------
 
-    def _leave(self) -> None:
+    def _go_on(self) -> None:
+        """One job after the other."""
         while True:
-            self._free.acquire()
-            several = self._gathered()
+            with self._gathering:
+                several = self._gathered()
             if several is None:
                 return
-            self._jobs.submit(self._go, several)
+            self._go(several)
 
     def _gathered(self) -> list[_Waiting] | None:
         """Those who go together; None once there will be no more."""
@@ -179,13 +179,12 @@ class Carrier:
         )
 
     def _go(self, several: list[_Waiting]) -> None:
-        self._context.setJobGroup(_GROUP, f"batches of {len(several)} flows", True)
-        self._context.setLocalProperty("spark.scheduler.pool", _GROUP)
         try:
+            self._context.setJobGroup(_GROUP, f"batches of {len(several)} flows", True)
+            self._context.setLocalProperty("spark.scheduler.pool", _GROUP)
             found = self._carried([one.load for one in several])
         except Exception:  # each tries alone, and meets its own
             found = {}
-        self._free.release()
         for one in several:
             flow = one.load.flow
             with self._news:
