@@ -289,7 +289,7 @@ def figures_of(
 def run(quick: bool = False) -> dict[str, Any]:
     """All policies: in calm, beside busy processes, and with little memory."""
     rate = 1_500
-    times = (5.0, 3.0, 8.0) if quick else (10.0, 10.0, 30.0)
+    times = (5.0, 3.0, 8.0) if quick else (6.0, 10.0, 18.0)
     ways = {"calm": (False, None), "stressed": (True, None)}
     if can_contain():
         ways["contained"] = (False, int(0.75 * BUDGET))
