@@ -16,7 +16,7 @@ import pyarrow as pa
 from millstream.operators.grouped.moves import VALUE
 from millstream.operators.topping import PLACE
 from millstream.ops.chunks import Int64, Mask, concat, flat
-from millstream.state.bags import Order, codes_of
+from millstream.state.bags import Order, arranged
 
 FEW = 64  # rows of a group that are read at first
 _NEVER = 2**62
@@ -96,8 +96,7 @@ def tails_of(
     shown = at >= np.repeat(start[known], (end - low)[known])
     last = at == np.repeat(np.where(continues, start - 1, -1)[known], (end - low)[known])
     chosen = group[at]
-    differs = np.ones(len(at), np.bool_)
-    differs[1:] = (chosen[1:] != chosen[:-1]) | (peers[at][1:] != peers[at][:-1])
+    differs = _others_begin(chosen, peers[at])
     carried = was.start[group[at[last]]] - 1
     return known, Tails(
         now.take(pa.array(at)), chosen, differs, shown, last, was.rows(known), carried, was.table
@@ -117,11 +116,12 @@ class _Places:
     def of(tables: list[pa.Table], own: list[str], by: tuple[Order, ...]) -> _Places:
         every = concat([_with(table, own) for table in tables])
         group = np.asarray(flat(every.column("group")))
-        named = [one for one in by if one.column in own]
-        codes = codes_of(every.drop_columns(["group"]), tuple(named))
-        ordered = len([one for one in named if one.column not in PLACE])
-        order = np.lexsort((*reversed(codes), group))
-        rank, peers = (_numbered([group, *some], order) for some in (codes, codes[:ordered]))
+        named = tuple(one for one in by if one.column in own)
+        asked = tuple(one for one in named if one.column not in PLACE)
+        rank = _numbered(*arranged(every.drop_columns(["group"]), [group], named))
+        peers = group  # all rows, if no order was asked for
+        if asked:
+            peers = _numbered(*arranged(every.select([o.column for o in asked]), [group], asked))
         sizes = np.cumsum([len(table) for table in tables])[:-1]
         several = [np.split(one, sizes) for one in (group, rank, peers)]
         sorts = [np.lexsort((r, g)) for g, r in zip(several[0], several[1], strict=True)]
@@ -178,11 +178,8 @@ def _with(table: pa.Table, own: list[str]) -> pa.Table:
     return pa.table(columns)
 
 
-def _numbered(columns: list[Int64], order: Int64) -> Int64:
+def _numbered(order: Int64, begins: Mask) -> Int64:
     """The place of every row among rows that differ, in an order."""
-    begins = np.zeros(len(order), np.bool_)
-    for column in columns:
-        begins[1:] |= column[order][1:] != column[order][:-1]
     number = np.empty(len(order), np.int64)
     number[order] = np.cumsum(begins)
     return number
@@ -197,10 +194,16 @@ def _first_from(group: Int64, peers: Int64, least: Int64, begin: Int64, end: Int
 
 def _peers_begin(group: Int64, peers: Int64) -> Int64:
     """Of every row the first that is equal to it in what was ordered by."""
-    begins = np.ones(len(group), np.bool_)
-    begins[1:] = (group[1:] != group[:-1]) | (peers[1:] != peers[:-1])
+    begins = _others_begin(group, peers)
     found: Int64 = np.maximum.accumulate(np.where(begins, np.arange(len(group)), 0))
     return found
+
+
+def _others_begin(group: Int64, peers: Int64) -> Mask:
+    """Which rows differ from the one before in what was ordered by, or begin a group."""
+    begins = np.ones(len(group), np.bool_)
+    begins[1:] = (group[1:] != group[:-1]) | (peers[1:] != peers[:-1])
+    return begins
 
 
 def _ranges(low: Int64, high: Int64) -> Int64:

@@ -273,11 +273,6 @@ def arranged(
     return place, begins
 
 
-def codes_of(rows: pa.Table, order: tuple[Order, ...]) -> list[Int64]:
-    """Per column a number for every row, so that these are in the order of the rows."""
-    return [_code_of(flat(rows.column(one.column)), one) for one in _in_turn(rows, order)]
-
-
 def _in_turn(rows: pa.Table, order: tuple[Order, ...]) -> list[Order]:
     """All columns of a row, those of an order first."""
     named = {one.column for one in order}
