@@ -61,6 +61,7 @@ def floor(at: datetime, minutes: int) -> datetime:
 def test_every_example_is_tested() -> None:
     tested = {"wordcount.py", "moving_average.py", "clicks_live.py", "two_jobs.py"}
     tested |= {
+        "flash_sale.py",
         "macd.py",
         "monitoring.py",
         "orders_posted.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,7 @@ def test_pieces_of_a_spool_are_set_aside(tmp_path: Path, kind: str, keep: str) -
         number: int, node: Any, fmt: Any, checkpoint: Storage, state: SourceState
     ) -> Tracker:
         receiver = Fed("in", spec, checkpoint.within("spool").within("in"))
+        receiver.most_held = 1 << 30  # all of it is there before the first batch
         made = SpoolTracker(number, receiver, state)
         receiver.join()
         return shedding(made, "in", policy, state)
@@ -199,6 +201,20 @@ def test_pieces_of_a_spool_are_set_aside(tmp_path: Path, kind: str, keep: str) -
     assert len({*numbers}) == len(numbers) == 2_000 - account["dropped"]
     assert (kept.rows[0]["n"] == 0) == (keep == "oldest")
     assert not list((tmp_path / "ck" / "spool" / "in").glob("*.lines"))
+
+
+def test_who_sends_little_at_a_time_is_held_back_too(tmp_path: Path) -> None:
+    spec = ms.Socket("nowhere", 9, overload=ms.throttle(when=30))
+    receiver = LineReceiver("in", spec, open_storage(tmp_path))
+    receiver.feed(b"a line\nand another\n")
+    receiver.seal()
+    sender = threading.Thread(target=receiver.feed, args=(b"one line more\n",), daemon=True)
+    sender.start()
+    sender.join(0.2)
+    assert sender.is_alive()
+    receiver.forget(receiver.received()[0])
+    sender.join(30)
+    assert not sender.is_alive()
 
 
 @pytest.mark.parametrize(

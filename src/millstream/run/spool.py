@@ -77,7 +77,7 @@ class Receiver(threading.Thread):
         self._held = 0  # bytes in the spool
         # Bytes sealed but not yet committed, before the receiver waits.
         self.most_held: int = spec.overload.when * (_AHEAD if spec.overload.sheds else 1)
-        self.enough = self.worth  # bytes at which there is something to be done
+        self.enough = self._least()  # bytes at which there is something to be done
         self._cut: Cut | None = None
         self._sealing = threading.Lock()  # held by who seals; the other one only for moments
         self._lock = threading.Lock()
@@ -241,10 +241,15 @@ class Receiver(threading.Thread):
         """Enough came to be sealed; waits if it is too much. Called with the lock held."""
         self.enough = GATHER_BYTES
         self._came.notify()
-        while self.amount() >= GATHER_BYTES or self._held >= self.most_held:
+        while self.amount() >= GATHER_BYTES or self._held + self.amount() >= self.most_held:
             if self._stopping.is_set():
                 return
             self._freed.wait(1.0)
+        self.enough = self._least()
+
+    def _least(self) -> int:
+        """Bytes that may come before somebody looks how much there is; not more than may wait."""
+        return min(self.worth, max(1, self.most_held - self._held))
 
     # -- sealing -----------------------------------------------------------------------------------
 
@@ -278,7 +283,7 @@ class Receiver(threading.Thread):
                 return
             with self._lock:
                 if self._cut is None:  # else an earlier attempt found the disk full
-                    content, self.enough = self.cut(), self.worth
+                    content, self.enough = self.cut(), self._least()
                     self._cut = None if content is None else Cut(content, self.clock.now())
                     self._freed.notify_all()
             if self._cut is None:
@@ -293,6 +298,7 @@ class Receiver(threading.Thread):
                     Sealed(self._number - 1, piece, self._cut.arrival, rows, len(data))
                 )
                 self._held += len(data)
+                self.enough = min(self.enough, self._least())
                 content, self._cut = self._cut.content, None
             self.kept(content)
             self.spool.put(_COUNT, str(self._number).encode(), durable=False)

@@ -1,0 +1,157 @@
+"""Producers at five times what can be processed, for each policy, on files, sockets and generators.
+
+`OVERLOAD_SECONDS` says for how long (4), `OVERLOAD_CAPACITY` how many records a second a flow can
+process (4,000). It prints what was shed, how late the rest was, and what memory it took.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import millstream as ms
+from millstream.run.engine import Engine
+from millstream.run.executors import InProcess
+from millstream.run.ledger import WAYS
+from millstream.run.planning import plan_flow
+from millstream.state.checkpoint import Checkpoint
+
+SECONDS = float(os.environ.get("OVERLOAD_SECONDS", "4"))
+CAPACITY = int(os.environ.get("OVERLOAD_CAPACITY", "4000"))
+TIMES = 5
+PATIENCE = 60 + 20 * SECONDS  # far more than five times as long, on a busy machine
+POLICIES = {
+    "throttle": ms.throttle(when="256KB"),
+    "drop newest": ms.drop("newest", when="256KB"),
+    "drop oldest": ms.drop("oldest", when="256KB"),
+    "divert": ms.divert("more", when="256KB"),
+}
+
+
+def records() -> Iterator[dict[str, Any]]:
+    """Numbered records with the time at which they were made, five times as many as can be."""
+    began, many = time.time(), int(SECONDS * CAPACITY * TIMES)
+    for n in range(many):
+        if n % 100 == 0:
+            time.sleep(max(0.0, began + n / (CAPACITY * TIMES) - time.time()))
+        yield {"ts": int(time.time() * 1000), "n": n, "k": f"k{n % 5}"}
+
+
+def produced() -> int:
+    return int(SECONDS * CAPACITY * TIMES)
+
+
+OPTIONS: dict[str, Any] = {
+    "time": "ts",
+    "time_unit": "ms",
+    "schema": "ts bigint, n bigint, k string",
+}
+
+
+def files(place: Path, policy: ms.Overload) -> tuple[Any, Callable[[], None]]:
+    """A log that grows."""
+    path = place / "grows.json"
+    path.write_text("")
+
+    def write() -> None:
+        with path.open("a", buffering=1 << 14) as out:
+            for one in records():
+                out.write(json.dumps(one) + "\n")
+
+    return ms.Files(path, format="json", follow=True, overload=policy, **OPTIONS), write
+
+
+def sockets(place: Path, policy: ms.Overload) -> tuple[Any, Callable[[], None]]:
+    """Somebody who sends as fast as the connection takes it."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def send() -> None:
+        connection, _ = server.accept()
+        with connection, server:
+            lines = (json.dumps(one).encode() + b"\n" for one in records())
+            block: list[bytes] = []
+            for line in lines:
+                block.append(line)
+                if len(block) == 100:
+                    connection.sendall(b"".join(block))
+                    block = []
+            connection.sendall(b"".join(block))
+
+    port = server.getsockname()[1]
+    return ms.Socket("127.0.0.1", port, format="json", overload=policy, **OPTIONS), send
+
+
+def generators(place: Path, policy: ms.Overload) -> tuple[Any, Callable[[], None]]:
+    """A function that is asked."""
+    return ms.Generator(records, overload=policy, **OPTIONS), lambda: None
+
+
+def slowly(table: pa.Table) -> pa.Table:
+    """So many records a second."""
+    time.sleep(len(table) / CAPACITY)
+    return table
+
+
+def memory() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("kind", [files, sockets, generators])
+def test_five_times_what_can_be_processed(tmp_path: Path, kind: Any, policy: str) -> None:
+    spec, produce = kind(tmp_path, POLICIES[policy])
+    flow, kept, more = ms.Flow("campaign"), ms.Memory(), ms.Memory()
+    slow = flow.source(spec, name="in").map_batches(slowly)
+    slow.sink(kept)
+    slow.key_by("k").window(ms.tumbling("1s")).agg(n=ms.count()).sink(ms.Memory())
+    if POLICIES[policy].stream is not None:
+        flow.stream("more").sink(more)
+    checkpoint = Checkpoint(tmp_path / "ck")
+    checkpoint.lock()
+    settings = ms.Settings(parallelism=1, batch_rows=CAPACITY // 4, batch_seconds=0.5)
+    engine = Engine(plan_flow(flow), checkpoint, settings)
+    engine.open(1)
+    executor, producer = InProcess(engine.plan, 1), threading.Thread(target=produce, daemon=True)
+    producer.start()
+    latencies: list[float] = []
+    before, most, waited = memory(), 0, 0
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while (engine.manifest.ledger.get("in", {}).get("offered", 0)) < produced():
+            assert time.monotonic() < deadline, "it does not keep up with what it may shed"
+            seen = len(kept.rows)
+            if not engine.step(executor):
+                time.sleep(0.01)
+            now = time.time() * 1000
+            latencies += [now - row["ts"] for row in kept.rows[seen:]]
+            most, waited = max(most, memory()), max(waited, engine.trackers["in"].pending())
+            for account in engine.manifest.ledger.values():
+                assert account["offered"] == sum(account[way] for way in WAYS)
+    finally:
+        engine.close()
+        producer.join(10)
+    account = engine.manifest.ledger["in"]
+    numbers = [row["n"] for row in (*kept.rows, *more.rows)]
+    assert len({*numbers}) == len(numbers) == produced() - account["dropped"]
+    assert len(kept.rows) == account["aggregated"] and len(more.rows) == account["diverted"]
+    assert (account["dropped"] + account["diverted"] > 0) == (policy != "throttle")
+    assert most - before < 256 << 20
+    p50, p99 = np.percentile(latencies, [50, 99])
+    print(
+        f"\n{kind.__name__}, {policy}: {produced():,} produced, {len(kept.rows):,} processed, "
+        f"{account['dropped'] + account['diverted']:,} shed; latency p50 {p50 / 1000:.2f} s, "
+        f"p99 {p99 / 1000:.2f} s; at most {waited / 2**20:.1f} MB waited, "
+        f"memory grew by {(most - before) / 2**20:.0f} MB"
+    )
