@@ -25,9 +25,7 @@ from millstream.state.memory import available_memory
 if TYPE_CHECKING:
     from millstream.api.flow import Flow
 
-_LOOKS = (
-    250  # a second of all flows together at their idle sources: each costs most of a millisecond
-)
+_LOOKS = 100  # a second of all flows together at idle sources: each costs a millisecond or more
 _OF_SPARK = ("master", "runner", "spark", "ui", "min_cores", "cores_wait", "memory")
 
 
