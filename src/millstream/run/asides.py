@@ -39,8 +39,8 @@ def set_aside(task: Task, source: nodes.Source, aside: Aside) -> None:
     if isinstance(piece, Stretch) and piece.lost:
         task.ledger(source.name)["lost"] += piece.lost
     if rows:
-        first, last = _extent(piece)
-        task.control.shed.append(Shed(source.name, rows, aside.to, piece.source, first, last))
+        whose = None if has_messages(piece) else piece.source  # a message is in no place
+        task.control.shed.append(Shed(source.name, rows, aside.to, whose, *_extent(piece)))
     task.control.shedding += time.perf_counter() - begun
 
 
