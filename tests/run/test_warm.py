@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -153,6 +155,31 @@ def test_answers_do_not_depend_on_what_is_warm(
             assert driver.engine.step(executor), number
         found = answers(driver)
     assert found == cold(pushed)
+
+
+@pytest.mark.spark
+def test_workers_of_spark_share_what_is_warm(tmp_path: Path, spark: Any) -> None:
+    """Whichever worker gets which shard, also slates that are not flushed."""
+    rows = [
+        [{"ts": 10 * number + i / 100, "k": f"k{i % 40}", "v": i % 100} for i in range(400)]
+        for number in range(5)
+    ]
+    for number, some in enumerate(rows):
+        pq.write_table(pa.Table.from_pylist(some), tmp_path / f"{number}.parquet")
+    flow = ms.Flow("shared")
+    source = ms.Files(
+        tmp_path / "*.parquet", time="ts", time_unit="s", lateness="0s", max_files_per_batch=1
+    )
+    keyed = flow.source(source, name="events").key_by("k")
+    keyed.update(remember, on_timer=fired, name="slates", flush="1h").sink(ms.Memory(), name="out")
+    keyed.window(ms.sliding("6s", "2s")).agg(n=ms.count()).sink(ms.Memory(), name="sums")
+    seen: dict[int, Any] = {}
+    flow.run(tmp_path / "ck", parallelism=2, on_progress=lambda p: seen.setdefault(p.batch, p))
+    assert len(seen) >= 5
+    assert [one.state_read for one in seen.values()] == [0] * len(seen)
+    assert all(one.state_warm for number, one in seen.items() if number)
+    found = {key: slate["n"] for key, slate in ms.slates(tmp_path / "ck", "slates")}
+    assert found == {f"k{i}": 50 for i in range(40)}
 
 
 # -- names ----------------------------------------------------------------------------------------
