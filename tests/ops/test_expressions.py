@@ -429,6 +429,7 @@ def test_storage_types_become_spark_types() -> None:
         ("TIMESTAMP 'nope'", "cannot cast 'nope'"),
         ("round(a, b)", "must be a whole number"),
         ("99999999999999999999", "does not fit in a bigint"),
+        ("coalesce(1, . 0.5)", "0.0.5 is not a number"),
         ("a AS b", "as a condition"),
         ("*", "as a condition"),
         ("a + *", "unsupported"),

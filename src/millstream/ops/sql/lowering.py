@@ -134,7 +134,10 @@ def _number(text: str) -> Literal:
                 return Literal(int(text), of, Decimal(text))
         raise ConfigError(f"{text} does not fit in a bigint")
     plain = "e" not in text.lower()  # 1e3 is a double wherever it stands
-    return Literal(float(text), pa.float64(), Decimal(text) if plain else None)
+    try:
+        return Literal(float(text), pa.float64(), Decimal(text) if plain else None)
+    except ValueError:  # ". 0.5" is read as "0.0.5"
+        raise ConfigError(f"{text} is not a number") from None
 
 
 def _neg(node: exp.Expr) -> Node:
