@@ -133,7 +133,7 @@ SELECT id, s LIKE 'a!%b' ESCAPE '!' AS a, s LIKE 'a!_b' ESCAPE '!' AS c FROM t
 SELECT id, s NOT LIKE 'a%' AS a FROM t WHERE s NOT LIKE '%b'
 SELECT id, s ILIKE 'A%' AS a FROM t
 SELECT id, s < 'b' AS a, s >= 'Z' AS c, s BETWEEN 'A' AND 'a' AS d FROM t
-SELECT id, s || 'x' AS a, CONCAT(s, 'x') AS c FROM t
+SELECT id, s || 'x' AS a FROM t
 SELECT id, LENGTH(s) AS a, UPPER(s) AS c, TRIM(s) AS d FROM t
 SELECT id, SUBSTRING(s, 2, 1) AS a FROM t
 SELECT id, v / 2 AS a, v % 2 AS c, -v AS d FROM t
