@@ -18,7 +18,7 @@ import pytest
 
 import millstream as ms
 from millstream.errors import ConfigError
-from millstream.run import handle, posting, runner, taken
+from millstream.run import posting, runner, sharing, taken
 from millstream.run.posts import PostReceiver
 from millstream.run.received import SpoolTracker
 from millstream.state.directory import Directory
@@ -383,7 +383,7 @@ def test_ports_and_tokens_are_looked_at_before_spark_is_started(
         raise AssertionError("Spark was started")
 
     monkeypatch.delenv("MILLSTREAM_INPUT_TOKEN", raising=False)
-    monkeypatch.setattr(handle, "open_session", started)
+    monkeypatch.setattr(sharing, "open_session", started)
     monkeypatch.setattr(runner, "check_surroundings", lambda settings: None)
 
     def said(*specs: ms.Http) -> str:
