@@ -128,6 +128,34 @@ def test_state_stays_when_stateless_steps_before_it_change(tmp_path: Path) -> No
         assert [row["n"] for row in driver.output()] == [3]
 
 
+@pytest.mark.parametrize("compared", ["distinct", "intersect", "difference"])
+def test_rows_that_are_compared_whole_keep_their_columns(tmp_path: Path, compared: str) -> None:
+    """Else rows that were counted before would be equal to none, and those that wait lack one."""
+
+    def of(*columns: str) -> ms.Flow:
+        flow = ms.Flow("f")
+        sources = [
+            flow.source(
+                ms.Generator(list, schema="ts bigint, k string, s string", time="ts"), name=n
+            ).select(*columns)
+            for n in ("a", "b")
+        ]
+        left, right = sources
+        both = left.distinct() if compared == "distinct" else getattr(left, compared)(right)
+        both.sink(ms.Memory())
+        return flow
+
+    with Driver(of("ts", "k"), checkpoint=tmp_path) as driver:
+        driver.push("a", [{"ts": 1, "k": "x", "s": "y"}]).step()
+    with Driver(of("k", "ts"), checkpoint=tmp_path) as driver:  # in another order is the same
+        driver.step()
+    with (
+        pytest.raises(ms.CheckpointError, match="what is compared of its rows was k, ts, is k, s"),
+        Driver(of("ts", "k", "s"), checkpoint=tmp_path),
+    ):
+        pass
+
+
 def test_an_operator_that_is_gone(data: Path) -> None:
     run_in_process(flow(data, more=True), data / "ck")
     with pytest.raises(ms.CheckpointError, match="operator 'extra' is gone"):

@@ -19,6 +19,7 @@ import pyarrow as pa
 from millstream.errors import ConfigError
 from millstream.graph.changing import gives_changes
 from millstream.graph.nodes import Node
+from millstream.operators.distinct import whole_rows
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Operator, Row, Share
 from millstream.operators.stores import Queue, Table, counted_rows
@@ -118,6 +119,10 @@ class Compare(KeyedStep):
         inputs = ["changes" if gives_changes(one) else "records" for one in self.inputs]
         told = {"keys": [], "how": self.how, "all": self.all, "inputs": inputs}
         return told | ({"from the start": True} if "changes" in inputs else {})
+
+    def described(self, inputs: tuple[Input, ...]) -> dict[str, Any]:
+        """Also the columns that are compared."""
+        return self.remembered() | whole_rows(inputs)
 
 
 def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:

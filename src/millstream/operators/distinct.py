@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
-from millstream.operators.protocol import Host, KeyedStep, Share
+from millstream.operators.protocol import Host, Input, KeyedStep, Share
 from millstream.operators.stores import Queue, Table
 from millstream.operators.waiting import Gathered, Waiting, give, rows_for, without_late
 from millstream.ops.chunks import ROW, Chunk, Int64, Mask, flat, own_columns
@@ -59,6 +59,16 @@ class Distinct(KeyedStep):
     def remembered(self) -> dict[str, Any]:
         """The columns that are compared."""
         return {"keys": list(self.keys)}
+
+    def described(self, inputs: tuple[Input, ...]) -> dict[str, Any]:
+        """Also those that it has not named, if it compares all there are."""
+        return self.remembered() | ({} if self.keys else whole_rows(inputs))
+
+
+def whole_rows(inputs: tuple[Input, ...]) -> dict[str, Any]:
+    """What a checkpoint has of steps that compare whole rows: the columns they have."""
+    known = [sorted(one.columns) for one in inputs if one.columns is not None]
+    return {"compared": known[0]} if known else {}
 
 
 @dataclass(frozen=True)

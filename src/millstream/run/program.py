@@ -34,6 +34,7 @@ LEAST_SHARDS = 8
 _ORIGINS = ("source", "windowed", "update", "published")
 _LABELS = {  # of fields whose names do not tell by themselves
     "combine": "whether its job has combine()",
+    "compared": "what is compared of its rows",
     "cyclic": "whether it is in a cycle of updaters",
     "partition": "whether keys lie where partition= says",
 }
@@ -379,6 +380,8 @@ def _fields(what: str, before: dict[str, Any], after: dict[str, Any]) -> Iterato
             and before.get("kind") == after.get("kind")
         ):
             changed = any(was[name] != now[name] for name in was.keys() & now.keys())
+        elif field == "compared":  # not known of what an earlier version began
+            changed = None not in (was, now) and was != now
         else:
             changed = was != now and field not in _SETTLED
         if changed:
