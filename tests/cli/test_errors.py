@@ -74,7 +74,10 @@ MISTAKES = {
         ["timestmp"],
     ),
     "no sink": ('trades.where("price > 0")', ["has no sink", ".sink("]),
-    "sink is a file": ('trades.sink(ms.Jsonl("trades.csv"))', ["is a file; give a directory"]),
+    "sink is a file": (
+        'trades.sink(ms.Jsonl("trades.csv"))',
+        ["is a file", "writes into a directory"],
+    ),
     "runs itself": ('trades.sink(ms.Jsonl("out"))\nflow.run()', ['if __name__ == "__main__":']),
     "one sink twice": (
         'trades.sink(ms.Jsonl("out"))\ntrades.sink(ms.Jsonl("out"))',

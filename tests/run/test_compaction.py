@@ -29,9 +29,9 @@ class Counts:
             self.read += sum(segment.rows for segment in segments)
             return read(root, segments, *rest)
 
-        def counting_write(root: Path, name: str, table: Any, *rest: Any) -> Any:
+        def counting_write(root: Path, name: str, table: Any, *rest: Any, **options: Any) -> Any:
             self.written += len(table)
-            return write(root, name, table, *rest)
+            return write(root, name, table, *rest, **options)
 
         patch.setattr(stores, "read_segments", counting_read)
         patch.setattr(stores, "write_segment", counting_write)

@@ -20,8 +20,8 @@ def test_batches_keep_their_distance(
     flow = ms.Flow("paced")
     flow.source(ms.Rate(200, limit=300)).sink(ms.Memory())
     until: list[float] = []
-    rest = Handle._rest
-    monkeypatch.setattr(Handle, "_rest", lambda self, at: (until.append(at), rest(self, at)))
+    rest = Handle._pause
+    monkeypatch.setattr(Handle, "_pause", lambda self, at: (until.append(at), rest(self, at)))
     flow.run(tmp_path / "ck", interval=0.6, poll=0.6, master="local[2]")
     # A batch begins when the rest after the one before is over, so what it rests until is later.
     assert len(until) >= 2

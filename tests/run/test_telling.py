@@ -18,6 +18,8 @@ from millstream.testing import Driver, run_in_process
 class Ended:
     """A run that is over."""
 
+    error = None
+
     def __init__(self, progress: Progress, *warnings: str) -> None:
         self.progress, self.warnings = progress, warnings
 

@@ -325,7 +325,7 @@ for name in ("one", "two"):
     source = flow.source(ms.Generator(lambda: iter(rows), schema="ts bigint, n bigint", time="ts"))
     source.sink(ms.Memory())
     flow.run(checkpoint=tmp / "ck" if name == "one" else tmp / "other",
-             master="local[1]", on_progress=look if name == "one" else None)
+             master="local[1]", scratch="disk", on_progress=look if name == "one" else None)
 print(seen, sorted(str(p.relative_to(tmp)) for p in tmp.glob("*/spark/**")))
 """
 

@@ -105,7 +105,8 @@ def _unlinked(spec: Files, found: list[str]) -> list[str]:
 
     through = {path for path in found if visible(path) and through_link(os.path.abspath(path))}
     if through:
-        named = f"{min(through)} is a link (one of {len(through)} in {spec.path})"
+        nearest = min(through, key=lambda path: (path.count(os.sep), path))
+        named = f"{nearest} is a link (one of {len(through)} in {spec.path})"
         if not spec.follow:
             raise ConfigError(f"{named}; say links=True to read what they point to, or remove them")
         warnings.warn(
