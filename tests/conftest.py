@@ -61,8 +61,8 @@ _PLACE = pytest.StashKey[str]()
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """More processes than cores: nearly half of the time of a test is waiting for others."""
-    return (os.cpu_count() or 1) + 3
+    """More processes than cores: some tests or other always wait for a process or a socket."""
+    return (os.cpu_count() or 1) + 2
 
 
 @pytest.fixture
