@@ -426,6 +426,7 @@ def test_a_flow_without_anything_is_shown(site: Site, window: Window) -> None:
     window.says("#summary", "no batch yet")
 
 
+@pytest.mark.long  # once in three runs on busy cores the page had not shown the end in a minute
 def test_a_running_flow_is_followed_to_its_end(tmp_path: Path, window: Window) -> None:
     names = random.Random(5).choices(["walmart", "target", IMAGE], [5, 3, 2], k=240)
     start = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
