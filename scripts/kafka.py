@@ -85,10 +85,13 @@ def free_port() -> int:
 
 
 class Broker:
-    """One broker that is its own controller; it can be killed and started again on its data."""
+    """One broker that is its own controller; it can be killed and started again on its data.
 
-    def __init__(self, directory: Path, port: int = 0, **settings: str) -> None:
-        self.directory = directory
+    secure: a port for TLS with SASL as well, whose settings must be given.
+    """
+
+    def __init__(self, directory: Path, port: int = 0, secure: int = 0, **settings: str) -> None:
+        self.directory, self.secure = directory, secure
         self.port, self.settings = port or free_port(), settings
         self.process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
@@ -148,13 +151,19 @@ class Broker:
 
     def _format(self) -> None:
         controller = free_port()
+        listeners = f"PLAINTEXT://127.0.0.1:{self.port}"
+        if self.secure:
+            listeners += f",SASL_SSL://127.0.0.1:{self.secure}"
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": (
+                "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL"
+            ),
             "log.dirs": str(self.directory / "data"),
             "offsets.topic.num.partitions": "1",
             "offsets.topic.replication.factor": "1",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +18,7 @@ kafka = pytest.importorskip("confluent_kafka")
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-from kafka import Broker, Unavailable  # noqa: E402
+from kafka import Broker, Unavailable, free_port  # noqa: E402
 
 Record = tuple[bytes | None, bytes | None]
 
@@ -24,8 +26,8 @@ Record = tuple[bytes | None, bytes | None]
 class Topics:
     """A broker, and what tests do with it."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
+    def __init__(self, broker: Broker, certificate: Path | None = None) -> None:
+        self.broker, self.certificate = broker, certificate  # of its secure port
         self.admin = AdminClient({"bootstrap.servers": broker.address})
         self._numbers = itertools.count()
 
@@ -102,10 +104,44 @@ class Topics:
 @pytest.fixture(scope="session")
 def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
     """The broker; without one the tests are skipped, or fail if MILLSTREAM_REQUIRE names it."""
+    place = tmp_path_factory.mktemp("kafka")
+    certificate = make_certificate(place)
     try:
-        broker = Broker(tmp_path_factory.mktemp("kafka")).start()
+        secured = {} if certificate is None else secure_settings(place)
+        broker = Broker(place / "broker", **secured).start()
     except Unavailable as error:
         required = re.split(r"[\s,]+", os.environ.get("MILLSTREAM_REQUIRE", ""))
         (pytest.fail if "kafka" in required else pytest.skip)(f"no Kafka broker: {error}")
-    yield Topics(broker)
+    yield Topics(broker, certificate)
     broker.stop()
+
+
+def make_certificate(place: Path) -> Path | None:
+    """A key and a certificate of our own for this machine, if it can make one."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        return None
+    made = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=broker"
+    more = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", place / "key.pem"]
+    command = [openssl, *made.split(), *more, "-out", place / "certificate.pem"]
+    subprocess.run(command, check=True, capture_output=True)
+    return place / "certificate.pem"
+
+
+def secure_settings(place: Path) -> dict[str, Any]:
+    """A second port, with TLS and passwords."""
+    both = (place / "key.pem").read_text() + (place / "certificate.pem").read_text()
+    (place / "keystore.pem").write_text(both)
+    module = "org.apache.kafka.common.security"
+    return {
+        "secure": free_port(),
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(place / "keystore.pem"),
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": (
+            f'{module}.plain.PlainLoginModule required user_plain="a-plain-word";'
+        ),
+        "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": (
+            f"{module}.scram.ScramLoginModule required;"
+        ),
+    }

@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+import millstream as ms
+from tests.frames.apps import everywhere
+from tests.frames.test_everywhere import check
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "trades_kafka.py"
 
 
@@ -34,3 +38,25 @@ def test_the_example_gives_every_average_once(
     wanted = sorted((key, n) for (key, _), n in trades.items())
     assert sorted((key, n) for key, _, n in found) == wanted
     assert set(found.values()) == {1}
+
+
+@pytest.mark.spark
+def test_the_answer_from_a_topic_is_that_from_files(
+    topics: Any, tmp_path: Path, spark: Any
+) -> None:
+    """One more source of `tests/frames/test_everywhere.py`, where there is a broker."""
+    topic = topics.make(partitions=3)
+    given = [{**row, "ts": int(row["ts"].timestamp())} for row in everywhere.records().to_pylist()]
+    for part in range(3):
+        topics.send(topic, [json.dumps(row).encode() for row in given[part::3]], part)
+    source = ms.Kafka(
+        topics.address,
+        topic,
+        schema="id bigint, k string, v bigint, ts bigint",
+        time="ts",
+        follow=False,
+    )
+    flow = everywhere.make_flow(source, tmp_path / "out")
+    progress = flow.run(tmp_path / "ck", parallelism=2, shards=4, quiet=True)
+    check(tmp_path)
+    assert progress.rows == everywhere.ROWS and progress.late == 0

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,10 @@ import pytest
 
 import millstream as ms
 from millstream.errors import ConfigError, RunError
+from millstream.run.failing import letters_in
 from millstream.run.tables import taking
 from millstream.run.tables.taking import Tabled
+from millstream.state.checkpoint import Checkpoint
 from millstream.testing import run_in_process
 from tests.services import PostgreSQL, unavailable
 from tests.tables.apps import groups
@@ -116,6 +119,71 @@ def test_two_writers_of_one_batch_write_it_once(kind: str, place: str) -> None:
         stale.write(rows, None, 1)
     two.deliver(rows, 1)
     assert Counter(r["a"] for r in rows_in(kind, place, "t")) == {1: 2, 2: 2}
+
+
+def test_a_database_that_is_started_again_gets_the_batch_once(postgres: PostgreSQL) -> None:
+    sink = Tabled("out", ms.Postgres(postgres.url, table="restarted"), "flow:id:r", deltas=False)
+    sink.deliver(pa.table({"a": [1]}), 0)
+    postgres.stop()
+    again = threading.Timer(0.5, postgres.start)
+    again.start()
+    sink.deliver(pa.table({"a": [2]}), 1)  # it waits
+    again.join()
+    postgres.stop()  # the connection is gone and nobody has noticed
+    postgres.start()
+    sink.deliver(pa.table({"a": [3]}), 2)
+    sink.deliver(pa.table({"a": [3]}), 2)
+    sink.close()
+    assert sorted(r["a"] for r in rows_in("postgres", postgres.url, "restarted")) == [1, 2, 3]
+
+
+def test_a_database_that_stays_away_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("psycopg")
+    monkeypatch.setattr(taking, "PATIENCE", 0.0)
+    gone = ms.Postgres("postgresql://u:secret@127.0.0.1:1/x", table="t")
+    with pytest.raises(RunError, match=r"did not take batch 3, .* at the next start") as error:
+        Tabled("out", gone, "flow:id:out", deltas=False).deliver(pa.table({"a": [1]}), 3)
+    assert "secret" not in str(error.value)
+
+
+def test_rows_that_a_database_cannot_take_are_dead_letters(
+    postgres: PostgreSQL, tmp_path: Path
+) -> None:
+    rows = [
+        {"k": "a", "v": ["x"], "n": 2**63 - 1},
+        {"k": None, "v": [], "n": 1},
+        {"k": "b\0", "v": [], "n": 1},
+        {"k": "c", "v": ["\0"], "n": 1},
+        {"k": "\\u0000", "v": ["\\u0000"], "n": None},
+    ]
+    flow = ms.Flow("unfit")
+    source = ms.Generator(lambda: iter(rows), schema="k string, v array<string>, n bigint")
+    flow.source(source, name="in").sink(
+        ms.Postgres(postgres.url, table="unfit", key="k"), name="out"
+    )
+    ledger = run_in_process(flow, tmp_path / "ck", dead_letter_limit=1)
+    assert {name: n for name, n in ledger["out"].items() if n}["dead"] == 3
+    found = {r["k"]: (r["v"], r["n"]) for r in rows_in("postgres", postgres.url, "unfit")}
+    assert found == {"a": (["x"], 2**63 - 1), "\\u0000": (["\\u0000"], None)}
+    told = [one["error"] for one in letters_in(Checkpoint(tmp_path / "ck").dead)]
+    assert "of its key is null" in told[0] and all("the character 0" in one for one in told[1:])
+
+
+def test_iceberg_knows_its_batch_when_snapshots_are_gone_and_takes_new_columns(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("pyiceberg")
+    spec = groups.sink("iceberg", str(tmp_path), "kept")
+    Tabled("out", spec, "flow:id:out", deltas=False).deliver(pa.table({"a": [1]}), 0)
+    table = groups.catalog(str(tmp_path)).load_table("shop.kept")
+    ours = table.current_snapshot().snapshot_id
+    table.append(pa.table({"a": [100]}))  # somebody else
+    table.maintenance.expire_snapshots().by_id(ours).commit()
+    again = Tabled("out", spec, "flow:id:out", deltas=False)
+    again.deliver(pa.table({"a": [1]}), 0)
+    again.deliver(pa.table({"a": [2], "b": ["x"]}), 1)
+    found = [(r["a"], r["b"]) for r in rows_in("iceberg", str(tmp_path), "kept")]
+    assert sorted(found) == [(1, None), (2, "x"), (100, None)]
 
 
 def test_delta_is_read_and_followed_as_it_grows(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from millstream.api.early import Bounds, Snapshot, looks
 from millstream.api.elsewhere import FLOWS, absent, one_of
 from millstream.api.frames import plainly
-from millstream.api.samples import Preview, Sample
+from millstream.api.samples import Explained, Preview, Sample
 from millstream.api.sources import SourceSpec
 from millstream.api.sources.kafka import Kafka
 from millstream.api.stream import Stream
@@ -133,7 +133,8 @@ class Flow:
         if look:
             steps = [node.name for node in self._nodes if not isinstance(node, graph.Sink)]
             found = {name: one.schema for name, one in self.sampled(steps, 1, 10_000).items()}
-        return explain(self.name, self.nodes, checkpoint, found)
+        text = explain(self.name, self.nodes, checkpoint, found)
+        return Explained(text, lambda: self.drawn(self.nodes, checkpoint))
 
     def __repr__(self) -> str:
         from millstream.plan.explain import outline
@@ -142,12 +143,15 @@ class Flow:
 
     def _repr_svg_(self) -> str | None:
         """A picture of the plan, for notebooks."""
+        return self.drawn(self.nodes) if self._nodes else None
+
+    def drawn(
+        self, several: tuple[graph.Node, ...], checkpoint: str | Path | None = None
+    ) -> str | None:
+        """A picture of some steps, no wider than a notebook."""
         from millstream.plan.picture import draw
 
-        if not self._nodes:
-            return None
-        # A notebook is narrower than many plans.
-        return draw(self.name, self.nodes).replace(
+        return draw(self.name, several, checkpoint).replace(
             "<svg ", '<svg style="max-width: 100%; height: auto" ', 1
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -100,3 +100,17 @@ class Preview(Mapping[str, Sample]):
 
     def _repr_html_(self) -> str:
         return "".join(sample._repr_html_() for sample in self.samples.values())
+
+
+class Explained(str):
+    """A plan as text, which a notebook shows as its picture."""
+
+    draw: Callable[[], str | None]
+
+    def __new__(cls, text: str, draw: Callable[[], str | None]) -> Explained:
+        made = super().__new__(cls, text)
+        made.draw = draw
+        return made
+
+    def _repr_svg_(self) -> str | None:
+        return self.draw()

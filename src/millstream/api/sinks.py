@@ -133,7 +133,7 @@ class Text(FileSink):
 @plainly
 @dataclass(frozen=True)
 class Console:
-    """A table on the terminal, at most `limit` rows a batch."""
+    """A table on the terminal, at most `limit` rows a batch; in a notebook the last ones so far."""
 
     limit: int = 20
 

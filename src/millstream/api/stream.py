@@ -27,6 +27,15 @@ class Stream(Stateless, Relational, Peeking, Ending, Refusing):
     def __repr__(self) -> str:
         return f"Stream {self.flow.told(self.node)}"
 
+    def _repr_svg_(self) -> str | None:
+        """A picture of what leads here, for notebooks."""
+        before, left = {self.node}, [self.node]
+        while left:
+            more = [one for one in left.pop().inputs if one not in before]
+            before.update(more)
+            left += more
+        return self.flow.drawn(tuple(one for one in self.flow.nodes if one in before))
+
     if not TYPE_CHECKING:  # a checker of types shall go on to see what is missing
 
         def __getattr__(self, name: str) -> Any:

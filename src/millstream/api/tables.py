@@ -106,11 +106,11 @@ class Postgres:
         return os.environ.get(self.password_env)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _postgres, (self.table,)  # written in the driver; secrets stay there
+        return _postgres, (self.table, self.key)  # written in the driver; secrets stay there
 
 
-def _postgres(table: str) -> Postgres:
-    return Postgres("postgresql://elsewhere", table=table)
+def _postgres(table: str, key: str | tuple[str, ...]) -> Postgres:
+    return Postgres("postgresql://elsewhere", table=table, key=key)
 
 
 TableSink = Delta | Iceberg | Postgres

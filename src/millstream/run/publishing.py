@@ -14,6 +14,7 @@ import pyarrow as pa
 from millstream.api.sinks import Call, Console, FileSink, Memory
 from millstream.errors import RunError
 from millstream.io.writers import check_staged, publish_file
+from millstream.run import notebook
 from millstream.run.faults import crash_point
 from millstream.run.handing import Hands
 from millstream.run.mirroring import RowMirror
@@ -104,7 +105,8 @@ def _deliver(output: Output, sink: Any, table: pa.Table, batch: int, hands: Hand
         case Memory():
             sink.tables.append(table)
         case Console():
-            _print(name, sink, table, batch)
+            if not notebook.refresh(name, sink, table, batch):
+                _print(name, sink, table, batch)
         case RowMirror() | Tabled():
             sink.deliver(table, batch)
         case TopicSink():

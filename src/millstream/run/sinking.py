@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from millstream.api.sinks import FileSink, Parquet
 from millstream.api.sources import Kafka
+from millstream.api.tables import Postgres
 from millstream.graph import nodes
 from millstream.io.folders import by_folder
 from millstream.io.kafka.encoding import encode
@@ -22,6 +23,7 @@ from millstream.ops.records import DeadLetter, as_json
 from millstream.plan.stages import Plan, gives_changes, marks_changes
 from millstream.run import fitting
 from millstream.run.splits import DRIVER, Item
+from millstream.run.tables.postgres import refused_rows
 from millstream.run.topics import encoding_of
 from millstream.state.manifests import Output
 from millstream.state.storage import open_storage
@@ -55,6 +57,8 @@ def sink_outputs(task: Task) -> Iterator[Item]:
             continue
         if isinstance(spec, Kafka):
             chunks = [_encode(task, node, chunk) for chunk in chunks]
+        if isinstance(spec, Postgres):
+            chunks = [_fit_for_postgres(task, name, spec, chunk) for chunk in chunks]
         yield (DRIVER, "deliver", name, encode_block(concat([placed(c) for c in chunks])))
 
 
@@ -91,6 +95,14 @@ def _encode(task: Task, node: nodes.Node, chunk: Chunk) -> Chunk:
     found = encode(encoding_of(node), chunk.table)
     _refuse(task, node.name, found.refused, chunk.table, [chunk])
     return chunk.at(found.table, np.array(found.rows, np.int64))
+
+
+def _fit_for_postgres(task: Task, name: str, spec: Postgres, chunk: Chunk) -> Chunk:
+    """The rows that a table of PostgreSQL takes; the others are dead letters."""
+    refused = refused_rows(spec.columns, chunk.table)
+    _refuse(task, name, refused, chunk.table, [chunk])
+    kept = [row for row in range(len(chunk)) if row not in refused]
+    return chunk if not refused else chunk.take(np.array(kept, np.int64))
 
 
 def _refuse(

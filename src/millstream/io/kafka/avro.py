@@ -31,11 +31,15 @@ _PLAIN = {
     "null": pa.null(),
 }
 _UNNAMED = re.compile(r"[^A-Za-z0-9_]")
-_LOGICAL = {
+_LOGICAL = {  # all others are their plain types, as Avro says
     "timestamp-millis": pa.timestamp("us", "UTC"),
     "timestamp-micros": pa.timestamp("us", "UTC"),
     "date": pa.date32(),
     "uuid": pa.string(),
+    "time-millis": pa.string(),
+    "time-micros": pa.string(),
+    "local-timestamp-millis": pa.string(),
+    "local-timestamp-micros": pa.string(),
 }
 
 
@@ -86,8 +90,6 @@ def _type(found: Any, named: dict[str, Any], space: str, inside: tuple[str, ...]
     kind, logical = found["type"], found.get("logicalType")
     if logical in _LOGICAL:
         return _LOGICAL[logical]
-    if logical is not None and logical != "decimal" and kind not in ("record", "enum", "fixed"):
-        raise ConfigError(f"logicalType {logical!r} of the Avro schema has no column; leave it out")
     if logical == "decimal":
         return pa.decimal128(int(found["precision"]), int(found.get("scale", 0)))
     match kind:
@@ -117,6 +119,8 @@ def _union(several: list[Any], named: dict[str, Any], space: str, inside: tuple[
     if len(several) == 1:
         return _type(several[0], named, space, inside)
     kinds = {_type(one, named, space, inside) for one in several}
+    if len(kinds) == 1:
+        return kinds.pop()
     if all(map(pa.types.is_integer, kinds)):
         return pa.int64()
     if all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in kinds):
@@ -183,8 +187,16 @@ def _widens(was: pa.DataType, now: pa.DataType) -> bool:
     order = [pa.int32(), pa.int64(), pa.float32(), pa.float64()]
     if was in order and now in order:
         return order.index(was) <= order.index(now)
-    nested = pa.types.is_nested(was) and pa.types.is_nested(now)
-    return bool(nested or {was, now} == {pa.string(), pa.binary()})
+    if pa.types.is_decimal(was) and pa.types.is_decimal(now):
+        return bool(was.scale == now.scale and was.precision <= now.precision)
+    if pa.types.is_struct(was) and pa.types.is_struct(now):
+        both = {one.name for one in was} & {one.name for one in now}
+        return all(_widens(was.field(name).type, now.field(name).type) for name in both)
+    if pa.types.is_map(was) and pa.types.is_map(now):
+        return _widens(was.item_type, now.item_type)
+    if pa.types.is_list(was) and pa.types.is_list(now):
+        return _widens(was.value_type, now.value_type)
+    return {was, now} == {pa.string(), pa.binary()}
 
 
 def told_of(error: Exception) -> str:
@@ -258,14 +270,31 @@ def writer_of(
     text = schema_of(columns, _UNNAMED.sub("_", f"r_{subject}"))
     number = registry.register(subject, text)
     schema = avro.parse_schema(json.loads(text))
-
-    maps = [one.name for one in columns if pa.types.is_map(one.type)]
+    mapped = [one for one in columns if _has_map(one.type)]
 
     def write(row: dict[str, Any]) -> bytes:
-        for name in maps:
-            row[name] = None if row[name] is None else dict(row[name])
+        for one in mapped:
+            row[one.name] = _with_maps(row[one.name], one.type)
         out = io.BytesIO()
         avro.schemaless_writer(out, schema, row)
         return with_head(number, out.getvalue())
 
     return write
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return True
+    inner = [kind.field(at).type for at in range(kind.num_fields)]
+    return any(map(_has_map, inner))
+
+
+def _with_maps(value: Any, kind: pa.DataType) -> Any:
+    """Maps as Python has them, where Arrow gives pairs."""
+    if value is None or not _has_map(kind):
+        return value
+    if pa.types.is_map(kind):
+        return {key: _with_maps(one, kind.item_type) for key, one in value}
+    if pa.types.is_struct(kind):
+        return {one.name: _with_maps(value[one.name], one.type) for one in kind}
+    return [_with_maps(one, kind.value_type) for one in value]

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ _OURS = {
     "acks": "results are written once, and that needs all",
     "request.required.acks": "results are written once, and that needs all",
 }
+_LOOK = 1.0  # seconds for one answer, of several
 REGISTRY = "registry."  # settings of the schema registry
 
 
@@ -58,7 +61,7 @@ class Cluster:
             "bootstrap.servers": self.servers,
             "client.id": "millstream",
             "log_level": 2,  # what matters comes as an error, and is told with its place
-            "error_cb": _ignore,
+            "error_cb": partial(_note, self.servers),
             **own,
             **more,
         }
@@ -72,8 +75,14 @@ class Cluster:
         }
 
 
-def _ignore(error: object) -> None:
-    """Errors of single brokers pass by themselves, or a call fails and says so."""
+def _note(servers: str, error: Any) -> None:
+    """Errors of single brokers pass by themselves, or a call fails that cannot say why."""
+    codes = require_kafka().KafkaError
+    if error.code() in (codes._AUTHENTICATION, codes._SSL, codes._RESOLVE):
+        _noted[servers] = (error.code() != codes._RESOLVE, " ".join(error.str().split()))
+
+
+_noted: dict[str, tuple[bool, str]] = {}  # of brokers: whether settings are wrong, and why
 
 
 def check_servers(step: str, servers: Any) -> str:
@@ -161,6 +170,28 @@ def told(error: Any) -> str:
     return " ".join(f"{text} ({name})".split()) if name else " ".join(text.split())
 
 
-def away(cluster: Cluster, error: Any, what: str) -> RunError:
-    """The cluster did not do what it was asked for."""
-    return RunError(f"Kafka at {cluster.servers}: {what}: {told(error)}")
+def away(cluster: Cluster, error: Any, what: str, client: Any = None) -> RunError | ConfigError:
+    """The cluster did not do what it was asked for; `client` may have heard why."""
+    if client is not None:
+        client.poll(0)
+    wrong, why = _noted.pop(cluster.servers, (False, ""))
+    found = error.args[0] if getattr(error, "args", None) else error
+    codes = require_kafka().KafkaError
+    wrong |= found.code() in (codes._AUTHENTICATION, codes._SSL)
+    text = f"Kafka at {cluster.servers}: {what}: {told(error)}{f' ({why})' if why else ''}"
+    if wrong or "AUTHORIZATION" in found.name():
+        return ConfigError(f"{text}; see the TLS and SASL settings in options=")
+    return RunError(text)
+
+
+def topics_of(cluster: Cluster, admin: Any, seconds: float) -> Any:
+    """All topics there are; given up early if brokers refuse who asks."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return admin.list_topics(timeout=min(seconds, _LOOK)).topics
+        except require_kafka().KafkaException as error:
+            admin.poll(0)
+            refused = _noted.get(cluster.servers, (False, ""))[0]
+            if refused or time.monotonic() > deadline:
+                raise away(cluster, error, "its topics cannot be listed") from None

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from millstream.errors import RunError
+from millstream.errors import ConfigError, RunError
 from millstream.io.kafka.cluster import Cluster, away, connect, require_kafka, told
 from millstream.io.timestamps import Ints
 
@@ -102,6 +103,7 @@ class _Reader:
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self.cluster, self.topic = cluster, topic
         self._kafka = require_kafka()
+        self._message = self._kafka.Message  # its methods are called once per record
         self._consumer = connect(self._kafka.Consumer, cluster, **READING)
         self._stands: tuple[int, int] | None = None  # partition, and the offset that comes next
         self._ahead: list[Any] = []  # records that came and belong to the next range
@@ -112,15 +114,15 @@ class _Reader:
         self._go_to(stretch.partition, stretch.start)
         block: list[Any] = []
         size = 0
-        for message in self._messages(stretch, wanted.patience):
-            block.append(message)
-            size += len(message)
+        for several in self._messages(stretch, wanted.patience):
+            block += several
+            size += sum(map(len, several))
             if len(block) >= BLOCK_RECORDS or size >= BLOCK_BYTES:
-                yield _block(block, wanted, size)
+                yield self._block(block, wanted, size)
                 block, size = [], 0
         self._stands = (stretch.partition, stretch.end)
         if block:
-            yield _block(block, wanted, size)
+            yield self._block(block, wanted, size)
 
     def _go_to(self, partition: int, start: int) -> None:
         """Let the consumer stand at an offset of a partition."""
@@ -131,42 +133,55 @@ class _Reader:
         self._consumer.assign([self._kafka.TopicPartition(self.topic, partition, start)])
         self._stands = None  # until the range is read
 
-    def _messages(self, stretch: Stretch, patience: float) -> Iterator[Any]:
+    def _messages(self, stretch: Stretch, patience: float) -> Iterator[list[Any]]:
         """Messages with offsets in the range; what comes behind it is kept for the next one."""
-        partition, end, at = stretch.partition, stretch.end, stretch.start
-        ahead = self._ahead
+        end, at = stretch.end, stretch.start
         heard = time.monotonic()
-        while at < end and (ahead or self._ended < end):
-            if ahead:
-                several, ahead[:] = list(ahead), []
-            else:
+        while at < end and (self._ahead or self._ended < end):
+            several, self._ahead = self._ahead, []
+            if not several:
                 several = self._consume(min(end - at, BLOCK_RECORDS), stretch)
-            for number, message in enumerate(several):
-                if message.partition() != partition:
-                    continue
-                error = message.error()
-                if error is not None:
-                    if error.code() != self._kafka.KafkaError._PARTITION_EOF:
-                        raise self._wrong(error, stretch)
-                    self._ended = max(self._ended, message.offset())
-                    continue
-                offset = message.offset()
-                if offset < at:
-                    continue
-                if offset >= end:
-                    ahead.extend(several[number:])
-                    return
-                at = offset + 1
-                yield message
             if several:
                 heard = time.monotonic()
-            elif time.monotonic() - heard > patience:
+            found = self._records(several, stretch)
+            offsets = list(map(self._message.offset, found))
+            low, high = bisect_left(offsets, at), bisect_left(offsets, end)
+            if high < len(found):
+                self._ahead = [*found[high:], *self._ahead]
+            if low < high:
+                at = offsets[high - 1] + 1
+                yield found[low:high]
+            if self._ahead:
+                if high < len(found) or at >= end:
+                    return
+                raise self._wrong(self._ahead.pop(0).error(), stretch)
+            if not several and time.monotonic() - heard > patience:
                 self._check_there(stretch)
                 raise RunError(
                     f"Kafka at {self.cluster.servers} has not answered for {patience:.0f} s, while "
                     f"offset {at} of {_named(stretch)} was read; nothing is lost: see that it "
                     "runs, and start again"
                 )
+
+    def _records(self, several: list[Any], stretch: Stretch) -> list[Any]:
+        """Those that are records, up to an error, which is left ahead; ends are noted."""
+        if any(map(self._message.error, several)):
+            found = []
+            for number, one in enumerate(several):
+                error = one.error()
+                if error is None:
+                    found.append(one)
+                elif one.partition() != stretch.partition:
+                    continue
+                elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
+                    self._ended = max(self._ended, one.offset())
+                else:
+                    self._ahead = several[number:]
+                    break
+            several = found
+        if all(map(stretch.partition.__eq__, map(self._message.partition, several))):
+            return several
+        return [one for one in several if one.partition() == stretch.partition]
 
     def _check_there(self, stretch: Stretch) -> None:
         """Refuse a range that is there no more, because Kafka has lost the end of a partition."""
@@ -188,7 +203,7 @@ class _Reader:
             raise self._wrong(error.args[0], stretch) from None
         return found
 
-    def _wrong(self, error: Any, stretch: Stretch) -> RunError:
+    def _wrong(self, error: Any, stretch: Stretch) -> RunError | ConfigError:
         codes = self._kafka.KafkaError
         if error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
             return RunError(
@@ -197,30 +212,29 @@ class _Reader:
             )
         return away(self.cluster, error, f"{_named(stretch)} cannot be read")
 
+    def _block(self, messages: list[Any], wanted: Wanted, size: int) -> Block:
+        kind, count = self._message, len(messages)
+        block = Block(
+            np.fromiter(map(kind.offset, messages), np.int64, count),
+            list(map(kind.value, messages)),
+            size=size,
+        )
+        if wanted.keys:
+            block.keys = list(map(kind.key, messages))
+        if wanted.times:
+            found = map(kind.timestamp, messages)
+            block.times = np.fromiter((at if known else -1 for known, at in found), np.int64, count)
+        if wanted.headers:
+            several = [dict(one.headers() or ()) for one in messages]
+            block.headers = {name: [one.get(name) for one in several] for name in wanted.headers}
+        return block
+
     def close(self) -> None:
         self._consumer.close()
 
 
 def _named(stretch: Stretch) -> str:
     return f"partition {stretch.partition} of topic {stretch.topic!r}"
-
-
-def _block(messages: list[Any], wanted: Wanted, size: int) -> Block:
-    block = Block(
-        np.fromiter((one.offset() for one in messages), np.int64, len(messages)),
-        [one.value() for one in messages],
-        size=size,
-    )
-    if wanted.keys:
-        block.keys = [one.key() for one in messages]
-    if wanted.times:
-        found = (one.timestamp() for one in messages)
-        times = (at if kind else -1 for kind, at in found)
-        block.times = np.fromiter(times, np.int64, len(messages))
-    if wanted.headers:
-        several = [dict(one.headers() or ()) for one in messages]
-        block.headers = {name: [one.get(name) for one in several] for name in wanted.headers}
-    return block
 
 
 _readers: dict[tuple[int, str, str, str], _Reader] = {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
+from datetime import time as clock
 from functools import lru_cache
 from typing import Any
 
@@ -25,6 +27,7 @@ from millstream.io.timestamps import Ints
 RECORD_TIME = "record_time"  # the column with the time that Kafka has of a record
 BYTES = "bytes"
 REGISTERED = ("avro", "protobuf")  # values whose schemas a registry has
+_UNFIT = (pa.ArrowException, OverflowError, TypeError, ValueError)
 _NO_VALUE = "its value is null (a tombstone), and format={!r} has no such rows"
 
 
@@ -170,15 +173,55 @@ def _registered(fmt: Format, topics: Topics, values: list[bytes | None], numbers
             dead.append(Dead(number, _shown(value), str(error)))
         except NotThere as error:  # a number that nobody has: a broken value, or another registry
             dead.append(Dead(number, _shown(value), str(error)))
-    raw = [_column([row.get(one.name) for row in rows], one.type) for one in fmt.delivered]
     shown = dict(zip(numbers.tolist(), values, strict=True))
+    try:
+        raw = [pa.array([row.get(one.name) for row in rows], one.type) for one in fmt.delivered]
+    except _UNFIT:
+        rows, wrong = _fitting(fmt.delivered, rows)
+        dead += [Dead(at[i], _shown(shown[at[i]]), why) for i, why in wrong.items()]
+        at = [number for i, number in enumerate(at) if i not in wrong]
+        raw = [pa.array([row[one.name] for row in rows], one.type) for one in fmt.delivered]
     return build(fmt, raw, np.array(at, np.int64), dead, lambda i: _shown(shown[at[i]]))
 
 
-def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+def _fitting(
+    columns: pa.Schema, rows: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """Rows whose values have the types of their columns, and why others have not, by number."""
+    fitted = [{one.name: _fitted(row.get(one.name), one.type) for one in columns} for row in rows]
+    wrong: dict[int, str] = {}
+    for one in columns:
+        if _mistake([row[one.name] for row in fitted], one.type) is None:
+            continue
+        for number, row in enumerate(fitted):
+            if (told := _mistake([row[one.name]], one.type)) is not None:
+                wrong.setdefault(number, f"column {one.name!r} is not of type {one.type}: {told}")
+    return [row for number, row in enumerate(fitted) if number not in wrong], wrong
+
+
+def _mistake(values: list[Any], kind: pa.DataType) -> str | None:
+    """Why values are not of a type."""
+    try:
+        pa.array(values, kind)
+    except _UNFIT as error:
+        return " ".join(str(error).split())[:200]
+    return None
+
+
+def _fitted(value: Any, kind: pa.DataType) -> Any:
+    """A value with texts for what libraries have classes for: UUIDs, times without a zone."""
+    if value is None:
+        return None
     if pa.types.is_string(kind):
-        values = [one if one is None or isinstance(one, str) else str(one) for one in values]
-    return pa.array(values, kind)
+        return value.isoformat() if isinstance(value, datetime | clock) else str(value)
+    if pa.types.is_map(kind):
+        several = value.items() if isinstance(value, dict) else value
+        return [(key, _fitted(one, kind.item_type)) for key, one in several]
+    if pa.types.is_list(kind):
+        return [_fitted(one, kind.value_type) for one in value]
+    if pa.types.is_struct(kind):
+        return {one.name: _fitted(value.get(one.name), one.type) for one in kind}
+    return value
 
 
 @lru_cache(maxsize=16)

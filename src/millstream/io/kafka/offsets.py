@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from millstream.errors import ConfigError, RunError
-from millstream.io.kafka.cluster import Cluster, away, connect, require_kafka
+from millstream.io.kafka.cluster import Cluster, away, connect, require_kafka, topics_of
 
 Partition = tuple[str, int]  # topic and number
 _ANSWER = 10.0  # seconds for one answer
@@ -33,9 +33,9 @@ class Offsets:
     def topics(self, names: tuple[str, ...], pattern: str | None) -> dict[str, int]:
         """Topics and how many partitions each has; names that are not there are left out."""
         try:
-            found = self._admin.list_topics(timeout=self._answer).topics
-        except self._kafka.KafkaException as error:
-            raise self._failed(error, "its topics cannot be listed") from None
+            found = topics_of(self.cluster, self._admin, self._answer)
+        except RunError as error:
+            raise Away(str(error)) from None
         if pattern is not None:
             fits = re.compile(pattern).fullmatch
             names = tuple(one for one in found if not one.startswith("__") and fits(one))
@@ -90,9 +90,6 @@ class Offsets:
         except self._kafka.KafkaException as error:
             raise self._failed(error, "its offsets cannot be listed") from None
 
-    def _failed(self, error: Any, what: str) -> RunError:
-        codes, code = self._kafka.KafkaError, error.args[0].code()
-        told = str(away(self.cluster, error, what))
-        if code in (codes._AUTHENTICATION, codes._SSL) or "AUTHORIZATION" in error.args[0].name():
-            return ConfigError(f"{told}; see the TLS and SASL settings in options=")  # type: ignore[return-value]
-        return Away(told)
+    def _failed(self, error: Any, what: str) -> RunError | ConfigError:
+        found = away(self.cluster, error, what, self._admin)
+        return found if isinstance(found, ConfigError) else Away(str(found))

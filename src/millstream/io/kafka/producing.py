@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from millstream.errors import ConfigError, RunError
-from millstream.io.kafka.cluster import Cluster, away, connect, require_kafka, told
+from millstream.io.kafka.cluster import Cluster, away, connect, require_kafka, told, topics_of
 from millstream.io.kafka.consuming import READING
 
 _ROWS = 50_000  # in one transaction
@@ -79,10 +79,7 @@ class Publisher:
         from confluent_kafka.admin import AdminClient, NewTopic
 
         admin = connect(AdminClient, self.cluster)
-        try:
-            known = admin.list_topics(timeout=_ANSWER).topics
-        except self._kafka.KafkaException as error:
-            raise away(self.cluster, error, "its topics cannot be listed") from None
+        known = topics_of(self.cluster, admin, _ANSWER)
         if self.topic not in known:
             raise ConfigError(
                 f"Kafka at {self.cluster.servers} has no topic {self.topic!r}; see the name, or "
@@ -227,6 +224,8 @@ class Publisher:
             except self._kafka.KafkaException as error:
                 now = time.monotonic()
                 deadline = now + self.patience if deadline is None else deadline
+                if self._producer is not None:
+                    self._producer.poll(0)  # it may have heard why
                 self.close()
                 if now > deadline or not _passes(self._kafka, error.args[0]):
                     what = f"topic {self.topic!r} was not written"

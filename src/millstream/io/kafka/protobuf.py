@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import importlib
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -20,6 +21,12 @@ from millstream.io.kafka.avro import require_avro, told_of
 from millstream.io.kafka.registry import HEAD, Registry, Schema, head_of
 
 _TIMESTAMP = "google.protobuf.Timestamp"
+_FILES = ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
+_LOOSE = {f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue")}  # texts of JSON
+_WRAPPED = {  # a value that may be null
+    f"google.protobuf.{name}Value"
+    for name in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
+}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -62,6 +69,10 @@ def _single(field: Any, inside: tuple[str, ...]) -> pa.DataType:
         return pa.binary() if field.type == field.TYPE_BYTES else pa.string()
     if field.message_type.full_name == _TIMESTAMP:
         return pa.timestamp("us", "UTC")
+    if field.message_type.full_name in _LOOSE:
+        return pa.string()
+    if field.message_type.full_name in _WRAPPED:
+        return _single(field.message_type.fields_by_name["value"], inside)
     return _struct(field.message_type, inside)
 
 
@@ -97,9 +108,9 @@ class Reader:
         message = self._class()
         try:
             message.ParseFromString(value[at:])
+            return _row(message)
         except Exception as error:  # the library has an error of its own for each way it is built
             raise ValueError(f"no Protobuf of schema {number}: {told_of(error)}") from None
-        return _row(message)
 
     def _differs(self, number: int) -> str | None:
         """Why values of a schema cannot be read by ours."""
@@ -120,18 +131,35 @@ def _difference(was: Any, now: Any, what: str) -> str | None:
         if (
             other.number != field.number
             or other.name != field.name
-            or other.type != field.type
+            or not _widens(field, other)
             or _repeats(other) != _repeats(field)
+            or _googles(field) != _googles(other)
         ):
             return (
                 f"{what} has field {field.number} as {field.name!r}, and it is read as field "
                 f"{other.number}, {other.name!r}: its meaning has changed"
             )
-        if field.message_type is not None:
+        if field.message_type is not None and not _googles(field):
             inner = _difference(field.message_type, other.message_type, what)
             if inner is not None:
                 return inner
     return None
+
+
+def _googles(field: Any) -> str:
+    """The name of a type that everybody has the same, and that may hold itself; else nothing."""
+    name = "" if field.message_type is None else str(field.message_type.full_name)
+    return name if name.startswith("google.protobuf.") else ""
+
+
+def _widens(was: Any, now: Any) -> bool:
+    """Whether values of one type are read as the same values of another."""
+    return was.type == now.type or (was.type, now.type) in (
+        (was.TYPE_INT32, was.TYPE_INT64),
+        (was.TYPE_SINT32, was.TYPE_SINT64),
+        (was.TYPE_UINT32, was.TYPE_UINT64),
+        (was.TYPE_STRING, was.TYPE_BYTES),
+    )
 
 
 def _past_indexes(value: bytes) -> int:
@@ -186,6 +214,12 @@ def _plain(value: Any, field: Any) -> Any:
         return value
     if field.message_type.full_name == _TIMESTAMP:
         return _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
+    if field.message_type.full_name in _LOOSE:
+        from google.protobuf.json_format import MessageToJson
+
+        return MessageToJson(value, indent=None)
+    if field.message_type.full_name in _WRAPPED:
+        return value.value
     return _row(value)
 
 
@@ -194,13 +228,15 @@ def _messages(schema: Schema) -> list[Any]:
     """The messages of a schema, in their order."""
     require_avro()
     try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, timestamp_pb2
+        from google.protobuf import descriptor_pb2, descriptor_pool
     except ImportError:
         raise ConfigError(
             "Avro and Protobuf need another package: pip install 'millstream[avro]'"
         ) from None
     pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    for name in _FILES:
+        known = importlib.import_module(f"google.protobuf.{name}_pb2")
+        pool.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
     try:
         for name, text in (*schema.references, ("", schema.text)):
             file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text))

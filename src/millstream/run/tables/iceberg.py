@@ -1,4 +1,4 @@
-"""An Iceberg table as a sink: its snapshots say which batch of which flow they are."""
+"""An Iceberg table as a sink: its properties say which batch of which flow it has."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from millstream.run.tables.writing import Conflict, required
 
 
 class IcebergWriter:
-    """An Iceberg table; summaries of its snapshots name sink and batch."""
+    """An Iceberg table; the commit with the rows of a batch notes its number as a property."""
 
     def __init__(self, spec: Iceberg, owner: str) -> None:
         catalogs = required("pyiceberg.catalog", "iceberg", "ms.Iceberg")
         self.spec, self._owner = spec, owner
+        self._noted = f"millstream.{owner}"
         given = spec.catalog
         self._catalog = (
             catalogs.load_catalog(given)
@@ -30,18 +31,9 @@ class IcebergWriter:
         return self._catalog.load_table(self.spec.table) if known else None
 
     def reached(self) -> int:
-        """The batch of the newest snapshot that is of this sink, along the line of the table."""
+        """The batch that was noted last; snapshots may be expired, properties of a table stay."""
         table = self._table()
-        if table is None:
-            return -1
-        known = {one.snapshot_id: one for one in table.snapshots()}
-        snapshot = table.current_snapshot()
-        while snapshot is not None:
-            said = snapshot.summary.additional_properties if snapshot.summary else {}
-            if said.get("millstream.sink") == self._owner:
-                return int(said["millstream.batch"])
-            snapshot = known.get(snapshot.parent_snapshot_id)
-        return -1
+        return -1 if table is None else int(table.properties.get(self._noted, -1))
 
     def write(self, rows: pa.Table, gone: pa.Table | None, batch: int) -> None:
         exceptions: Any = importlib.import_module("pyiceberg.exceptions")
@@ -52,6 +44,10 @@ class IcebergWriter:
         said = {"millstream.sink": self._owner, "millstream.batch": str(batch)}
         try:
             with table.transaction() as changes:
+                if set(rows.column_names) - {one.name for one in table.schema().fields}:
+                    with changes.update_schema() as columns:
+                        columns.union_by_name(rows.schema)
+                changes.set_properties({self._noted: str(batch)})
                 if gone is not None:
                     keys = pa.concat_tables([rows.select(list(self.spec.columns)), gone])
                     if len(keys) and table.current_snapshot() is not None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.api.tables import Postgres
 from millstream.io.writers import json_text
-from millstream.run.tables.writing import required
+from millstream.ops.mixed import holds_mixed
+from millstream.run.tables.writing import Lost, required
 
 
 class PostgresWriter:
@@ -23,8 +27,11 @@ class PostgresWriter:
         self._pg = required("psycopg", "postgres", "ms.Postgres")
         self._sql = importlib.import_module("psycopg.sql")
         self.spec, self._owner = spec, owner
-        self._connection = self._pg.connect(**_parameters(self._pg, spec))
-        with self._connection.transaction():
+        try:
+            self._connection = self._pg.connect(**_parameters(self._pg, spec))
+        except self._pg.OperationalError as error:
+            raise Lost(str(error)) from None
+        with self._transaction():
             # Two runs that make it at once: the second waits for the first, and finds it.
             self._connection.execute("SELECT pg_advisory_xact_lock(7236411)")
             self._connection.execute(
@@ -32,8 +39,20 @@ class PostgresWriter:
                 "batch BIGINT NOT NULL, at TIMESTAMPTZ NOT NULL DEFAULT now())"
             )
 
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All of it or nothing; whether a connection that breaks at its end was in time, the table
+        of progress says."""
+        try:
+            with self._connection.transaction():
+                yield
+        except (self._pg.OperationalError, self._pg.InterfaceError) as error:
+            if self._connection.closed:
+                raise Lost(str(error)) from None
+            raise
+
     def reached(self) -> int:
-        with self._connection.transaction():
+        with self._transaction():
             return self._reached("")
 
     def _reached(self, how: str) -> int:
@@ -44,7 +63,7 @@ class PostgresWriter:
 
     def write(self, rows: pa.Table, gone: pa.Table | None, batch: int) -> None:
         execute, identifier = self._connection.execute, self._name
-        with self._connection.transaction():
+        with self._transaction():
             execute(
                 f"INSERT INTO {self.PROGRESS} (sink, batch) VALUES (%s, -1) "
                 "ON CONFLICT (sink) DO NOTHING",
@@ -139,6 +158,37 @@ def _tuples(table: pa.Table) -> Iterator[tuple[Any, ...]]:
         )
 
 
+def refused_rows(key: tuple[str, ...], table: pa.Table) -> dict[int, str]:
+    """Rows that no table of PostgreSQL takes, by number, and why.
+
+    Tasks ask, because a batch that is committed can leave out none of its rows.
+    """
+    found: dict[int, str] = {}
+    for name in key:
+        if name in table.column_names and table.column(name).null_count:
+            for row in np.flatnonzero(table.column(name).is_null().to_numpy()).tolist():
+                found[row] = f"column {name!r} of its key is null, and a primary key may not be"
+    for one in table.schema:
+        texts = table.column(one.name)
+        if pa.types.is_string(one.type) or pa.types.is_large_string(one.type):
+            bad = pc.fill_null(pc.match_substring(texts, "\0"), False).to_numpy()
+        elif pa.types.is_nested(one.type) or holds_mixed(one.type):
+            bad = np.fromiter(map(_has_nul, texts.to_pylist()), bool, len(table))
+        else:
+            continue
+        for row in np.flatnonzero(bad).tolist():
+            found.setdefault(row, f"column {one.name!r} has the character 0, which no text may")
+    return found
+
+
+def _has_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any(_has_nul(one) for pair in value.items() for one in pair)
+    return isinstance(value, list | tuple | set | frozenset) and any(map(_has_nul, value))
+
+
 def _pg_type(kind: pa.DataType) -> str:
     is_ = pa.types
     simple: list[tuple[Callable[[pa.DataType], bool], str]] = [
@@ -146,10 +196,11 @@ def _pg_type(kind: pa.DataType) -> str:
         (is_.is_int8, "SMALLINT"),
         (is_.is_int16, "SMALLINT"),
         (is_.is_int32, "INTEGER"),
+        (is_.is_uint64, "NUMERIC(20)"),
         (is_.is_integer, "BIGINT"),
         (is_.is_float32, "REAL"),
         (is_.is_floating, "DOUBLE PRECISION"),
-        (is_.is_timestamp, "TIMESTAMPTZ"),
+        (is_.is_timestamp, "TIMESTAMPTZ" if getattr(kind, "tz", None) else "TIMESTAMP"),
         (is_.is_date, "DATE"),
         (is_.is_binary, "BYTEA"),
         (is_.is_large_binary, "BYTEA"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,8 +18,10 @@ from millstream.ops.mixed import holds_mixed
 from millstream.run.tables.delta import DeltaWriter
 from millstream.run.tables.iceberg import IcebergWriter
 from millstream.run.tables.postgres import PostgresWriter
-from millstream.run.tables.writing import Conflict, TableWriter
+from millstream.run.tables.writing import Conflict, Lost, TableWriter
 
+PATIENCE = 60.0  # seconds for which a system that went away is asked again
+_PAUSE = 0.25
 _TRIES = 5
 _MARKS = ("op", "revision")
 
@@ -45,18 +48,26 @@ class Tabled:
         """Write the rows of a batch, unless it is there already."""
         with self._told(f"did not take batch {batch}, which is committed: it is written", RunError):
             rows, gone = self._changes(table)
-            for _ in range(_TRIES):
-                writer = self._opened()
-                if writer.reached() >= batch:
-                    return
+            begun, conflicts = time.monotonic(), 0
+            while True:
                 try:
-                    writer.write(rows, gone, batch)
+                    writer = self._opened()
+                    if writer.reached() < batch:
+                        writer.write(rows, gone, batch)
                     return
+                except Lost:
+                    self.close()
+                    if time.monotonic() - begun > PATIENCE:
+                        raise
+                    time.sleep(_PAUSE)
                 except Conflict:
                     self.close()
-            raise RunError(
-                f"{self.spec.shown} is changed by others all the time; stop them and run again"
-            )
+                    conflicts += 1
+                    if conflicts == _TRIES:
+                        raise RunError(
+                            f"{self.spec.shown} is changed by others all the time; stop them and "
+                            "run again"
+                        ) from None
 
     def _changes(self, table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
         """What a batch comes to: rows to put in, and keys of those to take out."""

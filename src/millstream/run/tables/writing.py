@@ -29,6 +29,10 @@ class Conflict(Exception):
     """Somebody else has changed the table meanwhile: look again which batch it has."""
 
 
+class Lost(Exception):
+    """The system went away: ask again for a while, and look which batch it has."""
+
+
 def required(module: str, extra: str, what: str) -> Any:
     """A package that is an extra of this one."""
     try:
