@@ -21,8 +21,9 @@ from millstream.serve.changes import changes
 from millstream.serve.following import Follower
 from millstream.state import segments, warm
 from millstream.state.doctor import examine
+from millstream.state.manifests import read_manifest
 from millstream.state.unflushed import LOG, UNFLUSHED
-from millstream.state.warm import Warm
+from millstream.state.warm import ALONE, Warm
 from millstream.testing import Driver
 
 Rows = list[dict[str, Any]]
@@ -182,6 +183,36 @@ def test_between_flushes_the_checkpoint_gets_events_and_no_slates() -> None:
         assert [kept for kept, _ in seen].count(False) >= 2
         for (_, before), (kept, now) in pairwise(seen):
             assert (now == before) == kept
+
+
+def test_a_version_that_knows_no_flush_refuses_slates_that_are_not_flushed(tmp_path: Path) -> None:
+    """Format 4 is what was written before; it comes back as soon as all is flushed."""
+    formats = []
+    with Driver(flow("3s"), checkpoint=tmp_path / "ck", **OPTIONS) as driver:
+        for rows in batches(5, 9):
+            pushed(driver, rows)
+            written = read_manifest(driver.engine.checkpoint.manifests, driver.engine.manifest.batch)
+            kept = any(one.startswith(ALONE) for one in written.files)
+            formats.append((written.format, kept))
+        answers(driver)
+        assert driver.engine.manifest.format == 4
+    assert set(formats) == {(4, False), (5, True)}
+
+
+def test_what_changed_no_slate_is_not_left_in_a_log() -> None:
+    """Only a failure since the last flush: nothing is in memory, and the log goes all the same."""
+    failing = ms.Flow("failing")
+    source = ms.Generator(tuple, time="ts", time_unit="s", lateness="1s")
+    keyed = failing.source(source, name="in").key_by("k")
+    keyed.update(remember, on_timer=fired, name="told", flush="1h")
+    with Driver(failing, **OPTIONS) as driver:
+        pushed(driver, [{"ts": 1_000.0, "k": "a", "v": 13}])
+        pushed(driver, [{"ts": 1_005.0, "k": "b", "v": 14}])
+        manifest = driver.engine.manifest
+        assert any(manifest.segments["told"].get(kind) for kind in LOG) and not unflushed(driver)
+        assert manifest.format == 5
+        driver.engine.bring_out(driver._executor)
+        assert driver.engine.manifest.format == 4
 
 
 def test_a_flow_that_rests_flushes_when_it_is_time() -> None:

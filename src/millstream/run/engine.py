@@ -67,7 +67,7 @@ from millstream.state.holdings import Holdings
 from millstream.state.manifests import Manifest, SourceState
 from millstream.state.segments import SegmentFile
 from millstream.state.traffic import Traffic
-from millstream.state.unflushed import has_unflushed
+from millstream.state.unflushed import is_ahead_of_flush
 
 _SMALL = 20_000  # rows a single task handles faster than two and an exchange
 _FIRST_ROWS = 100_000  # per core
@@ -298,7 +298,7 @@ class Engine:
 
     def bring_out(self, executor: Executor) -> None:
         """Let readers see what waits for a size or in memory, by a batch that reads nothing."""
-        unflushed = any(map(has_unflushed, self.manifest.segments.values()))
+        unflushed = any(map(is_ahead_of_flush, self.manifest.segments.values()))
         if not self.manifest.waiting and not unflushed:
             return
         self._ending = True

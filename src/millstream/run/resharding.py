@@ -35,7 +35,7 @@ from millstream.state.segments import (
     safe_name,
     write_segment,
 )
-from millstream.state.unflushed import has_unflushed
+from millstream.state.unflushed import is_ahead_of_flush
 
 _MOST = 2**20
 _ROWS = 500_000  # about so many in memory, or one shard of a table if it has more
@@ -123,7 +123,7 @@ def _check_published(checkpoint: Checkpoint, latest: Manifest | None) -> None:
 def _check_flushed(checkpoint: Checkpoint, latest: Manifest | None) -> None:
     """Slates in memory alone cannot be dealt; a run that was killed has left some."""
     for owner, tables in (latest.segments if latest is not None else {}).items():
-        if has_unflushed(tables):
+        if is_ahead_of_flush(tables):
             raise CheckpointError(
                 f"slates of {owner!r} are not flushed, since the last run of {checkpoint.path} was "
                 "killed; start the flow once, stop it, and run the same command again"

@@ -28,6 +28,7 @@ from millstream.state.locations import beside, located
 from millstream.state.manifests import (
     Manifest,
     Overtaken,
+    format_for,
     list_manifests,
     load_manifest,
     name_of,
@@ -309,6 +310,7 @@ class Checkpoint:
         batch, digest = self._tip
         manifest.previous = digest if batch == manifest.batch - 1 else ""
         manifest.epoch, manifest.run = self._epoch, self._run if self._epoch else ""
+        manifest.format = format_for(manifest.segments)
         written = self._on_base(manifest, change)
         try:
             self._tip = (manifest.batch, _write_manifest(self.manifests, written))

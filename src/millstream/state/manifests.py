@@ -23,13 +23,26 @@ from millstream.errors import CheckpointError
 from millstream.state.bases import Change, Segments, applied, read_base
 from millstream.state.segments import SegmentFile, safe_name
 from millstream.state.storage import Storage
-from millstream.state.values import Amount, Count, Firing, Int64, Number, Pair, Print, Seconds
+from millstream.state.unflushed import is_ahead_of_flush
+from millstream.state.values import (
+    Amount,
+    Count,
+    Firing,
+    Int64,
+    Number,
+    Pair,
+    Print,
+    Seconds,
+    Spell,
+)
 
 T = TypeVar("T")
 
-FORMAT = 4
-# 1: no `previous`, and outputs with whole paths; 2: see `segments.renamed`; 3: nothing waits
-_READ = (1, 2, 3, 4)
+FORMAT = 5
+FLUSHED = 4  # what is written as long as it says all, so that older versions can go on from it
+# 1: no `previous`, and outputs with whole paths; 2: see `segments.renamed`; 3: nothing waits;
+# 4: every slate is flushed
+_READ = (1, 2, 3, 4, 5)
 OVERLOADED = "overload_since"  # in `extra` of a source: when overload set in, microseconds
 STAGING = ".millstream"  # the folder of a sink's directory for what is not published yet
 _NAME = re.compile(r"([0-9]{1,18})\.json", re.ASCII)
@@ -144,7 +157,7 @@ class Manifest(msgspec.Struct):
 
     batch: Int64
     at: Seconds = 0.0
-    format: Int64 = FORMAT
+    format: Int64 = FLUSHED  # see `format_for`
     previous: str = ""  # digest of the manifest of the batch before
     epoch: Count = 0  # of the run that committed it, where epochs protect and not locks
     run: str = ""  # and something that no other run has
@@ -212,6 +225,14 @@ def sizes_of(manifest: Manifest) -> dict[str, tuple[int, int]]:
         stored, plain = found.get(folder, (0, 0))
         found[folder] = (stored + one.size, plain + (one.plain or one.size))
     return found
+
+
+def format_for(segments: Segments) -> int:
+    """The format of a manifest with these segments.
+
+    A version that knows nothing of slates in memory would go on without them, so it has to refuse.
+    """
+    return FORMAT if any(map(is_ahead_of_flush, segments.values())) else FLUSHED
 
 
 class Overtaken(CheckpointError):

@@ -24,6 +24,11 @@ def has_unflushed(tables: Tables) -> bool:
     return any(tables.get(UNFLUSHED, {}).values())
 
 
+def is_ahead_of_flush(tables: Tables) -> bool:
+    """Whether something was applied that the flushed slates do not show."""
+    return any(any(tables.get(table, {}).values()) for table in (UNFLUSHED, *LOG))
+
+
 def both(tables: Tables, table: str) -> dict[str, list[Segment]]:
     """All segments of slates by shard, the oldest first."""
     flushed, newer = tables.get(table, {}), tables.get(UNFLUSHED, {})

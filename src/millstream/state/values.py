@@ -20,6 +20,7 @@ FilePath = Annotated[str, Meta(pattern=r"\A[^\x00]+\Z")]
 Print = Annotated[list[Count], Meta(max_length=3)]  # `io/prints.py`
 Firing = Annotated[list[Int64], Meta(max_length=4)]  # `ops/firing.py`
 Pair = Annotated[list[Int64], Meta(min_length=2, max_length=2)]
+Spell = Annotated[list[Int64], Meta(min_length=5, max_length=5)]  # `ops/shares.py`
 
 
 class Operator(TypedDict, total=False):

@@ -28,7 +28,7 @@ from millstream.ops.spans import NOTHING_CLOSED
 from millstream.ops.updates import UpdateGroup, UpdateJob
 from millstream.state.manifests import Hot, Manifest
 from millstream.state.segments import time_of
-from millstream.state.unflushed import BATCH, LOG, WHEN, has_unflushed
+from millstream.state.unflushed import BATCH, LOG, WHEN, is_ahead_of_flush
 
 _HOTTEST = 10  # keys that are shown
 _LOGGED = 256  # batches after which slates are flushed, so that a crash costs no more than these
@@ -167,7 +167,8 @@ class Updates:
             if event < watermarks[name] or alarm <= known.now or known.manifest.carried.get(name):
                 return True
         return any(
-            has_unflushed(known.manifest.segments.get(job.name, {})) and not self._keeps(job, known)
+            is_ahead_of_flush(known.manifest.segments.get(job.name, {}))
+            and not self._keeps(job, known)
             for job in self.group.jobs
         )
 
