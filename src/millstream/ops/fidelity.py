@@ -18,6 +18,7 @@ import numpy as np
 
 from millstream.ops.chunks import Int64
 from millstream.ops.progress import BEGIN, END, SourceProgress
+from millstream.ops.shares import DIVERTED, KEPT
 from millstream.ops.spans import Span
 
 COLUMNS = ("fidelity", "participants", "closed_by")
@@ -65,7 +66,18 @@ class Closing:
     """When the windows of a job leave, and who brings their records."""
 
     policy: Policy | None  # None: by the watermark only
-    feeding: tuple[str, ...] = ()  # sources and keyed steps whose records it gets
+    direct: frozenset[str] = frozenset()  # sources and keyed steps whose records it gets
+    overflow: frozenset[str] = frozenset()  # sources of which it gets what overload diverts
+
+    @property
+    def feeding(self) -> list[str]:
+        """Whose records come to it at all."""
+        return sorted(self.direct | self.overflow)
+
+    def ways(self, source: str) -> list[str]:
+        """Which of the records of a source come to it."""
+        reaching = ((KEPT, self.direct), (DIVERTED, self.overflow))
+        return [way for way, sources in reaching if source in sources]
 
 
 @dataclass(frozen=True)
@@ -140,12 +152,27 @@ def _passed(latest: int, lateness: int | None) -> int:
     return BEGIN if lateness is None else latest - lateness
 
 
-def fidelity_of(span: Span, end: int, all_of: list[Standing]) -> tuple[float, str]:
-    """The fidelity of the window that ends at a pane, and who took part of those expected."""
+def fidelity_of(
+    span: Span,
+    end: int,
+    all_of: list[Standing],
+    closing: Closing,
+    progress: dict[str, SourceProgress],
+) -> tuple[float, str]:
+    """The fidelity of the window that ends at a pane, and who took part of those expected.
+
+    Of what somebody has brought counts what no overload policy kept from it.
+    """
     start, until = span.moment(end - span.panes), span.moment(end)
     shares = [one.share(start, until) for one in all_of]
     seen = sum(share > 0 for share in shares)
-    return sum(shares) / len(shares), f"{seen}/{len(shares)}"
+    reached = {
+        name: one.shares.of(start, until, one.top, ways)
+        for name, one in progress.items()
+        if one.shares is not None and (ways := closing.ways(name))
+    }
+    came = (share * reached.get(one.source, 1.0) for share, one in zip(shares, all_of, strict=True))
+    return sum(came) / len(shares), f"{seen}/{len(shares)}"
 
 
 # -- which windows are open -----------------------------------------------------------------------

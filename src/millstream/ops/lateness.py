@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from millstream.errors import RunError
 from millstream.ops.chunks import Chunk, Int64
 from millstream.ops.progress import BEGIN, Reached, SourceProgress
+from millstream.ops.shares import NEVER
 
 Place = tuple[int, int]  # the file (or piece) a split is of, and where it begins
 
@@ -99,6 +100,13 @@ class Watch:
         due = _due(chunk.ts, seen, before, self._lateness)
         self._note(place, who, chunk.ts, due, high)
         return due
+
+    def note_way(self, ts: Int64, way: str) -> None:
+        """Which way records of these times go, if some are kept from the steps behind."""
+        if self.progress.shares is not None and len(ts):
+            times = ts[ts <= self.limit]
+            low, high = (int(times.min()), int(times.max())) if len(times) else NEVER
+            getattr(self.reached.taken, way).add(len(ts), low, high)
 
     def _note(self, place: Place, who: str | int, ts: Int64, due: Int64 | None, high: int) -> None:
         # Not only who is late must not depend on tasks, but also when what is late counts.

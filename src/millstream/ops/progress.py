@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from millstream.ops.shares import Shares, Taken
+
 END = 2**62  # the watermark after the end of all input, in microseconds
 BEGIN = -(2**62)
 
@@ -30,12 +32,14 @@ class Reached:
     top: int = BEGIN  # the latest time of all
     latest: dict[str, int] = field(default_factory=dict)  # participant -> latest time
     files: dict[int, int] = field(default_factory=dict)  # the same for files that go on
+    taken: Taken = field(default_factory=Taken)  # where its records went, if overload keeps some
 
     def merge(self, other: Reached) -> None:
         """Take in what another task saw."""
         self.top = max(self.top, other.top)
         raise_all(self.latest, other.latest)
         raise_all(self.files, other.files)
+        self.taken.merge(other.taken)
 
 
 def raise_all(into: dict[str, int] | dict[int, int], by: dict[str, int] | dict[int, int]) -> None:
@@ -57,6 +61,7 @@ class SourceProgress:
     awaited: frozenset[str] = frozenset()  # declared participants that still hold everything back
     undeclared: bool = False  # bounded, and who takes part is only known at its end
     top: int = BEGIN  # the latest time of all
+    shares: Shares | None = None  # what became of its records, if overload keeps some back
 
     def watermark(self) -> int | None:
         """The time before which this source delivers nothing more; None if it holds nothing."""
@@ -89,6 +94,7 @@ class SourceProgress:
     def seen(self, reached: Reached) -> SourceProgress:
         """This progress after a batch in which records got so far."""
         latest, files = dict(self.latest), dict(self.horizon.files)
+        top = None if self.top == BEGIN else self.top
         raise_all(latest, reached.latest)
         raise_all(files, {number: at for number, at in reached.files.items() if number in files})
         return replace(
@@ -99,6 +105,7 @@ class SourceProgress:
             silent=self.silent and reached.top == BEGIN,
             awaited=self.awaited - reached.latest.keys(),
             top=max(self.top, reached.top),
+            shares=self.shares and self.shares.after(top, reached.taken),
         )
 
     def holder(self) -> str | int | None:

@@ -34,6 +34,7 @@ def set_aside(task: Task, source: nodes.Source, aside: Aside) -> None:
     else:
         rows = count(task.plan.formats[source.name], piece)
         task.ledger(source.name).update({"offered": rows, "dropped": rows})
+        task.watch(source).reached.taken.dropped.add(rows)
     figure = "shed" if aside.to is None else "overflow"
     task.ledger(source.name)[figure] += rows
     if isinstance(piece, Stretch) and piece.lost:

@@ -97,6 +97,8 @@ def _move_sources(
         if report.top > BEGIN:
             state.heard = wall
         state.latest, state.top = seen.latest, None if seen.top == BEGIN else seen.top
+        if seen.shares is not None:
+            state.shares, state.unplaced = list(map(list, seen.shares.spells)), seen.shares.unplaced
         state.ended = tracker.ended
         state.watermark = progress[node.name] = seen.watermark()
         manifest.sources[node.name] = state

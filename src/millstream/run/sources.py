@@ -38,6 +38,7 @@ from millstream.io.kafka import avro, protobuf
 from millstream.io.kafka.decoding import BYTES, RECORD_TIME, REGISTERED, Topics
 from millstream.io.schemas import TIMESTAMP
 from millstream.ops.progress import BEGIN, Horizon, SourceProgress
+from millstream.ops.shares import Shares, Spell
 from millstream.run import frames
 from millstream.run.blocks import BlocksTracker
 from millstream.run.files import FilesTracker
@@ -362,4 +363,13 @@ def progress_of(
         awaited=declared - state.latest.keys() - idle,
         undeclared=spec.bounded and spec.participant is not None and not declared,
         top=BEGIN if state.top is None else state.top,
+        shares=_shares(spec, state),
     )
+
+
+def _shares(spec: SourceSpec, state: SourceState) -> Shares | None:
+    """What became of the records of a source, if its policy may keep some from its steps."""
+    if not spec.overload.sheds:
+        return None
+    spells = tuple(Spell(*one) for one in state.shares)
+    return Shares(spec.overload.keep == "oldest", spells, state.unplaced)

@@ -13,6 +13,7 @@ from millstream.graph import nodes
 from millstream.operators.protocol import Operator, Partial
 from millstream.ops.chunks import decode_block
 from millstream.ops.progress import BEGIN, Reached, raise_all
+from millstream.ops.shares import Lot
 from millstream.run.messages import (
     MESSAGES,
     Block,
@@ -40,6 +41,7 @@ def take_over(task: Task, source: nodes.Source, split: SpoolSplit) -> None:
     for head, blocks in _messages(task, source, split):
         _take_message(task, source, head, blocks)
         rows += head.weight
+        _note_way(task.control.reached[source.name].taken.kept, head)
     task.control.rows_in += rows
     before, seconds = task.control.read.get(source.name, (0, 0.0))
     task.control.read[source.name] = (before + rows, seconds + time.perf_counter() - begun)
@@ -51,7 +53,13 @@ def drop_messages(task: Task, source: nodes.Source, split: SpoolSplit) -> int:
     for head, _ in _messages(task, source, split):
         _take_message(task, source, only_counted(head), [])
         rows += head.rows
+        _note_way(task.control.reached[source.name].taken.dropped, head)
     return rows
+
+
+def _note_way(lot: Lot, head: Head) -> None:
+    """Records of a message count at the latest time in it: the others are not told."""
+    lot.add(head.rows, *(() if head.top is None else (head.top, head.top)))
 
 
 def _messages(

@@ -40,6 +40,7 @@ from millstream.ops.ordering import Sample, as_block, bounds_of, in_order, range
 from millstream.ops.processing import Processor, process
 from millstream.ops.progress import Reached
 from millstream.ops.records import DeadLetter
+from millstream.ops.shares import DIVERTED, KEPT
 from millstream.plan.stages import Plan, upstream
 from millstream.run.asides import set_aside
 from millstream.run.clocks import clocks_of
@@ -137,7 +138,9 @@ class Task:
             DeadLetter(source.name, self.plan.number(source), d.position, d.raw, d.error)
             for d in piece.dead
         )
-        due = self._watch(source).mark(piece.chunk, *_place(split))
+        watch = self.watch(source)
+        due = watch.mark(piece.chunk, *_place(split))
+        watch.note_way(piece.chunk.ts, DIVERTED if way == DIVERTED else KEPT)
         chunk = replace(piece.chunk, src=self.plan.number(source), due=due)
         self.reading = (source, split, chunk)
         return chunk
@@ -368,7 +371,7 @@ class Task:
         self.control.dead.extend(dead)
         self.count(step, len(side), len(dead))
 
-    def _watch(self, source: nodes.Source) -> Watch:
+    def watch(self, source: nodes.Source) -> Watch:
         """Who looks after the times of a source; one too far ahead of the clock does not count."""
         if source.name not in self.watches:
             spec = source.spec

@@ -139,7 +139,8 @@ def with_fidelity(work: Work, job: WindowJob, chunk: Chunk, *, left: bool = True
         end = span.pane_at(at)
         # A window over which an older one was evicted has left with it: none stays behind.
         why = "watermark" if end <= complete else evicted.get(end) or _next(evicted, end)
-        figures.append((*fidelity_of(span, end, all_of), why if left else None))
+        share, who = fidelity_of(span, end, all_of, job.closing, work.clocks.progress)
+        figures.append((share, who, why if left else None))
     if figures and left:
         share, who, why = figures[-1]
         work.report.left[job.name] = Left(int(ends[-1]), share, who, why or "")

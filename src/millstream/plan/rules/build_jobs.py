@@ -23,15 +23,24 @@ def _closing(plan: Plan, node: nodes.Windowed) -> WindowJob:
     job = _job(node)
     if not node.fidelity:
         return job
-    return replace(job, closing=Closing(node.policy, tuple(sorted(_feeding(plan, node)))))
+    reaching = _feeding(plan, node)
+    direct = frozenset(name for name, diverted in reaching if not diverted)
+    overflow = frozenset(name for name, diverted in reaching if diverted)
+    return replace(job, closing=Closing(node.policy, direct, overflow))
 
 
-def _feeding(plan: Plan, node: nodes.Node) -> set[str]:
-    """The sources and keyed steps whose records reach a step without another exchange."""
-    found: set[str] = set()
+def _feeding(plan: Plan, node: nodes.Node) -> set[tuple[str, bool]]:
+    """The sources and keyed steps whose records reach a step without another exchange.
+
+    Of a source also whether that is what its overload policy diverts.
+    """
+    found: set[tuple[str, bool]] = set()
     for one in plan.feeding(node):
-        origin = isinstance(one, nodes.Source | nodes.Keyed)
-        found |= {one.name} if origin else _feeding(plan, one)
+        diverts = isinstance(node, nodes.Published) and nodes.diverts_to(one) == node.name
+        if isinstance(one, nodes.Source | nodes.Keyed):
+            found.add((one.name, diverts and isinstance(one, nodes.Source)))
+        else:
+            found |= _feeding(plan, one)
     return found
 
 
