@@ -165,6 +165,9 @@ def test_what_is_decided_for_all_must_be_the_same(tmp_path: Path) -> None:
 def test_what_is_kept_warm_is_dealt_to_all() -> None:
     assert _shared_out(Settings(warm="1GB"), 4).warm == 2**28
     assert _shared_out(Settings(warm=0), 4).warm == 0
+    assert _shared_out(Settings(warm="1GB", memory="1GB"), 4).warm == 2**27  # half of the budget
+    least = _shared_out(Settings(memory="256MB"), 4).warm
+    assert isinstance(least, int) and 0 < least <= 2**28 // 10 // 4  # a tenth of it
     assert _shared_out(Settings(), 50).poll == 0.5 and _shared_out(Settings(), 2).poll == 0.05
 
 

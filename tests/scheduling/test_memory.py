@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from millstream.operators.batch import Control
 from millstream.run import memory
 from millstream.run.memory import Memory, of_machine, resident
 from millstream.run.session import _heap
+from millstream.state.memory import memory_folder
 from millstream.testing import run_in_process
 
 MB = 1 << 20
@@ -97,6 +99,30 @@ def test_what_processes_below_have_counts() -> None:
         process.communicate(b"\n")
 
 
+def test_what_lies_in_memory_counts_once_whichever_flow_keeps_it(tmp_path: Path) -> None:
+    """Also what other flows of this process keep, and however many processes have it mapped."""
+    watched = Memory(1 << 40)
+    folders = [memory_folder(str(tmp_path / name)) for name in ("one", "two")]
+    if None in folders:
+        pytest.skip("no file system in memory")
+    before = watched.look()
+    try:
+        for folder in folders:
+            assert folder is not None
+            (folder.within("warm") / "segment").write_bytes(bytes(40 * MB))
+        assert 75 * MB < watched.look() - before < 90 * MB
+        with (folders[0].path / "warm" / "segment").open("rb") as file:  # type: ignore[union-attr]
+            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        assert sum(mapped[::4096]) == 0  # which has every page of it in this process
+        assert 75 * MB < watched.look() - before < 90 * MB
+        mapped.close()
+    finally:
+        for folder in folders:
+            assert folder is not None
+            folder.release()
+    assert abs(watched.look() - before) < 10 * MB
+
+
 def test_workers_of_other_machines_say_what_they_have() -> None:
     watched = Memory(1000 * MB)
     watched.floor, watched._peak = 0, 100 * MB
@@ -107,9 +133,9 @@ def test_workers_of_other_machines_say_what_they_have() -> None:
         Control(0, 1, "c", resident=("there", 2, 30 * MB)),
         Control(0, 2, "d", resident=(here, os.getpid(), 500 * MB)),  # seen anyway
     ]
-    watched.learn(10 * MB, controls, beside=5 * MB)
-    assert watched.used == (100 + 70 + 30 + 5) * MB
-    assert watched.share == 0.205
+    watched.learn(10 * MB, controls)
+    assert watched.used == (100 + 70 + 30) * MB
+    assert watched.share == 0.2
 
 
 @pytest.mark.parametrize(

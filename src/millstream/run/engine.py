@@ -354,7 +354,7 @@ class Engine:
         items = [*items, *self.beside(batch, _controls(items))]
         controls = _controls(items)
         worked = self.costs.learn(self.plan, controls, self._taken)
-        self.memory.learn(max(worked, grants.size), controls, self.keep_warm().held())
+        self.memory.learn(max(worked, grants.size), controls)
         self._commit(executor, batch, controls, items)
         self._all_taken.update(dict.fromkeys(taken, polled))
         self.last_seconds = time.perf_counter() - started

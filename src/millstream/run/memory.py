@@ -1,7 +1,8 @@
 """The memory of a flow: how much its processes have, and how many bytes of rows a batch may take.
 
-Measured is what the system says is resident: the driver, Spark's JVM below it, and Python workers;
-those of other machines say it of themselves. Beyond what all of them have with hardly any rows,
+Measured is what the system says is resident: the driver, Spark's JVM below it, and Python workers
+(those of other machines say it of themselves), and once what lies in memory for all of them: state
+that is kept warm, blocks of Spark. Beyond what all of them have with hardly any rows,
 memory follows the bytes of rows that a batch works on; by how much is learned from its peak. What
 was taken once is seldom given back at once, so it is weighed against the largest of the last
 batches, not against the one that was measured.
@@ -24,6 +25,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from millstream.operators.batch import Control
+from millstream.state.memory import bytes_held
 
 SHARE = 0.8  # of the memory of the machine or the container, if no budget is given
 _KEPT = 0.75  # of the budget that batches plan with: a peak may be missed, or be higher than ever
@@ -88,15 +90,12 @@ class Memory:
         while not over.wait(_EVERY):
             self._peak = max(self._peak, _glance(self))
 
-    def learn(self, size: float, controls: Iterable[Control], beside: int = 0) -> None:
-        """Take in what a batch took that worked on so many bytes of rows.
-
-        beside: bytes in memory that belong to no process.
-        """
+    def learn(self, size: float, controls: Iterable[Control]) -> None:
+        """Take in what a batch took that worked on so many bytes of rows."""
         self._recent.append(size)
         if not self._peak or self.floor is None:
             return  # too short to be seen, and so too small to matter
-        peak = self._peak + self._elsewhere(controls) + beside
+        peak = self._peak + self._elsewhere(controls)
         self.used = peak
         largest = max(*self._recent, _LEAST)
         if not self._ratio and largest < _SOME:  # a JVM and workers that have just started
@@ -118,11 +117,11 @@ class Memory:
         return sum(workers.values())
 
     def look(self) -> int:
-        """What this process and all below it have now."""
+        """What this process and all below it have now, and what lies in memory for them."""
         now = time.monotonic()
         if now - self._tree[0] > _TREE:
             self._tree = (now, [os.getpid(), *_below(os.getpid())])
-        return sum(map(resident, self._tree[1]))
+        return sum(map(resident, self._tree[1])) + bytes_held()
 
 
 _glancing = threading.Lock()
@@ -139,10 +138,19 @@ def _glance(memory: Memory) -> int:
 
 
 def resident(process: int | str = "self") -> int:
-    """Bytes of a process that are in memory; 0 where the system does not tell, or it has ended."""
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * _PAGE
+    """Bytes of a process that are in memory; 0 where the system does not tell, or it has ended.
+
+    Without those of files in memory: processes share them, and they are counted where they lie.
+    """
+    with suppress(OSError, ValueError, KeyError):
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+        told = {name: value for name, _, value in (line.partition(":") for line in lines)}
+        return _kilobytes(told["VmRSS"]) - _kilobytes(told.get("RssShmem", "0 kB"))
     return 0
+
+
+def _kilobytes(told: str) -> int:
+    return int(told.split()[0]) * 1024
 
 
 def _below(process: int) -> Iterator[int]:

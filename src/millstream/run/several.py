@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -85,11 +86,16 @@ def _begin(ready: list[Ready], spark: Spark) -> Handles:
 
 
 def _shared_out(settings: Settings, flows: int) -> Settings:
-    """Together they keep as much in memory as one would alone, and look for input as they can."""
+    """Together they keep as much in memory as one would alone, and look for input as they can.
+
+    What is kept is part of the budget of all of them, of which at most half goes there.
+    """
     settings = replace(settings, poll=max(settings.poll, flows / _LOOKS))
     if settings.warm == 0:
         return settings
-    warm = available_memory() // SHARE if settings.warm is None else bytes_of(settings.warm)
+    budget = settings.memory_bytes or sys.maxsize
+    there = min(available_memory(), budget)
+    warm = there // SHARE if settings.warm is None else min(bytes_of(settings.warm), budget // 2)
     return replace(settings, warm=max(1, warm // flows))
 
 
