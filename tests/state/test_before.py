@@ -10,7 +10,7 @@ import pyarrow as pa
 import millstream as ms
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.doctor import examine
-from millstream.state.manifests import FORMAT
+from millstream.state.manifests import FLUSHED
 from millstream.testing import Driver
 from tests.state import before
 
@@ -57,6 +57,6 @@ def test_it_goes_on(tmp_path: Path) -> None:
                 assert driver.output(sink)
     newest = Checkpoint(path, create=False).latest()
     assert newest is not None
-    assert newest.format == FORMAT
+    assert newest.format == FLUSHED
     assert "expires" in columns(path, "slates")
     assert "pane" not in columns(path, "slates")
