@@ -31,6 +31,7 @@ from millstream.testing import Driver, reference
 from tests.chaos.support import APP, check_readable, finish, kill, spawn, wait_for
 
 UPDATERS = APP.with_name("updaters.py")
+PRESSED = APP.with_name("pressed.py")
 START = datetime(2024, 1, 1, tzinfo=UTC)
 DISORDER = 15_000  # ms, within the lateness
 SEED = 20261115
@@ -160,7 +161,9 @@ def test_killed_at_every_named_point(data: tuple[Path, Answer], tmp_path: Path) 
     check_done(tmp_path, data[1])
 
 
-def random_kills(data: tuple[Path, Answer], tmp_path: Path, wanted: int, seed: int) -> int:
+def random_kills(
+    data: tuple[Path, Answer], tmp_path: Path, wanted: int, seed: int, app: Path = UPDATERS
+) -> int:
     """Kill at random moments, also while recovering, until enough kills have hit."""
     random_ = random.Random(seed)
     print(f"seed {seed}")
@@ -169,7 +172,7 @@ def random_kills(data: tuple[Path, Answer], tmp_path: Path, wanted: int, seed: i
         work = tmp_path / f"run-{runs}"
         runs += 1
         for attempt in itertools.count():
-            process = spawn(data[0], work, app=UPDATERS)
+            process = spawn(data[0], work, app=app)
             wait_for(process, "ready")
             if kills >= wanted:
                 assert finish(process) == 0, failed(work)
@@ -181,6 +184,7 @@ def random_kills(data: tuple[Path, Answer], tmp_path: Path, wanted: int, seed: i
             kills += 1
             check_readable(work / "out")
         check_done(work, data[1])
+        assert app is not PRESSED or (work / "held").exists()
         shutil.rmtree(work)
     print(f"{kills} kills in {runs} runs")
     return kills
@@ -218,6 +222,16 @@ def test_killed_very_often_between_flushes(
 def test_killed_very_often(data: tuple[Path, Answer], tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**32)
     assert random_kills(data, tmp_path, wanted=300, seed=seed) >= 300
+
+
+@pytest.mark.long
+def test_killed_very_often_while_operators_are_held_back(
+    data: tuple[Path, Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every start has a policy, a room and a budget of its own."""
+    seed = random.SystemRandom().randrange(2**32)
+    monkeypatch.setenv("CHAOS_PRESSED", str(seed))
+    assert random_kills(data, tmp_path, wanted=100, seed=seed, app=PRESSED) >= 100
 
 
 # -- arrival, parallelism and shards ---------------------------------------------------------------

@@ -32,9 +32,9 @@ class Largest:
 
 
 POLICIES = [ms.ODF(), ms.MEM(), ms.Hybrid(), ms.Hybrid(0, 1, 3), Anyhow(), Largest()]
-policies = st.sampled_from(POLICIES)
-seconds = st.sampled_from([NO_TIME, 1e-4, 1e-3, 1e-2])
-budgets = st.sampled_from([(math.inf, 0.0), (0.0, 0.95), (1_000.0, 0.7), (20_000.0, 1.2)])
+SECONDS = [NO_TIME, 1e-4, 1e-3, 1e-2]
+BUDGETS = [(math.inf, 0.0), (0.0, 0.95), (1_000.0, 0.7), (20_000.0, 1.2)]
+policies, seconds, budgets = map(st.sampled_from, (POLICIES, SECONDS, BUDGETS))
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def build(visits: ms.Stream, sinks: dict[str, Any]) -> None:
 SINKS = ("thirds", "windows", "reports", "silence")
 
 
-def main(data: Path, work: Path, master: str | None) -> None:
+def main(data: Path, work: Path, master: str | None, **more: Any) -> None:
     """Run to the end; a line tells the test that the imports are done."""
     from millstream.testing import run_in_process
 
@@ -100,7 +100,7 @@ def main(data: Path, work: Path, master: str | None) -> None:
     files = ms.Files(data / "*.parquet", time="ts", lateness=LATENESS)
     build(flow.source(files, name="visits"), {n: ms.Jsonl(work / "out" / n) for n in SINKS})
     print("ready", flush=True)
-    options = {"batch_rows": BATCH_ROWS, "shards": 8, "retain": 3}
+    options = {"batch_rows": BATCH_ROWS, "shards": 8, "retain": 3, **more}
     if master is None:
         run_in_process(flow, work / "ck", parallelism=2, **options)
     else:
