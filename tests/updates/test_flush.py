@@ -191,7 +191,8 @@ def test_a_version_that_knows_no_flush_refuses_slates_that_are_not_flushed(tmp_p
     with Driver(flow("3s"), checkpoint=tmp_path / "ck", **OPTIONS) as driver:
         for rows in batches(5, 9):
             pushed(driver, rows)
-            written = read_manifest(driver.engine.checkpoint.manifests, driver.engine.manifest.batch)
+            engine = driver.engine
+            written = read_manifest(engine.checkpoint.manifests, engine.manifest.batch)
             kept = any(one.startswith(ALONE) for one in written.files)
             formats.append((written.format, kept))
         answers(driver)
