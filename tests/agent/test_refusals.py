@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -17,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
+from pyarrow import flight
 
 import millstream as ms
 from millstream.agent import agent as agents
@@ -150,7 +153,7 @@ def test_an_older_copy_of_a_directory_is_refused(centre: Centre, place: Path, po
 
 def test_two_agents_cannot_share_a_directory(centre: Centre, place: Path, port: int) -> None:
     first = agent_of(flow_of(place, port), port, "a", place / "agents")
-    with pytest.raises(Exception, match="agent"):
+    with pytest.raises(ConfigError, match=r"belongs to an agent.*of its own"):
         agent_of(flow_of(place, port), port, "a", place / "agents")
     first.close()
 
@@ -161,14 +164,14 @@ def test_a_message_out_of_turn_or_too_large_is_not_taken(
     one = agent_of(flow_of(place, port), port, "a", place / "agents")
     one.step(), one.make()
     head, blocks = one.outbox.read(0)
-    one.collector.hello("a", one.outbox.life)
+    one.collector.hello(Hello("a", one.outbox.life))
     with pytest.raises(Away, match=f"message {head.number + 5} came, and"):
         one.collector.put(msgspec.structs.replace(head, number=head.number + 5), blocks)
-    one.collector.hello("a", one.outbox.life)
+    one.collector.hello(Hello("a", one.outbox.life))
     with pytest.raises(Away, match="1 blocks were announced, 0 came"):
         one.collector.put(head, [])
     monkeypatch.setattr(listening, "MOST_BYTES", 100)
-    one.collector.hello("a", one.outbox.life)
+    one.collector.hello(Hello("a", one.outbox.life))
     with pytest.raises(Away, match="a message has more than"):
         one.collector.put(head, [bytes(1000)])
     monkeypatch.undo()
@@ -187,10 +190,10 @@ def test_rows_that_are_none_and_other_releases_are_not_taken(
     cut, flipped = blocks[0][:-100], bytearray(blocks[0])
     flipped[8:40] = bytes(range(100, 132))
     for wrong in (b"no rows", cut, bytes(flipped), b""):
-        one.collector.hello("a", one.outbox.life)
+        one.collector.hello(Hello("a", one.outbox.life))
         with pytest.raises(Away, match="of 'a' are damaged"):
             one.collector.put(head, [wrong, *blocks[1:]])
-    one.collector.hello("a", one.outbox.life)
+    one.collector.hello(Hello("a", one.outbox.life))
     more = [msgspec.structs.replace(head.blocks[0], rows=7), *head.blocks[1:]]
     with pytest.raises(Away, match="7 rows for 'in by k' were announced"):
         one.collector.put(msgspec.structs.replace(head, blocks=more), blocks)
@@ -212,7 +215,7 @@ def test_a_message_of_a_gibibyte_is_refused_and_the_flow_goes_on(
     one = agent_of(flow_of(place, port), port, "a", place / "agents")
     one.step(), one.make()
     head, _ = one.outbox.read(0)
-    one.collector.hello("a", one.outbox.life)
+    one.collector.hello(Hello("a", one.outbox.life))
     with pytest.raises(Away, match=r"a message has more than 64 MiB|cannot be reached"):
         one.collector.put(head, [bytes((1 << 30) // pieces)] * pieces)
     other = agent_of(flow_of(place, port, "b"), port, "b", place / "agents")
@@ -241,9 +244,9 @@ def test_a_wrong_token_is_refused_and_a_right_one_is_not(
         for token in (None, "another-token-of-23-chs"):
             wrong = Connection(f"127.0.0.1:{port}", token)
             with pytest.raises(ConfigError, match="does not take this token"):
-                wrong.hello("a", 1)
+                wrong.hello(Hello("a", 1))
         right = Connection(f"127.0.0.1:{port}", "the-right-token-of-24-ch")
-        assert right.hello("a", 1).durable == -1
+        assert right.hello(Hello("a", 1)).durable == -1
         right.close()
 
 
@@ -257,11 +260,11 @@ def test_over_tls_only_the_right_certificate_is_trusted(place: Path, port: int) 
     keys = {"certificate": place / "ours.pem", "private_key": place / "ours.key"}
     with Centre(flow_of(place, port, **keys), place / "collector"):
         with pytest.raises(Away, match="has a certificate that is not trusted; give the right one"):
-            Connection(f"127.0.0.1:{port}", None, place / "theirs.pem").hello("a", 1)
+            Connection(f"127.0.0.1:{port}", None, place / "theirs.pem").hello(Hello("a", 1))
         with pytest.raises(Away, match=r"if it has a certificate \(TLS\), give that with --ca"):
-            Connection(f"127.0.0.1:{port}", None).hello("a", 1)
+            Connection(f"127.0.0.1:{port}", None).hello(Hello("a", 1))
         known = Connection(f"127.0.0.1:{port}", None, place / "ours.pem")
-        assert known.hello("a", 1).number == 1
+        assert known.hello(Hello("a", 1)).number == 1
         known.close()
 
 
@@ -560,3 +563,18 @@ def test_a_log_that_is_rotated_is_found_again(
     until_done(centre, one, other)
     assert [row["n"] for row in rows(place)] == [4, 4]
     one.close(), other.close()
+
+
+def test_half_a_message_does_not_hold_the_end_up(place: Path, port: int) -> None:
+    with Centre(flow_of(place, port), place / "collector") as centre:
+        one = agent_of(flow_of(place, port), port, "a", place / "agents")
+        one.step(), one.make()
+        head, _ = one.outbox.read(0)
+        held = flight.connect(f"grpc+tcp://127.0.0.1:{port}")
+        descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(head))
+        writer, _ = held.do_put(descriptor, pa.schema([("block", pa.large_binary())]))
+        receiver = centre.engine.trackers["in"].messages  # type: ignore[attr-defined]
+    assert not receiver.is_alive()  # its server has ended
+    with contextlib.suppress(pa.ArrowException):
+        writer.close()
+    held.close(), one.close()

@@ -9,23 +9,26 @@ counts it, as was declared.
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 
 from millstream.agent.accepting import Accepting
 from millstream.agent.clocks import clock_of
-from millstream.agent.outbox import Outbox
+from millstream.agent.outbox import Outbox, TooLarge
 from millstream.agent.programs import Programs
 from millstream.agent.sending import Away, Connection
 from millstream.agent.working import Working, collector_of, plan_here
 from millstream.api.flow import Flow
 from millstream.errors import ConfigError, RunError
 from millstream.io.prints import MOVED
-from millstream.run.greetings import Welcome
+from millstream.run.greetings import Hello, Welcome
+from millstream.run.messages import FULL, Message
 from millstream.run.watching import Attempt, watched
 from millstream.settings import Settings
 from millstream.state.manifests import SourceState
@@ -65,6 +68,7 @@ class Agent:
     reload: Callable[[], Flow] | None = None  # its file once more, which may have changed
     others: tuple[Connection, ...] = ()  # the parents in further trees
     accept: Accepting | None = None  # code from the collector; None: only the file it has
+    largest: ClassVar[int] = FULL  # bytes of a message
 
     def __post_init__(self) -> None:
         if self.overload not in OVERLOAD:
@@ -72,7 +76,7 @@ class Agent:
         if not self.name or len(self.name) > 200 or not self.name.isprintable():
             raise ConfigError(f"the name of an agent is a short text, got {self.name!r}")
         self.check_trees(collector_of(self.flow).spec.trees)
-        self.outbox = Outbox(self.directory)
+        self.outbox = Outbox(self.directory, self.largest)
         root = self.outbox.root
         self.programs = Programs(self.flow, root, self._say, self.reload, self.accept)
         node = collector_of(self.programs.flow)
@@ -84,6 +88,10 @@ class Agent:
         self.over = False  # all is read
         self._stopping = False
         self._period = 1.0
+        self._unkept: list[Message] | None = None  # made, and not on disk yet
+        self._next_made = 0.0  # while all parents are away, or the disk is full
+        self._less = 1  # so many times less is read for a message, because one was too large
+        self._full = False  # that the disk is full was said
 
     def _say(self, text: str) -> None:
         self.say(text)
@@ -117,39 +125,83 @@ class Agent:
 
     def step(self) -> bool:
         """Read, send and forget once; False if there was nothing to do."""
-        made = self.make()
-        return self.send() or made
+        made = self._with_room(self.make)
+        return self._with_room(self.send) or made  # what is committed then makes room
+
+    def _with_room(self, act: Callable[[], bool]) -> bool:
+        """Do what needs room on the disk; if there is none, later."""
+        try:
+            return act()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            if not self._full:
+                self.say(f"no space is left for {self.directory}; waiting until there is some")
+            self._full, self._next_made = True, time.monotonic() + _AGAIN
+            return False
 
     def make(self) -> bool:
         """A message of what is new here, if there is room for it."""
         if self.working is None and not (self._reach() and self._begin()):
             return False
         assert self.working is not None
-        if self.outbox.size(self.committed) > self.spool:
-            if self.overload == "drop":
-                self.outbox.make_room(self.committed, self.durable, self.spool // 2)
-            if self.outbox.size(self.committed) > self.spool:
-                return False
-        if self.over:
+        if self.over or self._rests() or not self._has_room():
             return False
+        if self._unkept is None:
+            self._unkept = self._work(self.working)
+        found = self._unkept
+        if found is None:
+            return False
+        try:
+            self.outbox.put(found)  # if the disk is full it is tried again
+        except TooLarge as error:
+            self._take_less(error)
+            return True
+        self._unkept, self._full, self._less = None, False, max(1, self._less // 2)
+        self.working.tracker.committed()
+        head = found[0][0]
+        self.over = head.ended
+        many = head.rows >= self.rows // 2
+        self._next_made = 0.0 if many else time.monotonic() + self._period
+        return True
+
+    def _has_room(self) -> bool:
+        """Whether one more message may be kept; if that was declared, after others are dropped."""
+        if self.overload == "drop" and self.outbox.size(self.committed) > self.spool:
+            self.outbox.make_room(self.committed, self.durable, self.spool // 2)
+        return self.outbox.size(self.committed) <= self.spool
+
+    def _rests(self) -> bool:
+        """Whether to wait for room, or for more to read: while all are away few messages do."""
+        away = not any(one.parent.connected for one in self.branches)
+        return (away or self._full) and time.monotonic() < self._next_made
+
+    def _work(self, working: Working) -> list[Message] | None:
+        rows, size = max(1, self.rows // self._less), max(1, _BYTES // self._less)
         try:
             # A function that hangs cannot be ended but with its process.
             here = Attempt("", "agent", 0, self.settings.function_micros, self.say)
             with watched(here):
-                found = self.working.step(self.rows, _BYTES)
+                found = working.step(rows, size)
         except (RunError, OSError) as error:
             if MOVED not in str(error):
                 raise
             self._begin_again()  # a log was rotated under our feet: look for it anew
-            return False
-        if found is None:
-            return False
-        self.outbox.put(
-            [(msgspec.structs.replace(head, agent=self.name), data) for head, data in found]
-        )
-        self.working.tracker.committed()
-        self.over = found[0][0].ended
-        return True
+            return None
+        return found and [
+            (msgspec.structs.replace(head, agent=self.name), data) for head, data in found
+        ]
+
+    def _take_less(self, error: TooLarge) -> None:
+        """Read the same again, less at once: what came of it is too large for one message."""
+        if self._less > _BYTES:
+            raise RunError(
+                f"one record or file of {self.source!r} makes a message of {error}, and "
+                f"{self.largest >> 20} MiB are the most: have the steps before the first exchange "
+                "give less, or write smaller files"
+            )
+        self._less *= 8
+        self._begin_again()
 
     def _reach(self) -> bool:
         """Meet parents that are there; True in any case if one was met before."""
@@ -160,11 +212,17 @@ class Agent:
                     self._meet(branch, self.hello(branch))
                 except Away as error:
                     self._is_away(branch, error, now)
+                except OSError:  # what it said could not be kept
+                    branch.parent.close()
+                    raise
         return self.programs.met
 
     def hello(self, branch: Branch) -> Welcome:
         """Say who one is."""
-        return branch.parent.hello(self.name, self.outbox.life, tree=branch.tree)
+        forgotten = self.outbox.first - 1
+        return branch.parent.hello(
+            Hello(self.name, self.outbox.life, tree=branch.tree, forgotten=forgotten)
+        )
 
     def _is_away(self, branch: Branch, error: Away, now: float) -> None:
         branch.next_try = now + _AGAIN
@@ -193,6 +251,8 @@ class Agent:
         except Away as error:
             self._is_away(branch, error, now)
             return False
+        if branch.away is not None:
+            self.say(f"the collector at {parent.address} is there now")
         branch.away = None
         return sent
 
@@ -221,7 +281,7 @@ class Agent:
         """Plan anew with the next message, and go on where the last one ended."""
         if self.working is not None:
             self.working.close()
-        self.working = None
+        self.working, self._unkept = None, None
 
     def _told(self, branch: Branch, welcome: Welcome) -> None:
         branch.durable, branch.committed = welcome.durable, welcome.committed
@@ -237,6 +297,14 @@ class Agent:
                 f"the collector has message {branch.durable} of {self.name!r}, and "
                 f"{self.directory} ends with {self.outbox.last}: it is an older copy; start the "
                 "agent under a new name and with a new directory"
+            )
+        if branch.durable < self.outbox.first - 1:
+            raise RunError(
+                f"the collector has the messages of {self.name!r} up to {branch.durable}, and "
+                f"those up to {self.outbox.first - 1} were committed and are gone here: it lost "
+                "its checkpoint, has an older copy, or is another one. To read everything again "
+                "start the agent under a new name, or with a new directory if the collector knows "
+                "none of this name"
             )
 
     def forget(self, committed: int) -> None:

@@ -64,7 +64,10 @@ def _joined(before: Part | None, now: Part) -> Part:
         for step, counts in part.panes.items():
             panes.setdefault(step, Counter()).update(dict(counts))
     return msgspec.structs.replace(
-        now, late=dict(late), panes={step: list(one.items()) for step, one in panes.items()}
+        now,
+        first=before.first,
+        late=dict(late),
+        panes={step: list(one.items()) for step, one in panes.items()},
     )
 
 

@@ -7,29 +7,44 @@ trees a message has a part for each, in one file: it is made at once or not at a
 
 from __future__ import annotations
 
+import os
 import secrets
 import zlib
 from itertools import islice
 from pathlib import Path
+from socket import gethostname
 
 import msgspec
 
-from millstream.errors import CheckpointError
-from millstream.run.messages import Message, only_counted, pack, unpack
+from millstream.errors import CheckpointError, ConfigError
+from millstream.run.messages import FULL, Message, only_counted, pack, unpack
 from millstream.state.manifests import SourceState
-from millstream.state.storage import Storage, open_storage
+from millstream.state.storage import Held, Storage, open_storage
 
 _LIFE = "life.json"
 _SUFFIX = ".message"
 
 
+class TooLarge(Exception):
+    """A message that nobody would take; it was not kept."""
+
+
 class Outbox:
     """The messages of one agent, in order."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, largest: int = FULL) -> None:
+        self.largest = largest  # bytes of a message
         self.root = open_storage(directory)
         self.root.create()
-        self.hold = self.root.hold("lock", "an agent")
+        try:
+            self.hold = self.root.hold(
+                "lock", f"an agent that runs, pid {os.getpid()} on {gethostname()}"
+            )
+        except Held as error:
+            raise ConfigError(
+                f"{self.root.where()} belongs to {error}: give this agent a name and a directory "
+                "of its own"
+            ) from None
         if not self.root.exists(_LIFE):
             self.root.put(_LIFE, msgspec.json.encode(secrets.randbits(60)))
         self.life: int = msgspec.json.decode(self.root.read(_LIFE), type=int)
@@ -44,6 +59,7 @@ class Outbox:
                 self.sizes[int(number)] = (name, self.store.size(name))
                 self._check(name, rest)
         self.dropped = 0  # records, to make room
+        self._bare: set[int] = set()  # messages without rows that could be dropped
 
     def _check(self, name: str, rest: str) -> None:
         if f"{zlib.crc32(self.store.read(name)):08x}{_SUFFIX}" != rest:
@@ -53,6 +69,11 @@ class Outbox:
     def last(self) -> int:
         """The number of the newest message; -1: there was none."""
         return max(self.sizes, default=-1)
+
+    @property
+    def first(self) -> int:
+        """The number of the oldest message that is here, or of the next to come."""
+        return min(self.sizes, default=0)
 
     def size(self, committed: int) -> int:
         """Bytes of messages that the collector has not committed."""
@@ -69,7 +90,10 @@ class Outbox:
         return next(islice(unpack(self.store.read(self.sizes[number][0])), tree, None))
 
     def put(self, parts: list[Message]) -> None:
-        """One more message, with what goes to each tree, durable when this returns."""
+        """One more message, with what goes to each tree, durable when this returns.
+
+        TooLarge if it is; nothing is kept then.
+        """
         self._write(self.last + 1, parts)
 
     def _write(self, number: int, parts: list[Message]) -> None:
@@ -77,7 +101,10 @@ class Outbox:
             (msgspec.structs.replace(head, number=number, life=self.life), blocks)
             for head, blocks in parts
         )
-        data = b"".join(pack(head, blocks) for head, blocks in numbered)
+        packed = [pack(head, blocks) for head, blocks in numbered]
+        if (size := max(map(len, packed))) > self.largest:
+            raise TooLarge(f"{size >> 20} MiB")
+        data = b"".join(packed)
         name = f"{number:010d}-{zlib.crc32(data):08x}{_SUFFIX}"
         self.store.put(name, data)
         before = self.sizes.get(number)
@@ -92,14 +119,18 @@ class Outbox:
 
     def make_room(self, committed: int, durable: int, most: int) -> None:
         """Give up rows of the oldest messages the collector does not have; they are counted."""
+        size, last = self.size(committed), self.last
         for number in sorted(self.sizes):
-            if self.size(committed) <= most:
+            if size <= most:
                 return
-            if durable < number < self.last:
-                heads = [head for head, _ in unpack(self.store.read(self.sizes[number][0]))]
+            if durable < number < last and number not in self._bare:
+                name, before = self.sizes[number]
+                heads = [head for head, _ in unpack(self.store.read(name))]
                 if any(head.blocks for head in heads):
                     self._write(number, [(only_counted(head), []) for head in heads])
                     self.dropped += sum(head.rows for head in heads)
+                    size -= before - self.sizes[number][1]
+                self._bare.add(number)
 
     def close(self) -> None:
         """Let go of the directory."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,12 +23,14 @@ from millstream.agent.working import plan_here
 from millstream.api.flow import Flow
 from millstream.api.sources import Collector
 from millstream.errors import ConfigError
+from millstream.ops.progress import raise_all
 from millstream.plan.stages import Plan
 from millstream.run.code import Given
 from millstream.run.collected import note, noted
 from millstream.run.collecting import Enrolled, MessageReceiver
 from millstream.run.greetings import Below, Hello, Later, Refused, Welcome
 from millstream.run.messages import (
+    MOST_BYTES,
     Message,
     agent_of,
     sender_of,
@@ -37,6 +40,7 @@ from millstream.run.received import SpoolTracker
 from millstream.state.manifests import SourceState
 from millstream.state.storage import Storage
 
+_Answer = TypeVar("_Answer")
 _COMMITTED = "committed.json"  # of children: what the root has committed
 
 
@@ -56,6 +60,7 @@ class Children(MessageReceiver):
         self.parent, self.program, self.most, self.tree = parent, welcome.program, most, tree
         self.number, self._digest = welcome.edition, welcome.code
         self._asking = threading.Lock()
+        self._numbers: dict[str, int] = {}  # of those the root has been asked about
         super().__init__(name, spec, place, "children")
 
     def greet(self, hello: Hello, whole: bool) -> Welcome:
@@ -67,7 +72,40 @@ class Children(MessageReceiver):
                 f"this relay is in tree {self.tree}, and {hello.agent!r} sends what belongs to "
                 f"tree {hello.tree}: give --to in the order of the trees"
             )
+        if whole:
+            self._catch_up(hello)
         return super().greet(hello, whole)
+
+    def _catch_up(self, hello: Hello) -> None:
+        """Learn what the root has of somebody, who may come from another parent."""
+        own = [name for name, one in self.roster.items() if not one.through]
+        if hello.agent not in self.roster and len(own) >= self.most and not hello.through:
+            raise Refused(f"this relay has its {self.most} children already: --children")
+        sender = hello.sender
+        try:
+            who = msgspec.structs.replace(hello, through=True)
+            welcome = self._asked(lambda: self.parent.hello(who))
+        except Later:
+            if hello.forgotten > self._accepted.get(sender, -1) or sender not in self._accepted:
+                raise
+            return  # it goes on here; the root is told later
+        with self._lock:
+            self._numbers[hello.agent] = welcome.number
+            for known in (self._accepted, self.durable):
+                raise_all(known, {sender: welcome.durable})
+            raise_all(self.committed, {sender: welcome.committed})
+
+    def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
+        """What the parent says."""
+        with self._asking:
+            try:
+                return ask()
+            except Away as error:
+                raise Later(str(error)) from None
+            except ConfigError as error:
+                raise Refused(str(error)) from None
+            finally:
+                self.parent.close()
 
     def all_over(self, over: set[str]) -> bool:
         """Whether all that can come from here has, given who has sent everything."""
@@ -79,22 +117,10 @@ class Children(MessageReceiver):
         return ended >= self.most
 
     def enrol(self, hello: Hello) -> Enrolled:
-        """Ask the parent for somebody new."""
-        own = [one for one in self.roster.values() if not one.through]
-        if len(own) >= self.most and not hello.through:
-            raise Refused(f"this relay has its {self.most} children already: --children")
-        with self._asking:
-            try:
-                welcome = self.parent.hello(
-                    hello.agent, hello.life, relay=hello.relay, through=True, tree=hello.tree
-                )
-            except Away as error:
-                raise Later(str(error)) from None
-            except ConfigError as error:
-                raise Refused(str(error)) from None
-            finally:
-                self.parent.close()
-        return Enrolled(welcome.number, hello.life, hello.relay, hello.through)
+        """The number that the root gave somebody new."""
+        if hello.agent not in self._numbers:
+            raise Refused(f"{hello.agent!r} is not known here: it has to say hello first")
+        return Enrolled(self._numbers[hello.agent], hello.life, hello.relay, hello.through)
 
     @property
     def digest(self) -> str:
@@ -103,15 +129,7 @@ class Children(MessageReceiver):
 
     def give(self, nonce: str) -> Given:
         """What the root gives: only its proof is one."""
-        with self._asking:
-            try:
-                return self.parent.code(nonce)
-            except Away as error:
-                raise Later(str(error)) from None
-            except ConfigError as error:
-                raise Refused(str(error)) from None
-            finally:
-                self.parent.close()
+        return self._asked(lambda: self.parent.code(nonce))
 
     def learn(self, welcome: Welcome) -> None:
         """Children shall hear of what the root has now."""
@@ -151,7 +169,7 @@ class Relaying:
             for message in unpack(spool.read(piece.name))
         ]
         for head, _ in messages:
-            self.taken[head.sender] = head.number
+            self.taken.update(head.numbers)
             self.over |= {head.sender} if head.ended else set()
         after = SourceState(ended=self.children.all_over(self.over))
         self.tracker.save(after)
@@ -174,6 +192,8 @@ def below_now(told: set[str] | None, recent: set[str]) -> Below:
 class Relay(Agent):
     """One relay between agents and their collector."""
 
+    largest = MOST_BYTES  # it may pass on what others have filled
+
     def __init__(
         self,
         flow: Flow,
@@ -189,6 +209,7 @@ class Relay(Agent):
         self.asking, self.spec, self.most, self.tree = asking, spec, most, tree
         super().__init__(flow, collector, name, directory, **options)
         self._next_heard = 0.0
+        self._told_of = -1  # of messages up to this one children were told
         self._below: set[str] | None = None  # who was told to be there, since it is connected
         self.known: dict[str, int] = {}  # child -> the last of its messages that is committed
         if self.outbox.root.exists(_COMMITTED):
@@ -198,7 +219,10 @@ class Relay(Agent):
     def hello(self, branch: Branch) -> Welcome:
         """Say that it is a relay; whom it knows it tells anew."""
         self._below = None
-        return branch.parent.hello(self.name, self.outbox.life, relay=True)
+        forgotten = self.outbox.first - 1
+        return branch.parent.hello(
+            Hello(self.name, self.outbox.life, relay=True, forgotten=forgotten)
+        )
 
     def learn(self, welcome: Welcome) -> None:
         """Tell children of it."""
@@ -231,11 +255,13 @@ class Relay(Agent):
 
     def forget(self, committed: int) -> None:
         """Children may forget what the root has committed."""
-        before = dict(self.known)
-        for number in sorted(n for n in self.outbox.sizes if n <= committed):
-            self.known.update(self.outbox.read(number)[0].senders)
-        if self.known != before:  # also while nobody is received from: nothing tells it again
-            self.outbox.root.put(_COMMITTED, msgspec.json.encode(self.known))
+        known = dict(self.known)
+        for number in sorted(n for n in self.outbox.sizes if self._told_of < n <= committed):
+            raise_all(known, self.outbox.read(number)[0].senders)
+        if known != self.known:  # also while nobody is received from: nothing tells it again
+            self.outbox.root.put(_COMMITTED, msgspec.json.encode(known))
+            raise_all(self.known, known)
+        self._told_of = max(self._told_of, committed)
         super().forget(committed)
 
     def make_working(self, welcome: Welcome, state: SourceState) -> Any:

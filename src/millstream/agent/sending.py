@@ -9,9 +9,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from millstream.errors import ConfigError
+from millstream.errors import ConfigError, RunError
 from millstream.run.code import Asked, Given, bearer, givens
-from millstream.run.greetings import Below, Hello, Welcome, hush, welcomes
+from millstream.run.greetings import NEVER, Below, Hello, Welcome, hush, welcomes
 from millstream.run.messages import Head
 
 _SCHEMA = pa.schema([("block", pa.large_binary())])
@@ -54,13 +54,10 @@ class Connection:
         """Whether it has answered, and not failed since."""
         return self._client is not None
 
-    def hello(
-        self, agent: str, life: int, *, relay: bool = False, through: bool = False, tree: int = 0
-    ) -> Welcome:
+    def hello(self, who: Hello) -> Welcome:
         """Say who one is; whatever is wrong with that is an error for people."""
         client = flight.connect(self._where, **self._options)
         try:
-            who = Hello(agent, life, relay=relay, through=through, tree=tree)
             welcome = self._act(client, "hello", who)
         except flight.FlightServerError as error:
             client.close()
@@ -102,6 +99,8 @@ class Connection:
         except flight.FlightUnauthenticatedError:
             raise ConfigError(self._wrong_token()) from None
         except (pa.ArrowException, OSError) as error:
+            if getattr(error, "extra_info", b"") == NEVER:
+                raise RunError(f"the collector at {self.address} refuses: {_told(error)}") from None
             raise self._gone(error) from None
         if answer is None:
             raise self._gone("it gave no answer")

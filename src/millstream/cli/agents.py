@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import socket
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,8 @@ from millstream.cli.loading import load_trusted
 from millstream.cli.modules import imported_again, leave_path
 from millstream.errors import ConfigError
 from millstream.showing import visible_lines
+
+_GRACE = 5.0  # seconds in which an agent that shall end does so by itself
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,34 @@ def load_accepted(file: Path, trusted: bool, folder: Path, given: Path, name: st
     with imported_again(file.parent, keep=True), imported_again(folder, keep=True):
         leave_path(folder)
         return load_trusted(given, name, trusted).flow
+
+
+@contextlib.contextmanager
+def _ending_soon() -> Iterator[None]:
+    """Have a signal end the process, also while it waits for an answer and hears none.
+
+    Python tells of a signal when the call returns; that may take a minute. What is not committed
+    is on disk, so it can end anywhere.
+    """
+    told, tell = socket.socketpair()
+    tell.setblocking(False)
+    ended = threading.Event()
+
+    def wait() -> None:
+        asked = b"0"
+        while asked and asked[0] not in (signal.SIGINT, signal.SIGTERM):
+            asked = told.recv(1)
+        if asked and not ended.wait(_GRACE):
+            os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
+    before = signal.set_wakeup_fd(tell.fileno())
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        ended.set()
+        tell.close()
 
 
 def run_agent(
@@ -101,8 +135,10 @@ def run_agent(
         number: signal.signal(number, lambda *_: agent.stop())
         for number in (signal.SIGINT, signal.SIGTERM)
     }
+    agent.say(f"{name} sends to {', '.join(to)}; what is not committed yet is kept in {place}")
     try:
-        agent.run()
+        with _ending_soon():
+            agent.run()
         if agent.done:
             agent.say(f"all is read and committed: {agent.outbox.last + 1} messages")
     finally:

@@ -12,16 +12,18 @@ import hashlib
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import msgspec
 
 from millstream.api.sources import Collector
 from millstream.durations import micros
+from millstream.ops.progress import raise_all
 from millstream.run.code import Code, Given, proof_of
-from millstream.run.greetings import Hello, Refused, Welcome
+from millstream.run.greetings import Hello, Refused, Twice, Welcome
 from millstream.run.listening import CollectorServer
-from millstream.run.messages import FORM, MESSAGES, MOST_AGENTS, Head, unpack
+from millstream.run.messages import FORM, FULL, MESSAGES, MOST_AGENTS, Head, unpack
 from millstream.run.spool import Receiver, Sealed
 from millstream.state.storage import Storage
 
@@ -105,11 +107,13 @@ class MessageReceiver(Receiver):
     def resume(self, taken: int, rows: int, arrival: int) -> list[Sealed]:
         """Go on after what was committed, with what lies in the spool beside it."""
         rest = super().resume(taken, rows, arrival)
-        self.durable = {**self.committed, **self.taken}
+        self.durable = dict(self.committed)
+        raise_all(self.durable, self.taken)
         for piece in rest:
             heads = [head for head, _ in unpack(self.spool.read(piece.name))]
             self.contents[piece.number] = heads
-            self.durable.update({head.sender: head.number for head in heads})
+            for head in heads:
+                self.durable.update(head.numbers)
         self._accepted = dict(self.durable)
         return rest
 
@@ -136,13 +140,15 @@ class MessageReceiver(Receiver):
                     f"up to message {self.committed.get(hello.agent, -1)} count: give it that "
                     "directory back, or start it under a name of its own"
                 )
-            self.told[hello.sender] = self.committed.get(hello.sender, -1)
+            committed = self.committed.get(hello.sender, -1)
+            durable = self.durable.get(hello.sender, -1)
+            self.told[hello.sender] = committed
             unknown = hello.below is not None and hello.agent not in self.below
         program = self._program() if whole else {}
         return Welcome(
             member.number,
-            self.durable.get(hello.sender, -1),
-            self.committed.get(hello.sender, -1),
+            durable,
+            committed,
             micros(self.spec.boundary, "boundary"),
             program,
             self.clock.now() - self.ahead,
@@ -231,14 +237,29 @@ class MessageReceiver(Receiver):
                 return done
             if head.number != last + 1:
                 raise Refused(f"message {head.number} came, and {last + 1} was expected")
+            self._check_parts(head)
             if self._held + self._size > self.most_held:
                 raise Refused("the collector is behind; send it again later")
             message = Unsealed(head, data)
-            self._accepted[head.sender] = head.number
+            self._accepted.update(head.numbers)
             self._waiting.append(message)
             self._size += len(data)
             self._came.notify()
             return message.done
+
+    def _check_parts(self, head: Head) -> None:
+        """What a relay brings of others goes on where theirs ended, whichever way that came."""
+        for part in head.of:
+            last = self._accepted.get(part.sender)
+            if last is None:
+                continue
+            if part.number <= last or part.first not in (None, last + 1):
+                raise Twice(
+                    f"{head.agent!r} has messages of {part.agent!r} up to {part.number}, and "
+                    f"{last + 1} is the next that is missing: {part.agent!r} has sent some another "
+                    f"way. Start {head.agent!r} under a new name and with a new directory; those "
+                    "below it still have what is not committed, and send that again"
+                )
 
     # -- sealing -----------------------------------------------------------------------------------
 
@@ -257,7 +278,10 @@ class MessageReceiver(Receiver):
         return self._size
 
     def cut(self) -> list[Unsealed] | None:
-        taken, self._waiting, self._size = self._waiting, [], 0
+        sizes = accumulate(len(one.data) for one in self._waiting)
+        many = max(1, sum(size <= FULL for size in sizes))  # as fit into one message of a relay
+        taken, self._waiting = self._waiting[:many], self._waiting[many:]
+        self._size -= sum(len(one.data) for one in taken)
         return taken or None
 
     def encode(self, content: list[Unsealed]) -> tuple[bytes, int]:
@@ -266,6 +290,7 @@ class MessageReceiver(Receiver):
 
     def kept(self, content: list[Unsealed]) -> None:
         with self._lock:
-            self.durable.update({one.head.sender: one.head.number for one in content})
+            for one in content:
+                self.durable.update(one.head.numbers)
         for one in content:
             one.done.set_result(None)

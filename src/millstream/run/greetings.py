@@ -25,6 +25,13 @@ class Refused(RunError):
     """What an agent asks for cannot be, now or ever."""
 
 
+class Twice(Refused):
+    """A message has what came another way; it can never be taken."""
+
+
+NEVER = b"never"  # said beside a refusal that stays one
+
+
 class Later(RunError):
     """What an agent asks for can only be said when somebody else is there again."""
 
@@ -49,6 +56,7 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     below: Below | None = None  # of a relay: who is there below it
     through: bool = False  # a relay asks for somebody else
     tree: int = 0  # which of its messages it speaks of
+    forgotten: int = -1  # up to this one its messages are committed, and gone from its disk
     form: int = FORM  # of messages, which agent and collector must have in common
 
     @property

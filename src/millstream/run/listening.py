@@ -6,8 +6,11 @@ The actions `hello`, `boundary` and `code`, and messages that are put. What is s
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
 import socket
+import stat
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,15 +23,15 @@ import pyarrow.flight as flight
 from millstream.api.sources import Collector
 from millstream.errors import ConfigError, RunError
 from millstream.run.code import Given, askeds, bearer
-from millstream.run.greetings import Hello, Later, Refused, Welcome, hellos, hush
-from millstream.run.messages import check_blocks, pack, read_head
+from millstream.run.greetings import NEVER, Hello, Later, Refused, Twice, Welcome, hellos, hush
+from millstream.run.messages import MOST_BYTES, check_blocks, pack, read_head
 from millstream.serve.guard import is_local
 from millstream.serve.tokens import find_token
 
 if TYPE_CHECKING:
     from millstream.run.collecting import MessageReceiver
 
-MOST_BYTES = 64 * 1024 * 1024  # of one message
+_PATIENCE = 1.0  # seconds for calls under way when the server ends
 WAIT = 30.0  # seconds an agent waits for its message to be durable
 
 
@@ -91,7 +94,8 @@ class CollectorServer(flight.FlightServerBase):  # type: ignore[misc]
             self.receiver.offer(head, pack(head, blocks)).result(WAIT)
         except (RunError, TimeoutError) as error:
             raise flight.FlightServerError(
-                str(error) or "it could not be written in time"
+                str(error) or "it could not be written in time",
+                NEVER if isinstance(error, Twice) else b"",
             ) from None
         welcome = self.receiver.greet(Hello(head.agent, head.life, tree=head.tree), False)
         writer.write(pa.py_buffer(msgspec.json.encode(welcome)))
@@ -103,8 +107,24 @@ class CollectorServer(flight.FlightServerBase):  # type: ignore[misc]
         end, and it may be done only once.
         """
         if self._ended.acquire(blocking=False):
+            # It waits for calls under way, and who sends half a message could hold it for ever.
+            impatience = threading.Timer(_PATIENCE, _hang_up, [self.port])
+            impatience.daemon = True
+            impatience.start()
             self.__exit__(None, None, None)
             self.wait()
+            impatience.cancel()
+
+
+def _hang_up(port: int) -> None:
+    """End all connections to a port of this process; Flight knows no way to."""
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as one:
+                if one.family != socket.AF_UNIX and one.getsockname()[1] == port:
+                    one.shutdown(socket.SHUT_RDWR)
 
 
 def _bounded(reader: Any, size: int) -> Iterator[bytes]:

@@ -27,6 +27,8 @@ from millstream.state.values import Int64 as Whole
 AGENT_BITS, FILE_BITS, PLACE_BITS = 11, 16, 36
 MOST_AGENTS = 2**AGENT_BITS - 1
 FORM = 2  # of what travels; another number for what an older release would not understand
+MOST_BYTES = 64 * 1024 * 1024  # of one message
+FULL = MOST_BYTES // 2  # no more is put into one; what relays add to it has room then
 MESSAGES = "messages"  # what files of a spool with them end in
 COMPRESSION = "zstd"  # of rows: keys and times of panes repeat
 MOST_ROWS = 1 << 29  # bytes of the rows of one block, as they lie in memory
@@ -60,7 +62,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one agent has in a message."""
 
     agent: str
-    number: Count
+    number: Count  # of the last of its messages that is in it
+    first: Count | None = None  # of the first; None: it was made by a release that did not say
     tree: Count = 0  # whose number it is
     reached: Whole | None = None  # how far all it reads has come; None: that holds nothing back
     ended: bool = False  # nothing more comes from this agent
@@ -115,6 +118,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         own = Part(
             agent=self.agent,
             number=self.number,
+            first=self.number,
             tree=self.tree,
             reached=self.reached,
             ended=self.ended,
@@ -123,6 +127,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             panes=self.panes,
         )
         return [own]
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """How far everybody is whose numbers go on with it: its sender, and who is in it."""
+        return {part.sender: part.number for part in self.of} | {self.sender: self.number}
 
     def letters(self) -> Iterator[DeadLetter]:
         """Its dead letters."""
