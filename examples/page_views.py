@@ -3,11 +3,11 @@
 millstream run examples/page_views.py --snapshots 5%,10%,25%,50% --step languages
 python examples/page_views.py
 
-The second draws error and interval against the share of the input into page_views.png. A language
-is all over the files, so its views are soon known well. A language at one hour of the day lies in
-few blocks: its bounds say how little that tells. The files are invented: one for each hour of some
-days, sorted by language and page as those of Wikipedia are, with few languages and pages that have
-most of the views.
+The second draws error and interval against time and the share of the input into page_views.png. A
+language is all over the files, so its views are soon known well. A language at one hour of the day
+lies in few blocks: its bounds say how little that tells. The files are invented: one for each hour
+of some days, sorted by language and page as those of Wikipedia are, with few languages and pages
+that have most of the views.
 """
 
 import os
@@ -90,7 +90,7 @@ def by_group(snapshot: ms.Snapshot) -> dict[tuple, dict]:
 
 
 def draw(found: dict[str, list[ms.Snapshot]], picture: str, language: str = "en") -> None:
-    """One language with its bounds, and the errors of all groups, against how much was read."""
+    """One language with its bounds against what was read, and errors of all groups against time."""
     from matplotlib import pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
@@ -104,18 +104,19 @@ def draw(found: dict[str, list[ms.Snapshot]], picture: str, language: str = "en"
     left.set(title=f"pages with views in {language!r}", xlabel="% read", ylim=(0, None))
     for step, style in (("languages", "-"), ("hours", ":")):
         last = {key: row["pages"] for key, row in by_group(found[step][-1]).items()}
-        wide, error, shares = [], [], []
+        wide, error, seconds = [], [], []
         for snapshot in found[step][:-1]:
             rows = by_group(snapshot)
             far = [(r["pages_upper"] - r["pages_lower"]) / 2 / last[k] for k, r in rows.items()]
             off = [abs(r["pages"] - last[k]) / last[k] for k, r in rows.items()]
             if rows:
-                shares.append(100 * snapshot.progress)
+                seconds.append(snapshot.elapsed)
                 wide.append(100 * np.median(far))
                 error.append(100 * np.median(off))
-        right.plot(shares, wide, style, color="C0", marker=".", label=f"half the interval, {step}")
-        right.plot(shares, error, style, color="C1", marker=".", label=f"true error, {step}")
-    right.set(title="median of all groups", xlabel="% read", ylabel="% of the answer", yscale="log")
+        right.plot(seconds, wide, style, color="C0", marker=".", label=f"half the interval, {step}")
+        right.plot(seconds, error, style, color="C1", marker=".", label=f"true error, {step}")
+    right.set(title="median of all groups", yscale="log")
+    right.set(xlabel="seconds since the start", ylabel="% of the answer")
     left.legend()
     right.legend(fontsize="small")
     figure.savefig(picture, dpi=110)

@@ -83,3 +83,8 @@ def test_what_ended_a_run_is_said() -> None:
 def test_a_small_error_is_not_none() -> None:
     table = pa.table({"n": [10_000.0], "n_lower": [9_999.0], "n_upper": [10_001.0]})
     assert "10,000 ±<0.1%" in shown(ms.Snapshot(0.9, table, False))
+
+
+def test_an_error_of_many_times_the_estimate_is_not_told_to_a_digit() -> None:
+    table = pa.table({"n": [10.0], "n_lower": [4.0], "n_upper": [770.0]})
+    assert "10 ±>999%" in shown(ms.Snapshot(0.1, table, False))

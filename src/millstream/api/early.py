@@ -39,7 +39,8 @@ class Snapshot:
     unseen: what a group that is not in the table can hold at most.
     ended_by: what ended the run with this snapshot, None if it goes on.
     elapsed, left: seconds since the start of the run, and until all is read at this speed.
-    notes: aggregates for which there is no estimate before the end, and why.
+    notes: aggregates for which there is no estimate before the end, and why; records that are dead
+        letters, which no answer has.
     """
 
     progress: float

@@ -146,6 +146,8 @@ def _told(estimate: list[Any], exact: bool) -> str:
     if lower is None or upper is None or not value:
         return f"{told} ±   ?"
     far = max(upper - value, value - lower) / abs(value)
+    if far >= 10:
+        return f"{told} ±>999%"
     return f"{told} ±{far:5.1%}" if far >= 0.001 or far == 0 else f"{told} ±<0.1%"
 
 

@@ -215,7 +215,7 @@ class Variance:
         total = np.bincount(groups, weights=numbers, minlength=rows.count)
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = np.where(n > 0, total / n, 0.0)
-        deviation = numbers - mean[groups]
+            deviation = numbers - mean[groups]
         m2 = np.bincount(groups, weights=deviation * deviation, minlength=rows.count)
         return {"n": pa.array(n), "mean": pa.array(mean), "m2": pa.array(m2)}
 

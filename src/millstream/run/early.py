@@ -68,6 +68,7 @@ class Looker:
         self._shown = 0.0  # progress of the last look
         self._at = self._started
         self._complete = True  # all batches were reported
+        self._dead = 0  # letters so far
         self._first: tuple[float, float] | None = None  # when a look first had how much
         engine.beside = self.before_commit
         if looks.every is None and looks.until.within is None:
@@ -86,6 +87,7 @@ class Looker:
     def at_start(self) -> bool:
         """Look before the first step: a kill may have come between a commit and its look."""
         manifest = self.engine.manifest
+        self._dead = manifest.dead
         if manifest.complete or manifest.batch < 0 or not self._draws:
             return False
         state = manifest.sources.get(self.engine.plan.sources()[0].name) or SourceState()
@@ -97,6 +99,7 @@ class Looker:
 
     def before_commit(self, batch: Batch, controls: list[Control]) -> list[Item]:
         """Take a look if it is time for one; gives its rows, for sinks that are to get them."""
+        self._dead = self.engine.manifest.dead + sum(len(one.dead) for one in controls)
         if self.engine.trackers and all(one.ended for one in self.engine.trackers.values()):
             self._made = self._exact(self.looked.answers.reported(controls, "exact"))
         elif self._draws:
@@ -250,6 +253,7 @@ class Looker:
             notes.append(f"{', '.join(self._known.scaled)}: scaled by the metric that was given")
         if not self._complete:
             notes.append("some batches ran without snapshots, so there are no estimates")
+        notes += self._set_aside()
         left = population.sizes[read:] / population.sizes.sum()
         held = unseen(len(population.blocks), read, left, 1 - looks.confidence)
         return Snapshot(
@@ -290,7 +294,15 @@ class Looker:
             promise="exact",
             ended_by=self.ended_by,
             elapsed=time.monotonic() - self._started,
+            notes=tuple(self._set_aside()),
         )
+
+    def _set_aside(self) -> list[str]:
+        """What no answer is made of, though it was read."""
+        if not self._dead:
+            return []
+        are = "record is a dead letter" if self._dead == 1 else "records are dead letters"
+        return [f"{self._dead:,} {are} (in the checkpoint), and not in the answer"]
 
     def _kept_results(self) -> pa.Table | None:
         """The answer that an earlier run came to."""

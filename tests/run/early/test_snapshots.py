@@ -229,6 +229,17 @@ def test_what_has_no_estimator_says_so_and_is_exact_at_the_end(tmp_path: Path) -
     }
 
 
+def test_records_that_are_in_no_answer_are_told(tmp_path: Path) -> None:
+    write(tmp_path / "in")
+    with (tmp_path / "in" / "views-1.csv").open("a") as file:
+        file.write("de,#DIV/0!,x\nen,many,x\n")
+    flow, place = views(tmp_path / "in"), tmp_path / "ck"
+    *_, last = snapshots_in_process(flow, place, [0.5])
+    assert last.notes == ("2 records are dead letters (in the checkpoint), and not in the answer",)
+    (again,) = snapshots_in_process(flow, place, [0.5])
+    assert again.notes == last.notes
+
+
 def test_steps_before_the_aggregate_count(tmp_path: Path) -> None:
     records = write(tmp_path / "in")
     flow = ms.Flow("some")

@@ -68,7 +68,7 @@ class Answers:
         self._starts, self._sizes = starts, sizes
         self._known: pa.Table | None = None  # the keys of groups, in the order of their numbers
         self._kept = {name: Moments(_factors(m)) for name, m in self.measures.items()}
-        self._shift: dict[str, float] = {}
+        self._shift: dict[str, Floats] = {}  # of every group; NaN before it has a value
         self._whole: set[str] = set()  # totals of whole numbers
         self._scaled = None if metric is None else Scaled(metric, len(starts))
         self._ratios = {
@@ -100,7 +100,7 @@ class Answers:
         for name, measure in self.measures.items():
             values: dict[str, Floats] = {
                 factor: np.bincount(cell, weights=column, minlength=len(cells)).astype(np.float64)
-                for factor, column in self._values(name, measure, given).items()
+                for factor, column in self._values(name, measure, given, groups).items()
             }
             self._kept[name].add(cells % count, {**values, SIZE: size}, count)
             if (factor := totalled(measure)) is not None:
@@ -153,18 +153,20 @@ class Answers:
         self._known = pa.table(dict(zip(names, arrays, strict=True))).take(pa.array(kept))
         return number[codes[old:]]
 
-    def _values(self, name: str, measure: Measure, given: pa.Table) -> dict[str, Floats]:
+    def _values(
+        self, name: str, measure: Measure, given: pa.Table, groups: Int64
+    ) -> dict[str, Floats]:
         """The numbers of every row: how many, their total, and that of their squares.
 
-        Means and variances are taken about a value near the middle, so that large numbers that
-        differ little keep their digits.
+        Means and variances are taken about a value near the middle of their group, so that large
+        numbers that differ little keep their digits, also in third powers.
         """
         n = _state(given, measure, "n")
         if isinstance(measure.kernel, Count):
             return {COUNT: n}
         if isinstance(measure.kernel, Variance):
             middle, squares = _state(given, measure, "mean"), _state(given, measure, "m2")
-            shift = self._middle(name, n * middle, n)
+            shift = self._middle(name, groups, n * middle, n)
             return {
                 COUNT: n,
                 TOTAL: n * (middle - shift),
@@ -177,13 +179,20 @@ class Answers:
                 self._whole | {name} if pa.types.is_integer(kind) else self._whole - {name}
             )
             return {COUNT: n, TOTAL: sums}
-        return {COUNT: n, TOTAL: sums - n * self._middle(name, sums, n)}
+        return {COUNT: n, TOTAL: sums - n * self._middle(name, groups, sums, n)}
 
-    def _middle(self, name: str, sums: Floats, n: Floats) -> float:
-        if name not in self._shift:
-            middle = sums.sum() / max(n.sum(), 1.0)
-            self._shift[name] = float(middle) if np.isfinite(middle) else 0.0
-        return self._shift[name]
+    def _middle(self, name: str, groups: Int64, sums: Floats, n: Floats) -> Floats:
+        """What the values of every row are taken about: the mean of what its group first had."""
+        shift = self._shifts(name)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            first = np.bincount(groups, sums, self.groups) / np.bincount(groups, n, self.groups)
+        self._shift[name] = np.where(np.isnan(shift) & np.isfinite(first), first, shift)
+        return np.nan_to_num(self._shift[name])[groups]
+
+    def _shifts(self, name: str) -> Floats:
+        """The same of every group there is; NaN where it has had no value yet."""
+        known = self._shift.get(name, np.zeros(0))
+        return np.pad(known, (0, self.groups - len(known)), constant_values=np.nan)
 
     # -- looking --------------------------------------------------------------------------------
 
@@ -247,7 +256,7 @@ class Answers:
             return found.root() if kernel.root else found
         none = kept.total(COUNT) == 0
         if kernel.mean:  # type: ignore[union-attr]
-            return mean(kept, self.blocks, sure).shifted(self._shift.get(name, 0.0))
+            return mean(kept, self.blocks, sure).shifted(np.nan_to_num(self._shifts(name)))
         return total(kept, TOTAL, self.blocks, sure).without(none)
 
     def key_columns(self) -> dict[str, pa.Array]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from millstream.ops.estimating.distributions import normal
-from millstream.ops.estimating.intervals import ANYTIME, radius, stretched
+from millstream.ops.estimating.intervals import ANYTIME, lifted, radius, stretched
 from millstream.ops.estimating.moments import COUNT, SIZE, SQUARES, TOTAL, Blocks, Moments
 from millstream.ops.estimating.sparse import sparse_total
 
@@ -177,8 +177,9 @@ def _ratio(
     square = np.maximum(moments.squares(weights, blocks), 0.0)
     deviation = np.sqrt(square / max(read - 1, 1))
     with np.errstate(divide="ignore", invalid="ignore"):
-        skew = moments.cubes(weights, blocks) / read / deviation**3
-    skew = np.where(np.isfinite(skew), skew, 0.0)
+        seen = moments.cubes(weights, blocks) / read / deviation**3
+    seen = np.where(np.isfinite(seen), seen, 0.0)
+    skew = lifted(seen)
     # What a long tail leaves of the degrees of freedom of a variance (Satterthwaite 1946): the
     # fourth moment is at least as large as the third says (Pearson 1916).
     with np.errstate(divide="ignore"):
@@ -192,7 +193,7 @@ def _ratio(
     if not np.isfinite(draws):
         return _Radii(np.zeros_like(wide), np.zeros_like(wide), freedom)
     times = wide * draws  # in standard errors of the mean
-    long = stretched(times, skew, read)
+    long = np.maximum(stretched(times, seen, read), stretched(times, skew, read))
     with np.errstate(invalid="ignore"):  # no difference between blocks, and too few of them
         below, above = (
             np.where(np.isinf(wide), np.inf, deviation * np.where(skew * side > 0, long, times))

@@ -102,6 +102,10 @@ class Moments:
     def add(self, groups: Int64, values: Mapping[str, Floats], count: int) -> None:
         """One row for every block and group in it; there are `count` groups so far."""
         self.grow(count)
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # NaN says nothing
+            self._add(groups, values, count)
+
+    def _add(self, groups: Int64, values: Mapping[str, Floats], count: int) -> None:
         for index, product in enumerate(self.products):
             row = np.prod([values[factor] for factor in product], axis=0)
             self._sums[index] += np.bincount(groups, weights=row, minlength=count)
@@ -110,13 +114,21 @@ class Moments:
         for index, factor in enumerate(self.factors):
             np.maximum.at(self._most[index], groups, values[factor])
             np.minimum.at(self._least[index], groups, values[factor])
-        for index, factor in enumerate((self._of, self._by)):
-            self._due[index] += np.bincount(groups, weights=values[factor], minlength=count)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.nan_to_num(self._due[0] / self._due[1])
-        beyond = values[self._of] - ratio[groups] * values[self._by]
+        beyond = self._beyond_due(groups, values, count)
         np.minimum.at(self._beyond[0], groups, beyond)
         np.maximum.at(self._beyond[1], groups, beyond)
+
+    def _beyond_due(self, groups: Int64, values: Mapping[str, Floats], count: int) -> Floats:
+        """How much more than its due every block gave, as far as that is known by now."""
+        gave = values[self._of]
+        if self._of == SQUARES:  # about the mean of the group
+            middle = np.nan_to_num(self.total(TOTAL) / self.total(COUNT))[groups]
+            gave = gave - 2 * middle * values[TOTAL] + middle**2 * values[COUNT]
+        for index, one in enumerate((gave, values[self._by])):
+            self._due[index] += np.bincount(groups, weights=one, minlength=count)
+        ratio = np.nan_to_num(self._due[0] / self._due[1])
+        found: Floats = gave - ratio[groups] * values[self._by]
+        return found
 
     def grow(self, count: int) -> None:
         """There are so many groups by now."""
