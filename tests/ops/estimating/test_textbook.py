@@ -14,7 +14,7 @@ import pytest
 
 from millstream.ops.estimating.answers import Answers
 from millstream.ops.estimating.estimates import Confidence, mean, total, variance
-from millstream.ops.estimating.intervals import ANYTIME, POINTWISE, lifted, sequence, stretched
+from millstream.ops.estimating.intervals import ANYTIME, POINTWISE, lifted, radius, sequence, stretched
 from millstream.ops.estimating.moments import COUNT, SIZE, SQUARES, TOTAL, Blocks, Moments
 from millstream.ops.estimating.ranks import Ranks
 from tests.ops.estimating.study import measures
@@ -149,6 +149,16 @@ def test_sequences_hold_along_whole_paths() -> None:
         off = np.abs(np.cumsum(values)[at - 1] / at)
         outside += bool((off > sequence(0.05, draws)).any())
     assert outside <= 0.06 * 400
+
+
+def test_a_small_risk_shared_by_many_groups_is_no_reason_to_say_nothing() -> None:
+    """Places of a ranking need bounds of all groups together, at some ten thousandths of risk."""
+    few = np.array([4.0, 11.0, 20.0, 59.0])  # degrees of freedom
+    for risk in (0.05, 1e-3, 1e-4, 1e-6):
+        wide = radius(ANYTIME, risk, 72.0, few)
+        assert (np.diff(wide) <= 0).all()
+        assert wide[0] < 5 * sequence(risk, 72.0)
+        assert wide[-1] < 1.2 * sequence(risk, 72.0)
 
 
 @pytest.mark.parametrize("skew", [0.2, 1.0, 2.5])

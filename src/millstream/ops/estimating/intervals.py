@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from millstream.ops.estimating.distributions import student
+from millstream.ops.estimating.distributions import far_student, student
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -29,6 +29,7 @@ PROMISES = {
 }
 _PRIOR = 4.0  # draws: the fewer, the earlier along the path anytime intervals are narrowest
 _SHORT, _LONG = 0.7, 1.7  # skews between which a tail counts as long, more and more
+_MORE = 1.25  # times Student's quantile, where the mixture for unknown deviations says too little
 _FEWEST = 12.0  # draws for which the mixture for unknown deviations is used
 
 
@@ -62,13 +63,17 @@ def _unsure(risk: float, n: Floats) -> Floats:
     """How much wider it is if the standard deviation is that of the draws themselves.
 
     By the mixture for Student's t (Lai 1976; Wang and Ramdas, Anytime-valid t-tests, 2024), which
-    holds for every number of draws, not only for many.
+    holds for every number of draws, not only for many. For a small risk it needs many draws to say
+    anything at all; then it is bounded by Student's quantile for the risk that is taken at this
+    time, and some more.
     """
-    prior = _PRIOR
+    prior, known = _PRIOR, sequence(risk, n)
     with np.errstate(over="ignore"):
         q = (risk**2 * prior / (n + prior)) ** (1 / n)
     square = (1 - q) * (n + prior) / np.maximum(q * (n + prior) - prior, 1e-9)
-    found: Floats = np.sqrt(square * n / np.maximum(n - 1, 1)) / sequence(risk, n)
+    mixture = np.sqrt(square * n / np.maximum(n - 1, 1)) / known
+    times = known * np.sqrt(n)
+    found: Floats = np.minimum(mixture, _MORE * far_student(times, n - 1) / times)
     return np.maximum(found, 1.0)
 
 
