@@ -193,3 +193,12 @@ def test_a_quantile_has_woodruffs_interval() -> None:
     # The bounds are order statistics: those of the textbook, or the next ones outside.
     assert found.lower[0] in ordered[low - 3 : low + 1]
     assert found.upper[0] in ordered[high - 1 : high + 3]
+
+
+def test_blocks_that_are_all_alike_leave_a_doubt_about_those_not_read() -> None:
+    """Records of one length: the block with the header has two of them less, and was not read."""
+    rows = np.full(READ, 50.0)
+    moments, blocks = kept((COUNT, SIZE), {COUNT: rows})
+    found = total(moments, COUNT, blocks, Confidence(0.95, POINTWISE))
+    assert found.value[0] == pytest.approx(50.0 * ALL)
+    assert found.lower[0] < 50.0 * ALL - 2 < 50.0 * ALL < found.upper[0] < 50.0 * ALL + 10

@@ -27,6 +27,7 @@ LEAST_PRESENT = 20  # with a group in them, before its blocks say how much they 
 LEAST_ACTIVE = 40  # with anything but zeros, where some blocks have nothing else
 LEAST_SPREAD = 60  # with a group, before they say how much variances differ, which go by tails
 _NEARLY_ALL = 0.9  # of the blocks with a group have something of it but zeros
+_ALIKE = 1e-9  # of their squares
 LEAST_FREEDOM = 4  # below that a few blocks have most of a group
 
 
@@ -98,10 +99,24 @@ def total(moments: Moments, factor: str, blocks: Blocks, sure: Confidence) -> Es
         low, high = sparse_total(moments, factor, blocks, sure.spent, moments.largest(factor))
         lower = np.where(few_say, np.fmin(lower, low), lower)
         upper = np.where(few_say, np.fmax(upper, high), upper)
+    least = _of_other_kinds(moments, factor, blocks, sure)
+    lower, upper = np.minimum(lower, value - least), np.maximum(upper, value + least)
     # What was read is there; the rest cannot be less than nothing if nothing was so far.
     grows = ~moments.negative(factor)
     lower = np.where(grows, np.maximum(lower, seen), lower)
     return _settled(Estimates(value, lower, upper), blocks)
+
+
+def _of_other_kinds(moments: Moments, factor: str, blocks: Blocks, sure: Confidence) -> Floats:
+    """What blocks unlike all that were read may change, if they differ by a single record.
+
+    Where records are all of one length, all blocks read have the same to the byte; the one with a
+    header has less. A share of -log(risk) / t of the blocks may be so (the rule of three).
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        single = np.nan_to_num(np.abs(moments.total(factor)) / moments.total(COUNT))
+    found: Floats = -np.log(sure.spent) * blocks.left * blocks.count / (blocks.read + 1) * single
+    return found
 
 
 def mean(moments: Moments, blocks: Blocks, sure: Confidence) -> Estimates:
@@ -178,7 +193,9 @@ def _ratio(
     deviation = np.sqrt(square / max(read - 1, 1))
     with np.errstate(divide="ignore", invalid="ignore"):
         seen = moments.cubes(weights, blocks) / read / deviation**3
-    seen = np.where(np.isfinite(seen), seen, 0.0)
+    # Blocks that are alike to so many digits have none left for a third power.
+    whole = moments.squares({main: weights[main] for main in list(weights)[:1]}, blocks)
+    seen = np.where(np.isfinite(seen) & (square > _ALIKE * whole), seen, 0.0)
     skew = lifted(seen)
     # What a long tail leaves of the degrees of freedom of a variance (Satterthwaite 1946): the
     # fourth moment is at least as large as the third says (Pearson 1916).
