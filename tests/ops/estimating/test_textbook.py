@@ -14,7 +14,7 @@ import pytest
 
 from millstream.ops.estimating.answers import Answers
 from millstream.ops.estimating.estimates import Confidence, mean, total, variance
-from millstream.ops.estimating.intervals import ANYTIME, POINTWISE, lifted, radius, sequence, stretched
+from millstream.ops.estimating.intervals import ANYTIME, POINTWISE, radius, sequence, stretched
 from millstream.ops.estimating.moments import COUNT, SIZE, SQUARES, TOTAL, Blocks, Moments
 from millstream.ops.estimating.ranks import Ranks
 from tests.ops.estimating.study import measures
@@ -169,11 +169,6 @@ def test_a_long_tail_is_taken_out_as_hall_does(skew: float) -> None:
     t, rate = -long, skew / sqrt(n)
     taken_out = t + rate * t**2 / 3 + rate**2 * t**3 / 27 + rate / 6  # Hall 1992, (2.1)
     assert taken_out == pytest.approx(-1.99)
-
-
-def test_only_a_skew_that_short_tails_seldom_show_is_lifted() -> None:
-    seen = np.array([-3.0, -0.5, 0.0, 0.7, 1.2, 1.7, 4.0])
-    assert lifted(seen).tolist() == pytest.approx([-6.0, -0.5, 0.0, 0.7, 1.8, 3.4, 8.0])
 
 
 def test_a_quantile_has_woodruffs_interval() -> None:

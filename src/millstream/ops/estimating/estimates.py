@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from millstream.ops.estimating.distributions import normal
-from millstream.ops.estimating.intervals import ANYTIME, lifted, radius, stretched
+from millstream.ops.estimating.intervals import ANYTIME, radius, stretched
 from millstream.ops.estimating.moments import COUNT, SIZE, SQUARES, TOTAL, Blocks, Moments
 from millstream.ops.estimating.sparse import sparse_total
 
@@ -192,11 +192,11 @@ def _ratio(
     square = np.maximum(moments.squares(weights, blocks), 0.0)
     deviation = np.sqrt(square / max(read - 1, 1))
     with np.errstate(divide="ignore", invalid="ignore"):
-        seen = moments.cubes(weights, blocks) / read / deviation**3
+        skew = moments.cubes(weights, blocks) / read / deviation**3
     # Blocks that are alike to so many digits have none left for a third power.
-    whole = moments.squares({main: weights[main] for main in list(weights)[:1]}, blocks)
-    seen = np.where(np.isfinite(seen) & (square > _ALIKE * whole), seen, 0.0)
-    skew = lifted(seen)
+    main = next(iter(weights))
+    whole = moments.squares({main: weights[main]}, blocks)
+    skew = np.where(np.isfinite(skew) & (square > _ALIKE * whole), skew, 0.0)
     # What a long tail leaves of the degrees of freedom of a variance (Satterthwaite 1946): the
     # fourth moment is at least as large as the third says (Pearson 1916).
     with np.errstate(divide="ignore"):
@@ -210,7 +210,7 @@ def _ratio(
     if not np.isfinite(draws):
         return _Radii(np.zeros_like(wide), np.zeros_like(wide), freedom)
     times = wide * draws  # in standard errors of the mean
-    long = np.maximum(stretched(times, seen, read), stretched(times, skew, read))
+    long = stretched(times, skew, read)
     with np.errstate(invalid="ignore"):  # no difference between blocks, and too few of them
         below, above = (
             np.where(np.isinf(wide), np.inf, deviation * np.where(skew * side > 0, long, times))

@@ -28,7 +28,6 @@ PROMISES = {
     ANYTIME: "holds at all snapshots together, whenever one stops",
 }
 _PRIOR = 4.0  # draws: the fewer, the earlier along the path anytime intervals are narrowest
-_SHORT, _LONG = 0.7, 1.7  # skews between which a tail counts as long, more and more
 _MORE = 1.25  # times Student's quantile, where the mixture for unknown deviations says too little
 _FEWEST = 12.0  # draws for which the mixture for unknown deviations is used
 
@@ -75,17 +74,6 @@ def _unsure(risk: float, n: Floats) -> Floats:
     times = known * np.sqrt(n)
     found: Floats = np.minimum(mixture, _MORE * far_student(times, n - 1) / times)
     return np.maximum(found, 1.0)
-
-
-def lifted(skew: Floats) -> Floats:
-    """The skew of all blocks, if that of those read is this one.
-
-    A sample shows the skew of a short tail, but of a long one half of it or less, since its largest
-    values are mostly not in it. Which of both it is shows in the skew: a sample of a short tail
-    seldom has one above `_SHORT`, one of a long tail is seldom below `_LONG`.
-    """
-    found: Floats = skew * (1 + np.clip((np.abs(skew) - _SHORT) / (_LONG - _SHORT), 0.0, 1.0))
-    return found
 
 
 def stretched(times: Floats, skew: Floats, read: int) -> Floats:
