@@ -24,9 +24,12 @@ from millstream.cli.commands import app
 from millstream.errors import CheckpointError, ConfigError, RunError
 from millstream.run.faults import POINTS
 from millstream.serve.bulk import slates
+from millstream.state.buckets import open_bucket
 from millstream.state.doctor import examine
 from millstream.state.storage import open_storage
 from millstream.testing import Driver, run_in_process
+from tests.flaky import FATES, FlakyStore
+from tests.services import S3
 from tests.stores.apps import averages
 
 APP = Path(averages.__file__)
@@ -262,3 +265,38 @@ def test_what_is_not_there_is_said_before_anything_runs(bucket: str) -> None:
         run_in_process(flow, f"{bucket}/empty/ck")
     with pytest.raises(ConfigError, match="expected a path of a mounted file system, or a URL"):
         run_in_process(averages.make_flow("ftp://host"), f"{bucket}/ck")
+
+
+def test_an_answer_that_is_lost_is_asked_for_again(
+    bucket: str, server: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FlakyStore(server.url)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
+    open_bucket.cache_clear()
+    place = open_storage(f"{bucket}/ck/manifests")
+    fates = ["done and unanswered", "passed", "passed", "cut", "cut"]
+    monkeypatch.setattr(store, "fate", lambda: fates.pop(0) if fates else "passed")
+    place.put_new("00000001.json", b"0123456789")
+    assert place.read("00000001.json") == b"0123456789" and not fates
+    store.close()
+    open_bucket.cache_clear()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("share", [0.1, 0.4])
+def test_a_store_that_fails_now_and_then_is_asked_again(
+    bucket: str, server: S3, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    root = f"{bucket}/flaky"
+    want = expected(make_input(root))
+    store = FlakyStore(server.url, 15, share)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
+    open_bucket.cache_clear()
+    run_in_process(averages.make_flow(root, max_files_per_batch=2), f"{root}/ck", batch_rows=1000)
+    store.close()
+    assert set(store.met) >= {"passed", *FATES}, store.met
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    open_bucket.cache_clear()
+    assert outputs(root) == want
+    lines, sound = examine(f"{root}/ck")
+    assert sound, lines

@@ -59,6 +59,7 @@ def parquet_writer(sink: Any, schema: pa.Schema) -> pq.ParquetWriter:
 
 
 _ATTEMPT = re.compile(r"\.?[0-9][^-]*-")  # also one that was not written to its end
+_MOMENT = pa.timestamp("us", "UTC")
 _json = msgspec.json.Encoder(enc_hook=str)
 
 
@@ -69,10 +70,28 @@ def json_lines(table: pa.Table) -> bytes:
 
 def json_rows(table: pa.Table) -> Iterator[bytes]:
     """The same row by row."""
-    rows = table.to_pylist()
+    rows = with_texts_of_times(table).to_pylist()
     if any(holds_mixed(kind) for kind in table.schema.types):
         rows = map(_in_json, rows)
     return map(_encoded, rows)
+
+
+def with_texts_of_times(table: pa.Table) -> pa.Table:
+    """Moments as the texts that JSON has, made for a column at once and not one by one."""
+    for at, field in enumerate(table.schema):
+        if field.type == _MOMENT:
+            table = table.set_column(at, field.name, _texts_of(table.column(at)))
+    return table
+
+
+def _texts_of(moments: pa.ChunkedArray) -> pa.ChunkedArray:
+    """ISO-8601 with as many places as a moment has: none, or six."""
+    whole = pc.strftime(moments.cast(pa.timestamp("s", "UTC"), safe=False), "%Y-%m-%dT%H:%M:%SZ")
+    exact = pc.equal(pc.microsecond(moments), 0)
+    exact = pc.and_(exact, pc.equal(pc.millisecond(moments), 0))
+    if pc.all(exact).as_py() is not False:
+        return whole
+    return pc.if_else(exact, whole, pc.strftime(moments, "%Y-%m-%dT%H:%M:%SZ"))
 
 
 def csv_lines(table: pa.Table) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,14 +12,14 @@ import pyarrow as pa
 from millstream.errors import CheckpointError, RunError
 from millstream.io.columns import event_time
 from millstream.io.formats import DEBEZIUM, Format
-from millstream.io.kafka.consuming import Stretch
+from millstream.io.kafka.consuming import Stretch, begin_stretches
 from millstream.io.kafka.decoding import read_records
 from millstream.io.readers import Dead, Parsed, Split, parse_lines, scan_lines
 from millstream.ops.chunks import OFFSET_BITS, Chunk, Int64, flat
 from millstream.ops.jobs import timestamp
 from millstream.ops.records import as_json
 from millstream.run.once import read_shared
-from millstream.run.splits import ERROR, RAW, RateSplit, Readable, SpoolSplit
+from millstream.run.splits import ERROR, RAW, AnySplit, RateSplit, Readable, SpoolSplit
 from millstream.state.storage import Storage, open_storage
 
 _STAMP = pa.timestamp("us", "UTC")
@@ -41,6 +41,14 @@ def read(
     """The records of a split with their time and place; those outside of `times` are dead."""
     for piece in _read(fmt, split, now):
         yield piece if times is None else _between(piece, fmt, times)
+
+
+def begin_reading(formats: Sequence[Format | None], splits: Sequence[AnySplit]) -> None:
+    """Have fetched what a task reads soon, before it reads the first of it."""
+    for number, fmt in enumerate(formats):
+        if fmt is not None and fmt.topics is not None:
+            some = (s for s in splits if isinstance(s, Stretch) and s.source == number)
+            begin_stretches(fmt.topics.cluster, some)
 
 
 def _between(piece: Piece, fmt: Format, times: tuple[int, int]) -> Piece:

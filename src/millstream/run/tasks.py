@@ -47,7 +47,7 @@ from millstream.run.clocks import clocks_of
 from millstream.run.measuring import Meter
 from millstream.run.memory import give_back, own_resident
 from millstream.run.mirroring import mirrors_slates
-from millstream.run.reading import Piece, read
+from millstream.run.reading import Piece, begin_reading, read
 from millstream.run.sinking import edge, sink_outputs
 from millstream.run.splits import (
     DRIVER,
@@ -99,7 +99,8 @@ class Task:
 
     def ingest(self, splits: Iterable[AnySplit]) -> Iterator[Item]:
         """Level 0: read splits and push their records."""
-        sources = self.plan.sources()
+        sources, splits = self.plan.sources(), list(splits)
+        begin_reading([self.plan.formats.get(one.name) for one in sources], splits)
         for split in splits:
             source = sources[split.source]
             self.meter.worker = source.name

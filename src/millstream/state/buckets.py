@@ -10,17 +10,20 @@ from __future__ import annotations
 import configparser
 import contextlib
 import errno
+import itertools
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
 from millstream.errors import CheckpointError, ConfigError
 
+T = TypeVar("T")
 _PATIENCE = 60  # seconds for which a store that is away is asked again
 
 
@@ -91,38 +94,50 @@ class OnStore:
             raise ConfigError(f"{self.where} cannot be used: {_line(error)}") from None
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        with self._asked(key):
-            if size is None:
-                return bytes(self._store.get(key).bytes())[start:]
-            return bytes(self._store.get_range(key, start=start, length=size)) if size else b""
+        if size is None:
+            return self._ask(key, lambda: bytes(self._store.get(key).bytes()))[start:]
+        some = partial(self._store.get_range, key, start=start, length=size)
+        return self._ask(key, lambda: bytes(some())) if size else b""
 
     def look(self, key: str) -> Listed | None:
         try:
-            with self._asked(key):
-                return _listed(self._store.head(key))
+            return self._ask(key, lambda: _listed(self._store.head(key)))
         except FileNotFoundError:
             return None
 
     def list(self, folder: str) -> list[Listed]:
-        with self._asked(folder):
-            found = self._store.list(prefix=folder or None, chunk_size=1000)
-            return [_listed(one) for some in found for one in some]
+        def found() -> list[Listed]:
+            some = self._store.list(prefix=folder or None, chunk_size=1000)
+            return [_listed(one) for several in some for one in several]
+
+        return self._ask(folder, found)
 
     def put(self, key: str, data: pa.Buffer | bytes) -> None:
-        with self._asked(key):
-            self._store.put(key, bytes(data))
+        self._ask(key, lambda: self._store.put(key, bytes(data)))
 
     def create(self, key: str, data: pa.Buffer | bytes) -> None:
-        with self._asked(key):
-            self._store.put(key, bytes(data), mode="create", use_multipart=False)
+        put = partial(self._store.put, key, mode="create", use_multipart=False)
+        self._ask(key, lambda: put(bytes(data)))
 
     def copy(self, key: str, to: str) -> None:
-        with self._asked(key):
-            self._store.copy(key, to)
+        self._ask(key, lambda: self._store.copy(key, to))
 
     def delete(self, key: str) -> None:
-        with contextlib.suppress(FileNotFoundError), self._asked(key):
-            self._store.delete(key)
+        with contextlib.suppress(FileNotFoundError):
+            self._ask(key, lambda: self._store.delete(key))
+
+    def _ask(self, key: str, work: Callable[[], T]) -> T:
+        """Ask a store; again if an answer is lost, which its client takes for an error."""
+        begun = time.monotonic()
+        for again in itertools.count():
+            try:
+                with self._asked(key):
+                    return work()
+            except OSError as error:
+                if error.errno != errno.EIO or time.monotonic() - begun > _PATIENCE:
+                    raise
+                time.sleep(min(1.0, 0.05 * 2**again))
+        raise AssertionError
 
     @contextlib.contextmanager
     def _asked(self, key: str) -> Iterator[None]:

@@ -1,9 +1,10 @@
-"""Ranges of offsets to raw records, inside tasks: one consumer per process, cluster and topic.
+"""Ranges of offsets to raw records, inside tasks: a consumer per process and partition, some kept.
 
-A consumer is made when the first range of its topic is read, in the process that reads it, because
+A consumer is made when the first range of its partition is read, in the process that reads it, as
 librdkafka does not survive a fork. It goes on where it stands if the next range begins there, else
-it is assigned anew. Offsets have gaps (aborted transactions, markers, compaction): a range is over
-at the first record behind it or at the end of the partition, never after so many records.
+it is assigned anew. A task assigns all its partitions first, so that they are fetched side by side.
+Offsets have gaps (aborted transactions, markers, compaction): a range is over at the first record
+behind it or at the end of the partition, never after so many records.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from millstream.io.timestamps import Ints
 GONE = "offsets that were there are there no more"
 BLOCK_RECORDS = 20_000
 BLOCK_BYTES = 8 * 1024 * 1024
+_CONSUMERS = 8  # that a process keeps; each has threads and a connection of its own
+_Key: TypeAlias = tuple[int, str, str, str, int]
 _PAUSE = 0.01  # seconds that one look for more records takes at most
 READING = {
     "group.id": "millstream",  # librdkafka wants one; nothing is ever committed to it
@@ -34,7 +37,7 @@ READING = {
     "isolation.level": "read_committed",
     "fetch.wait.max.ms": 100,
     "fetch.queue.backoff.ms": 5,  # 1000 unless said: what a range waits for once enough was ahead
-    "queued.min.messages": 20_000,
+    "queued.min.messages": 50_000,
     "queued.max.messages.kbytes": 16_384,
     "fetch.error.backoff.ms": 50,
 }
@@ -77,18 +80,46 @@ class Block:
     size: int = 0
 
 
+def begin_stretches(cluster: Cluster, stretches: Iterable[Stretch]) -> None:
+    """Have ranges fetched that are read soon: the first of every partition."""
+    firsts: dict[tuple[str, int], Stretch] = {}
+    for one in stretches:
+        firsts.setdefault((one.topic, one.partition), one)
+    for one in list(firsts.values())[:_CONSUMERS]:
+        _reader_of(cluster, one).go_to(one.partition, one.start)
+
+
 def read_stretch(cluster: Cluster, wanted: Wanted, stretch: Stretch) -> Iterator[Block]:
     """All records of a range, some at a time."""
-    key = (os.getpid(), cluster.servers, str(sorted(cluster.options.items())), stretch.topic)
-    reader = _readers.get(key)
-    if reader is None:
-        reader = _readers[key] = _Reader(cluster, stretch.topic)
+    reader = _reader_of(cluster, stretch)
     try:
         yield from reader.read(stretch, wanted)
     except BaseException:
-        _readers.pop(key, None)  # it may stand anywhere
+        _readers.pop(_key(cluster, stretch), None)  # it may stand anywhere
         reader.close()
         raise
+
+
+def _key(cluster: Cluster, stretch: Stretch) -> _Key:
+    options = str(sorted(cluster.options.items()))
+    return os.getpid(), cluster.servers, options, stretch.topic, stretch.partition
+
+
+def _reader_of(cluster: Cluster, stretch: Stretch) -> _Reader:
+    """The consumer of a partition; of many partitions the one that was used longest ago."""
+    key = _key(cluster, stretch)
+    reader = _readers.pop(key, None)
+    mine = [one for one in _readers if one[0] == os.getpid()]
+    if reader is None and len(mine) >= _CONSUMERS:
+        oldest = next((one for one in mine if one[:4] == key[:4]), None)
+        if oldest is None:
+            _readers.pop(mine[0]).close()
+        else:
+            reader = _readers.pop(oldest)
+    if reader is None:
+        reader = _Reader(cluster, stretch.topic)
+    _readers[key] = reader
+    return reader
 
 
 def close_readers() -> None:
@@ -98,7 +129,7 @@ def close_readers() -> None:
 
 
 class _Reader:
-    """A consumer of one topic, and where it stands."""
+    """A consumer of one partition at a time, and where it stands."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self.cluster, self.topic = cluster, topic
@@ -111,7 +142,8 @@ class _Reader:
 
     def read(self, stretch: Stretch, wanted: Wanted) -> Iterator[Block]:
         """The records of a range."""
-        self._go_to(stretch.partition, stretch.start)
+        self.go_to(stretch.partition, stretch.start)
+        self._stands = None  # until the range is read
         block: list[Any] = []
         size = 0
         for several in self._messages(stretch, wanted.patience):
@@ -124,14 +156,14 @@ class _Reader:
         if block:
             yield self._block(block, wanted, size)
 
-    def _go_to(self, partition: int, start: int) -> None:
+    def go_to(self, partition: int, start: int) -> None:
         """Let the consumer stand at an offset of a partition."""
         if self._stands == (partition, start):
             return
         self._ahead.clear()
         self._ended = -1
         self._consumer.assign([self._kafka.TopicPartition(self.topic, partition, start)])
-        self._stands = None  # until the range is read
+        self._stands = (partition, start)
 
     def _messages(self, stretch: Stretch, patience: float) -> Iterator[list[Any]]:
         """Messages with offsets in the range; what comes behind it is kept for the next one."""
@@ -237,4 +269,4 @@ def _named(stretch: Stretch) -> str:
     return f"partition {stretch.partition} of topic {stretch.topic!r}"
 
 
-_readers: dict[tuple[int, str, str, str], _Reader] = {}
+_readers: dict[_Key, _Reader] = {}  # those used last are last

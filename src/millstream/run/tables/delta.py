@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.api.sources import Delta
-from millstream.run.tables.writing import Conflict, required
+from millstream.run.tables.writing import Conflict, Lost, required
 
 _GONE = "__millstream_gone"  # marks the keys of rows that are taken out
 
@@ -28,6 +28,8 @@ class DeltaWriter:
             return self._lake.DeltaTable(self.spec.location, storage_options=self._options)
         except exceptions.TableNotFoundError:
             return None
+        except (exceptions.DeltaError, OSError) as error:
+            raise _lost(error) from None
 
     def reached(self) -> int:
         table = self._table()
@@ -54,10 +56,10 @@ class DeltaWriter:
                 )
                 return
             self._merge(table, rows, gone, properties)
-        except (exceptions.CommitFailedError, exceptions.DeltaError) as error:
+        except (exceptions.DeltaError, OSError) as error:
             if isinstance(error, exceptions.CommitFailedError) or "oncurrent" in str(error):
                 raise Conflict(str(error)) from error
-            raise
+            raise _lost(error) from None
 
     def _merge(self, table: Any, rows: pa.Table, gone: pa.Table, properties: Any) -> None:
         """All that changed as one table, with a mark on what is gone: one merge, one commit."""
@@ -85,6 +87,12 @@ class DeltaWriter:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _lost(error: Exception) -> Exception:
+    """An error of the store, after which the table says whether it has the batch; or as it is."""
+    text = str(error)
+    return Lost(text) if "object store" in text or "Generic" in text else error
 
 
 def store_options(location: str) -> dict[str, str] | None:

@@ -1,0 +1,165 @@
+"""Kafka in, slates and windows, Kafka and Delta out, the checkpoint in a store: nothing twice.
+
+Runs are killed at random and at named points, the broker is killed and started again, the store is
+away or forgetful, and a driver is paused until another has finished its work.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flaky import FlakyStore
+from tests.kafka.test_kill import POINTS, Running
+from tests.services import S3
+
+pytest.importorskip("obstore")
+deltalake = pytest.importorskip("deltalake")
+
+APP = Path(__file__).with_name("outside.py")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3]:
+    found = S3()
+    yield found
+    found.stop()
+
+
+class Outside(Running):
+    """Topics, a bucket behind a proxy, and the answer."""
+
+    def __init__(self, topics: Any, place: Path, server: S3, name: str, seed: int) -> None:
+        super().__init__(topics, place, seed)
+        server.make_bucket(name)
+        self.store, self.root = FlakyStore(server.url, seed), f"s3://{name}/team"
+        self.env = {**server.environment, "AWS_ENDPOINT_URL": self.store.url}
+        self.env["MILLSTREAM_CACHE"] = str(place / "cache")
+
+    def start(self, checkpoint: str = "", **env: str) -> subprocess.Popen[str]:
+        given = [self.topics.address, self.read, self.written, self.root]
+        known = {**os.environ, "PYTHONPATH": str(APP.parents[2] / "src"), **self.env}
+        return subprocess.Popen(
+            [sys.executable, str(APP), *given],
+            env={**known, **env},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def check(self) -> None:
+        """The topics as before, and the tables as others read them."""
+        super().check()
+        found = Counter(
+            (row["k"], int(row["window_start"].timestamp()), row["n"], row["total"])
+            for row in self.table("windows")
+        )
+        assert found == self.windows
+        sums: dict[str, list[int]] = {}
+        for (key, _, n, total), _ in self.windows.items():
+            both = sums.setdefault(key, [0, 0])
+            both[0], both[1] = both[0] + n, both[1] + total
+        totals = Counter((row["k"], row["n"], row["total"]) for row in self.table("totals"))
+        assert totals == Counter((key, n, total) for key, (n, total) in sums.items())
+
+    def table(self, name: str) -> list[dict[str, Any]]:
+        options = {
+            "AWS_ENDPOINT_URL": self.store.url,
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+        table = deltalake.DeltaTable(f"{self.root}/{name}", storage_options=options)
+        rows: list[dict[str, Any]] = table.to_pyarrow_table().to_pylist()
+        return rows
+
+    def overtaken(self, stop_at: str) -> bool:
+        """Pause a run, let another finish, and wake it; False if it had ended before that."""
+        zombie = self.start(MILLSTREAM_PAUSE_AT=stop_at)
+        _, status = os.waitpid(zombie.pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            zombie.returncode = os.waitstatus_to_exitcode(status)
+            return False
+        self.finish()
+        self.check()
+        os.kill(zombie.pid, signal.SIGCONT)
+        _, told = zombie.communicate(timeout=300)
+        refused = ("taken over by", "no longer belongs to this run", "another run of this flow")
+        assert zombie.returncode != 0 and any(word in told for word in refused), told
+        self.check()
+        return True
+
+    def close(self) -> None:
+        self.store.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", POINTS)
+def test_a_zombie_at_every_point(topics: Any, tmp_path: Path, server: S3, point: str) -> None:
+    running = Outside(topics, tmp_path, server, f"zombie-{point}", 7)
+    assert running.overtaken(f"{point}:3")
+    running.close()
+
+
+@pytest.mark.long
+def test_random_kills_of_all_that_takes_part(topics: Any, tmp_path: Path, server: S3) -> None:
+    """`KILLS` (300) runs are killed in all, a part of them while broker or store fail as well."""
+    seed = int(os.environ.get("SEED", random.randrange(10**6)))
+    dice, kills, rounds, met = random.Random(seed), 0, 0, Counter[str]()
+    wanted = int(os.environ.get("KILLS", "300"))
+    while kills < wanted:
+        rounds += 1
+        (tmp_path / str(rounds)).mkdir()
+        running = Outside(
+            topics, tmp_path / str(rounds), server, f"killed-{seed}-{rounds}", seed + rounds
+        )
+        usual = 8.0
+        for attempt in range(12):
+            begun, env = time.monotonic(), {}
+            if named := dice.random() < 0.7:
+                env["MILLSTREAM_CRASH_AT"] = f"{dice.choice(POINTS)}:{attempt + dice.randrange(5)}+"
+            running.store.share = dice.choice([0.0, 0.0, 0.05])
+            process = running.start(**env)
+            trouble = dice.choice(["", "", "", "broker", "store"])
+            if trouble:
+                time.sleep(dice.uniform(0.5, usual))
+                met[trouble] += 1
+            if trouble == "broker":
+                topics.broker.kill()
+                time.sleep(dice.uniform(0, 1))
+                topics.broker.start()
+            elif trouble == "store":
+                running.store.away = True
+                time.sleep(dice.uniform(0, 3))
+                running.store.away = False
+            if not named:
+                try:
+                    process.wait(dice.uniform(0.5, usual))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+            _, told = process.communicate(timeout=300)
+            refused = bool(trouble) and ("Kafka at" in told or "the store did not answer" in told)
+            met["refused at its start"] += refused
+            assert refused or process.returncode in (0, -signal.SIGKILL), (seed, rounds, told)
+            kills += process.returncode == -signal.SIGKILL
+            if process.returncode == 0:
+                usual = max(2.0, min(usual, time.monotonic() - begun))
+                break
+        running.store.share = 0.0
+        point = f"{dice.choice(POINTS)}:{dice.randrange(4, 20)}"
+        met["zombie"] += running.overtaken(point) if rounds % 2 else 0
+        running.finish()
+        running.check()
+        met.update(running.store.met)
+        running.close()
+        print(f"seed {seed}: {kills} kills in {rounds} rounds; {dict(met)}", flush=True)
