@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -143,10 +145,11 @@ LOG = [
 ]
 
 
-def test_times_of_an_access_log() -> None:
+def test_times_of_an_access_log(tmp_path: Path) -> None:
+    (tmp_path / "access.log").write_text("\n".join(LOG) + "\n")  # a sample is looked at
     fmt = infer_format(
         "text",
-        [],
+        [str(tmp_path / "access.log")],
         time="value",
         time_pattern=r"\[([^]]+)\]",
         time_format="%d/%b/%Y:%H:%M:%S %z",
@@ -182,6 +185,19 @@ def test_patterns(pattern: str, lines: list[str], expected: list[int]) -> None:
 def test_patterns_that_cannot_be_used(pattern: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         infer_format("text", [], time="value", time_pattern=pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "told"),
+    [("at=(.*)", "'at=(.*)' finds nothing"), ("^[0-9.]+", "")],
+)
+def test_a_sample_shows_what_a_pattern_finds(tmp_path: Path, pattern: str, told: str) -> None:
+    (tmp_path / "some.log").write_text("17.5 [05/Mar/26] x\n18 [06/Mar/26] y\n")
+    found = (
+        contextlib.nullcontext() if not told else pytest.raises(ConfigError, match=re.escape(told))
+    )
+    with found:
+        infer_format("text", [str(tmp_path / "some.log")], time="value", time_pattern=pattern)
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])

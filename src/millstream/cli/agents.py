@@ -140,7 +140,8 @@ def run_agent(
         with _ending_soon():
             agent.run()
         if agent.done:
-            agent.say(f"all is read and committed: {agent.outbox.last + 1} messages")
+            many = agent.outbox.last + 1
+            agent.say(f"all is read and committed: {many} message{'s' * (many != 1)}")
     finally:
         agent.close()
         for number, handler in before.items():

@@ -28,6 +28,7 @@ from millstream.io.readers import scan_lines
 from millstream.io.records import raw_text
 from millstream.io.schemas import TIMESTAMP, normal_type
 from millstream.io.timeformats import formats_of, time_format
+from millstream.io.timepatterns import numbered, times_in
 from millstream.io.timestamps import is_naive_text
 
 _log = logging.getLogger("millstream.sources")
@@ -154,9 +155,24 @@ def check_times(fmt: Format, paths: Sequence[str]) -> None:
     for _, lines in _samples(fmt, paths):
         words = {"", *fmt.nulls, *fmt.absent}
         texts = [t for t in _time_texts(fmt, fmt.time, lines) if t.strip() not in words][:1000]
+        if texts and fmt.time_pattern is not None:
+            texts = _found(fmt, fmt.time_pattern, texts)
         if texts:
             _check_texts(fmt, pa.array(texts), texts)
             return
+
+
+def _found(fmt: Format, pattern: str, texts: list[str]) -> list[str]:
+    """The times inside of texts, without those that are numbers since the epoch."""
+    found = times_in(pa.array(texts), pattern)
+    if found.null_count == len(found):
+        raise ConfigError(
+            f"time column {fmt.time!r} has texts like {texts[0]!r}, in which "
+            f"time_pattern={pattern!r} finds nothing"
+        )
+    are = numbered(found, fmt.time_unit)[2] if fmt.time_format is None else [False] * len(found)
+    times = zip(found.to_pylist(), are, strict=True)
+    return [text for text, number in times if text is not None and not number]
 
 
 def _check_texts(fmt: Format, array: pa.Array, texts: list[str]) -> None:
