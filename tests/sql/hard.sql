@@ -217,3 +217,21 @@ SELECT id FROM t WHERE 1 IN (v, k)
 SELECT id FROM t WHERE v BETWEEN k AND 3
 SELECT id FROM t WHERE v NOT BETWEEN k AND 3
 SELECT id FROM t WHERE v + k > 3
+-- Sets of keys whatever they are called, and without aggregates
+SELECT k, COUNT(*) AS n FROM t GROUP BY ROLLUP(t.k)
+SELECT K, s, SUM(v) AS a FROM t GROUP BY CUBE(t.k, S)
+SELECT k FROM t GROUP BY ROLLUP(k)
+SELECT v + 1 AS x, COUNT(*) AS n FROM t GROUP BY ROLLUP(t.v + 1)
+SELECT k, COUNT(*) AS n FROM t GROUP BY GROUPING SETS ((k), (k, s), ()) HAVING k IS NULL
+SELECT DISTINCT k, n FROM (SELECT t.k, COUNT(*) AS n FROM t JOIN u ON t.k = u.k GROUP BY CUBE(t.k)) q
+SELECT k, SUM(v) AS a FROM t GROUP BY CUBE(k) ORDER BY a DESC NULLS LAST, k DESC NULLS LAST LIMIT 2
+-- What is ordered by is not what is selected under that name
+SELECT t.id, t.k, u.w FROM t JOIN u ON t.v = u.w ORDER BY u.k DESC NULLS LAST, t.id, u.id LIMIT 3
+SELECT t.* FROM t JOIN u ON t.v = u.w ORDER BY u.id DESC, t.id LIMIT 3
+SELECT v AS k, k AS v FROM t ORDER BY t.k DESC NULLS LAST, t.id LIMIT 3
+-- Row numbers whose bound is none, or that are more than a bound
+SELECT id FROM (SELECT id, ROW_NUMBER() OVER (ORDER BY id DESC) AS n FROM t) q(n, id) WHERE n <= 3
+SELECT id FROM (SELECT id, ROW_NUMBER() OVER (ORDER BY id DESC) AS n FROM t ORDER BY id LIMIT 4) q WHERE n <= 5
+SELECT k FROM (SELECT DISTINCT k, ROW_NUMBER() OVER (PARTITION BY k ORDER BY id) AS n FROM t) q WHERE n <= 3
+WITH q AS (SELECT id, ROW_NUMBER() OVER (ORDER BY id) AS n FROM t) SELECT * FROM (WITH q AS (SELECT w AS n FROM u) SELECT n FROM q) z
+WITH u AS (SELECT k, id FROM u), q AS (SELECT k, ROW_NUMBER() OVER (PARTITION BY k ORDER BY id) AS n FROM u) SELECT k FROM q WHERE n = 1

@@ -112,7 +112,9 @@ def _count(text: Text, node: exp.Expr) -> Call:
     given = node.this
     if node.expressions:
         raise text.error("COUNT of several columns is not supported", text.of(node))
-    if given is None or given.key in ("star", "literal", "boolean"):
+    if given is None:
+        raise text.error("COUNT of what? COUNT(*) counts rows", text.of(node))
+    if given.key in ("star", "literal", "boolean"):
         return Call(None, api.count, _whole)
     if given.key == "distinct":
         if len(given.expressions) != 1 or given.args.get("on"):

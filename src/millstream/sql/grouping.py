@@ -16,6 +16,7 @@ from millstream.ops.totals import DecimalTotal
 from millstream.sql.aggregates import Call, check_type, is_aggregate, read_call
 from millstream.sql.expressions import Made, identifier, sql_of
 from millstream.sql.relations import Column, Relation, Scope
+from millstream.sql.several import Keys, without
 from millstream.sql.windows import BOUNDS
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Grouping:
     scope: Scope
     env: Env
     specs: tuple[WindowSpec, ...]
+    every: Keys = ()  # of several sets of keys all there are: those that this one lacks are null
     computed: dict[str, Made] = field(default_factory=dict)  # columns made before grouping
     keys: dict[str, tuple[Any, Column]] = field(default_factory=dict)  # physical -> tree, column
     calls: dict[str, tuple[Any, Any, Column]] = field(default_factory=dict)  # name -> tree, agg
@@ -71,11 +73,16 @@ class Grouping:
         if having is not None:
             condition = self._substituted(values.extract(having.this))
         bounds = self._find_keys(items)
+        if self.every:
+            kept = [tree for tree, _ in self.keys.values()]
+            missing = self._missing(kept, items)
+            items = [(name, without(tree, missing, kept)) for name, tree in items]
+            condition = condition and without(condition, missing, kept)
         for name, tree in items:
             self._find_calls(tree, name)
         if condition is not None:
             self._find_calls(condition, None)
-        if not self.calls and not self.keys and not bounds:
+        if not self.calls and not self.keys and not bounds and not self.every:
             raise text.error("there is nothing to group by", text.of(self.node))
         relation = values.join(self._grouped())
         tables = tuple(dict.fromkeys(one.table for one in relation.columns if one.table))
@@ -162,6 +169,11 @@ class Grouping:
                 raise text.error(f"there is no column {each.name} in SELECT", text.of(each))
             return items[number - 1][1].copy()
         return self._substituted(each)
+
+    def _missing(self, kept: list[Any], items: list[tuple[str, Any]]) -> list[Any]:
+        """The keys of other sets that are none of this one."""
+        others = [self._key(one, items) for one in self.every]
+        return [one for one in others if one not in kept and one.name not in BOUNDS]
 
     def _take_key(self, tree: Any, items: list[tuple[str, Any]], at: exp.Expr) -> None:
         text = self.scope.text

@@ -28,6 +28,7 @@ from millstream.sql.over import overlooked, windows_of
 from millstream.sql.places import Text
 from millstream.sql.relations import Column, Relation, Scope
 from millstream.sql.sets import Sets
+from millstream.sql.several import sets_of
 from millstream.sql.subqueries import Memberships, is_membership
 from millstream.sql.values import Values, is_one_row
 from millstream.sql.windows import FUNCTIONS, assigned, windowed
@@ -136,7 +137,7 @@ class Queries:
 
     def _select(self, node: exp.Expr, env: Env) -> Relation:
         self.check_clauses(node)
-        node, hidden = with_order(node)
+        node, hidden = with_order(self.text, node)
         where = node.args.get("where")
         pool = conjuncts(where.this) if where is not None else []
         relation, specs, rest = self.from_(node, env, pool)
@@ -164,7 +165,7 @@ class Queries:
             relation, listed = overlooked(self, node, relation, env)
             made = self._plain(listed, relation, env)
         elif is_grouped(node):
-            made = self.project(*Grouping(self, node, scope, env, specs).answer(), at=node)
+            made = self._grouped(node, scope, env, specs)
         else:
             made = self._plain(node, relation, env)
         distinct = node.args.get("distinct")
@@ -187,6 +188,22 @@ class Queries:
         relation = values.join(relation)
         listed.set("expressions", [values.fill(one) for one in listed.expressions])
         return self.project(relation, self.items(listed, self.scope(relation, env)), at=node)
+
+    def _grouped(
+        self, node: exp.Expr, scope: Scope, env: Env, specs: tuple[WindowSpec, ...]
+    ) -> Relation:
+        """The groups of a query; of several sets of keys one after the other."""
+        several = sets_of(self.text, node)
+        if several is None:
+            return self.project(*Grouping(self, node, scope, env, specs).answer(), at=node)
+        sets, every = several
+        parts = []
+        for keys in sets:
+            one = node.copy()
+            one.set("group", _exp().Group(expressions=[key.copy() for key in keys]))
+            grouping = Grouping(self, one, scope, env, specs, every)
+            parts.append(self.project(*grouping.answer(), at=node))
+        return Sets(self, env).united(parts, node)
 
     def _numbered(self, node: exp.Expr, scope: Scope, env: Env) -> Relation:
         """The first rows of groups, by ROW_NUMBER()."""

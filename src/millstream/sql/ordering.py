@@ -52,26 +52,31 @@ def limited(queries: Queries, node: exp.Expr, made: Relation) -> Relation:
     return _same_columns(queries, replace(relation, stream=stream), made)
 
 
-def with_order(node: exp.Expr) -> tuple[exp.Expr, int]:
+def with_order(text: Text, node: exp.Expr) -> tuple[exp.Expr, int]:
     """The query with what only ORDER BY names as further items; how many these are."""
     from sqlglot import expressions as exp
 
     order = node.args.get("order")
-    if order is None or node.args.get("limit") is None or node.args.get("distinct") is not None:
+    if order is None or node.args.get("limit") is None:
         return node, 0
     values = [item.this if item.key == "alias" else item for item in node.expressions]
-    if any(one.key == "star" or (one.key == "column" and one.this.key == "star") for one in values):
-        return node, 0
+    star = any(one.key == "star" or (one.key == "column" and one.is_star) for one in values)
     names = {item.alias_or_name.lower() for item in node.expressions}
-    plain = {one.name.lower() for one in node.expressions if one.key == "column"}
     made, hidden = node.copy(), 0
     for ordered in made.args["order"].expressions:
         value = ordered.this
         given = list(value.find_all(exp.Column))
-        shown = all(not one.table and one.name.lower() in names for one in given)
-        same = value.key == "column" and value.name.lower() in plain
-        if not given or shown or same or any(value == one for one in values):
+        shown = all(not one.table and (star or one.name.lower() in names) for one in given)
+        if not given or shown or any(value == one for one in values):
             continue
+        if star and not node.args.get("joins"):
+            continue  # it has all columns there are
+        if node.args.get("distinct") is not None:
+            plain = not node.args.get("joins") and value.key == "column"
+            if plain and any(value.name.lower() == one.name.lower() for one in node.expressions
+                             if one.key == "column"):  # fmt: skip
+                continue
+            raise text.error("ORDER BY of SELECT DISTINCT is about what it selects", text.of(value))
         name = f"_by{hidden}"
         made.append("expressions", exp.alias_(value.copy(), name, quoted=True))
         ordered.set("this", exp.Column(this=identifier(name, value)))
@@ -157,18 +162,23 @@ def numbered_item(node: exp.Expr) -> Any:
     return None
 
 
-def bound_of(query: exp.Expr, outer: exp.Expr, pool: list[Any]) -> Bound | None:
+def bound_of(item: exp.Expr, outer: exp.Expr, pool: list[Any]) -> Bound | None:
     """The bound that WHERE sets to the row numbers of a query in FROM; it is taken out."""
     from sqlglot import expressions as exp
 
+    query = item
     while query.key == "subquery":
         query = query.this
-    item = numbered_item(query)
-    if item is None or len(list(query.find_all(exp.Window))) > 1:
+    number = numbered_item(query)
+    if number is None or len(list(query.find_all(exp.Window))) > 1:
         return None
-    name = item.alias.lower()
+    if any(query.args.get(one) for one in ("distinct", "order", "limit")):
+        return None  # these are about all numbers
+    if item.args.get("alias") is not None and item.args["alias"].args.get("columns"):
+        return None  # its columns have other names outside
+    name = number.alias.lower()
     for condition in pool:
-        most = _most(condition, name)
+        most = _most(condition, name, item.alias)
         if most is not None:
             pool[:] = [one for one in pool if one is not condition]
             exact = condition.key == "eq" and most > 1
@@ -178,7 +188,7 @@ def bound_of(query: exp.Expr, outer: exp.Expr, pool: list[Any]) -> Bound | None:
     return None
 
 
-def _most(condition: Any, name: str) -> int | None:
+def _most(condition: Any, name: str, table: str) -> int | None:
     """The largest number that a condition lets through; None if it sets no bound."""
     key = condition.key
     if key not in ("lte", "lt", "gte", "gt", "eq"):
@@ -188,6 +198,8 @@ def _most(condition: Any, name: str) -> int | None:
         column, value = value, column
         key = {"gte": "lte", "gt": "lt", "lte": "gte", "lt": "gt"}.get(key, key)
     if column.key != "column" or column.name.lower() != name or value.key != "literal":
+        return None
+    if column.table.lower() not in ("", table.lower()):
         return None
     if value.is_string or not value.name.isdigit() or key not in ("lte", "lt", "eq"):
         return None

@@ -43,7 +43,7 @@ class Sets:
         self.queries.only(node, _ALLOWED, node.key.upper())
         if node.key == "union":
             parts = [self.queries.query(one, self.env) for one in self._arms(node)]
-            made = self._united(self._fitted(parts, node))
+            made = self.united(parts, node)
             return replace(made, stream=made.stream.distinct()) if self._distinct(node) else made
         parts = [self.queries.query(one, self.env) for one in (node.this, node.expression)]
         left, right = self._fitted(parts, node)
@@ -68,9 +68,11 @@ class Sets:
             left = left.this
         return [left, *reversed(arms)]
 
-    def _united(self, parts: list[Relation]) -> Relation:
-        first = parts[0]
-        stream = first.stream.union(*(one.stream for one in parts[1:]))
+    def united(self, parts: list[Relation], at: exp.Expr) -> Relation:
+        """All rows of several relations."""
+        parts = self._fitted(parts, at)
+        first, *others = parts
+        stream = first.stream.union(*(one.stream for one in others)) if others else first.stream
         time = first.time if all(one.time == first.time for one in parts) else None
         return replace(first, stream=stream, time=time)
 

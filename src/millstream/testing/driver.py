@@ -12,6 +12,7 @@ import tempfile
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -30,6 +31,7 @@ from millstream.io.formats import Format, parse_schema
 from millstream.ops.codec import as_key
 from millstream.ops.progress import BEGIN, Horizon
 from millstream.ops.records import to_table
+from millstream.ops.sql.types import is_numeric
 from millstream.plan.planner import make_plan
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
@@ -64,8 +66,10 @@ class Pushed(WithoutFiles):
         clock: Callable[[], float],
         by_arrival: bool = False,
         sheds: bool = False,
+        schema: pa.Schema | None = None,
     ) -> None:
         self.number, self.spool, self.clock = number, spool, clock
+        self.schema = schema if schema is not None else pa.schema([])
         self.by_arrival, self.sheds = by_arrival, sheds
         self.ended = state.ended
         self.next: int = state.extra.get("next", 0)
@@ -97,7 +101,7 @@ class Pushed(WithoutFiles):
         splits: list[AnySplit] = []
         for records in self.waiting[:several]:
             name, arrival = f"{self.next:06d}.arrow", int(self.clock() * 1e6)
-            self.spool.put(name, _as_file(records))
+            self.spool.put(name, _as_file(records, self.schema))
             where, number = self.spool.where(), len(records)
             splits.append(SpoolSplit(self.number, self.next, where, name, arrival, number))
             self.next += 1
@@ -113,14 +117,27 @@ class Pushed(WithoutFiles):
         state.extra = {"next": self.next}
 
 
-def _as_file(records: list[Any]) -> pa.Buffer:
+def _as_file(records: list[Any], schema: pa.Schema) -> pa.Buffer:
     table, bad = to_table(records, None)
     if bad:
         raise ConfigError(f"pushed records do not fit one table: {next(iter(bad.values()))}")
+    table = _declared(table, schema)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     return sink.getvalue()
+
+
+def _declared(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Numbers in the types that the source declares, as it would give them, if they fit."""
+    for at, name in enumerate(table.column_names):
+        if name not in schema.names or not is_numeric(schema.field(name).type):
+            continue
+        column = table.column(name)
+        if is_numeric(column.type) or pa.types.is_null(column.type):
+            with suppress(pa.ArrowInvalid):  # what does not fit stays as it was pushed
+                table = table.set_column(at, name, column.cast(schema.field(name).type))
+    return table
 
 
 @plainly
@@ -185,6 +202,7 @@ class Driver:
                     lambda: self.now,
                     node.spec.time is None,
                     node.spec.overload.sheds,
+                    fmt.schema,
                 ),
                 node.name,
                 node.spec.overload,
