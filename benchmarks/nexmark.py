@@ -162,7 +162,7 @@ def _figures(kept: _Kept, events: int, rows: dict[str, int], why: str) -> dict[s
         told = {name: one[name] or one[f"{name}_note"] for name in ("millstream", "flink")}
         print(f"  {query}: {told}, agrees: {one['agree']}", flush=True)
     both = [one for one in queries.values() if one["flink"] or one["flink_note"].startswith("over")]
-    won = [one for one in both if (one["millstream"] or 0) >= (one["flink"] or 0)]
+    won = [one for one in both if (one["millstream"] or -1) >= (one["flink"] or 0)]
     share = round(len(won) / len(both), 3) if both else None
     met = None if share is None else share >= 2 / 3
     note = why or f"{len(won)} of {len(both)}"

@@ -319,6 +319,21 @@ def test_decimals_equal_numbers_of_other_types(kind: str, declared: bool) -> Non
     assert found == ([1] if make is int else [1, 2])
 
 
+def test_decimals_that_differ_in_their_last_digits_are_not_equal() -> None:
+    flow = ms.Flow("digits")
+    kinds = {"left": "decimal(38, 18)", "right": "decimal(38, 10)"}
+    left, right = (
+        flow.source(ms.Generator(tuple, schema=f"d {kind}"), name=name)
+        for name, kind in kinds.items()
+    )
+    left.join(right, on="d", how="semi").sink(ms.Memory(), name="out")
+    texts = ["1234567890123456789.012345678912345678", "1234567890123456789.0123456789"]
+    with Driver(flow) as driver:
+        driver.push("left", [{"d": Decimal(text)} for text in texts])
+        driver.push("right", [{"d": Decimal(texts[1])}]).end()
+        assert [row["d"] for row in driver.output("out")] == [Decimal(texts[1])]
+
+
 @pytest.mark.parametrize("how", ["left", "semi", "anti"])
 def test_windows_behind_a_join_count_what_is_there_in_the_end(how: str) -> None:
     """A match that comes and goes: each time rows are given again, and each time taken back."""

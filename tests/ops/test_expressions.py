@@ -146,6 +146,7 @@ EXPRESSIONS = [
     *listed("s RLIKE '^[a-z]';s RLIKE p;s LIKE 'a%';s LIKE '%b';s LIKE '%,%';s LIKE 'a_b'"),
     *listed("s LIKE '%a%b%';s LIKE '_';s LIKE 'a!%b' ESCAPE '!';s NOT LIKE 'a%' ESCAPE '!'"),
     *listed("s LIKE 'ab';s LIKE '';s LIKE '%';s NOT LIKE p;s ILIKE 'A%';s ILIKE p"),
+    *listed("replace(s, 'a');s ILIKE NULL;s LIKE NULL;s = 'it''s'"),
     *(f"{part}(ts)" for part in ["year", "month", "day", "quarter", "hour", "minute", "second"]),
     *listed("dayofyear(dd);hour(dd);extract(month FROM dd);dayofmonth(ts)"),
     *(

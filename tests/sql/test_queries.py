@@ -360,3 +360,30 @@ def test_now_stands_beside_event_time_only(condition: str) -> None:
     flow.sql(TABLES)
     with pytest.raises(ms.SqlError, match="now"):
         flow.sql(f"SELECT id FROM cars WHERE {condition}")
+
+
+@pytest.mark.parametrize(
+    "group",
+    ["ROLLUP(name)", "ROLLUP(1)", "make WITH ROLLUP", "make, speed GROUPING SETS (make, ())"],
+)
+def test_sets_of_keys_by_alias_place_and_spark_s_other_words(group: str) -> None:
+    """DuckDB has no such words; `name` stands for make, and is null where all are summed up."""
+    found = answer(f"SELECT make AS name, SUM(speed) AS s FROM cars GROUP BY {group}")
+    assert sorted(found, key=str) == [("A", 100), ("B", 70), (None, 225), (None, 55)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("SELECT id FROM cars GROUP BY CUBE(id, make, speed, id+1, id+2, id+3, id+4)", "128 sets"),
+        ("SELECT make FROM cars GROUP BY GROUPING SETS (ROLLUP(make), id)", "within another"),
+        ("SELECT COUNT() AS n FROM cars", "COUNT of what"),
+        ("SELECT DISTINCT c.id FROM cars c JOIN roads r ON c.id = r.car ORDER BY r.id LIMIT 1",
+         "ORDER BY of SELECT DISTINCT"),
+    ],
+)  # fmt: skip
+def test_what_would_be_answered_wrongly_is_refused(sql: str, told: str) -> None:
+    flow = ms.Flow("cars")
+    flow.sql(TABLES)
+    with pytest.raises(ms.SqlError, match=told):
+        flow.sql(sql)

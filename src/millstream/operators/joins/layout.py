@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import Context, Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +15,7 @@ from millstream.ops.mixed import differ, mixed, wider
 
 Types = dict[str, pa.DataType]
 _DIGITS = 15  # that every double keeps
+_EXACT = Context(prec=80)  # more than any decimal has
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,7 @@ def _number(value: Decimal | None) -> int | float | str | None:
         return None
     if value == value.to_integral_value() and abs(value) < 2**63:
         return int(value)
+    value = _EXACT.normalize(value)
     if len(value.as_tuple().digits) <= _DIGITS:
         return float(value)
-    return str(value.normalize())
+    return str(value)

@@ -6,6 +6,7 @@ listed in `_SPECIAL`. What is not known, or has arguments that would be ignored,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -135,9 +136,12 @@ def _number(text: str) -> Literal:
         raise ConfigError(f"{text} does not fit in a bigint")
     plain = "e" not in text.lower()  # 1e3 is a double wherever it stands
     try:
-        return Literal(float(text), pa.float64(), Decimal(text) if plain else None)
+        value = float(text)
     except ValueError:  # ". 0.5" is read as "0.0.5"
         raise ConfigError(f"{text} is not a number") from None
+    if math.isinf(value):
+        raise ConfigError(f"{text} does not fit in a double")
+    return Literal(value, pa.float64(), Decimal(text) if plain else None)
 
 
 def _neg(node: exp.Expr) -> Node:
@@ -177,11 +181,19 @@ def _is(node: exp.Expr) -> Node:
     return Call("<=>", (of, lower(node.expression)))
 
 
+def _replace(node: exp.Expr) -> Node:
+    _only(node, "this", "expression", "replacement")
+    new = node.args.get("replacement")
+    instead = Literal("", pa.string()) if new is None else lower(new)
+    return Call("replace", (lower(node.this), lower(node.expression), instead))
+
+
 def _like(node: exp.Expr, escape: str = "\\") -> Node:
     sides = [lower(node.this), lower(node.expression)]
     if node.key == "ilike":
         sides = [Call("lower", (side,)) for side in sides]
-        if isinstance(pattern := lower(node.expression), Literal):
+        pattern = lower(node.expression)
+        if isinstance(pattern, Literal) and pattern.value is not None:
             sides[1] = Literal(str(pattern.value).lower(), pa.string())
     return _call("like", *sides, params=(escape,))
 
@@ -348,6 +360,7 @@ _SPECIAL: dict[str, Callable[[Any], Node]] = {
         "not", (Call("<=>", (lower(node.this), lower(node.expression))),)
     ),
     "like": _like,
+    "replace": _replace,
     "ilike": _like,
     "escape": _escape,
     "case": _case,

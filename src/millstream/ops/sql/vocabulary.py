@@ -44,7 +44,6 @@ CALLS: dict[str, tuple[str, ...]] = {
     "substring": ("substring", "this", "start", "length"),
     "concat": ("concat", "expressions"),
     "dpipe": ("concat", "this", "expression"),
-    "replace": ("replace", "this", "expression", "replacement"),
     "startswith": ("startswith", "this", "expression"),
     "endswith": ("endswith", "this", "expression"),
     "contains": ("contains", "this", "expression"),
