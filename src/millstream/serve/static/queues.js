@@ -5,13 +5,16 @@ import { bytes, count, isoMoment, plural, printable } from "./format.js";
 import { numberOf } from "./json.js";
 
 const HEADS = ["queue", "of a", "rows", "bytes", "at its head", ""];
+const NUMBERS = ["rows", "bytes"];
 
 export class Queues {
   constructor(section, container, note) {
     this.section = section;
     this.note = note;
     this.body = el("tbody");
-    const head = el("tr", {}, ...HEADS.map((text) => el("th", { scope: "col" }, text)));
+    const titled = (text) =>
+      el("th", { scope: "col", class: NUMBERS.includes(text) ? "number" : "" }, text);
+    const head = el("tr", {}, ...HEADS.map(titled));
     container.append(el("table", { class: "books people" }, el("thead", {}, head), this.body));
     this.rows = keyed(this.body, () => this.#row());
   }
