@@ -3,8 +3,9 @@
 Every flow follows a directory of its own and counts by key and minute. In every round each of them
 gets one small file, and the round is over when all flows have committed it: a batch of each. The
 peer is the same flow in a process of its own with the whole machine to itself, one after the other;
-fifty of those at once would have to share its cores. Three are measured, and stand for fifty. Time is that of a round by the number of its
-batches, memory the proportional share (PSS) of the driver, the JVM and all Python workers.
+fifty of those at once would have to share its cores. Three are measured, and stand for fifty. Time
+is that of a round by the number of its batches, memory the proportional share (PSS) of the driver,
+the JVM and all Python workers.
 """
 
 from __future__ import annotations
