@@ -31,6 +31,7 @@ class Split:
     after: int | None = None  # the latest time in the file before this batch
     inode: int = 0  # what it is, whatever it is called by now; 0: whatever has the name
     seen: Print = NOTHING  # the same by its bytes, if it may be rotated
+    arrival: int = 0  # of its records, if they have no time of their own; 0: when it is read
 
 
 # The split whose records a task is working on: programs may ask which file they read.

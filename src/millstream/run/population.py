@@ -6,6 +6,7 @@ goes on after a kill reads the rest of the same order.
 
 from __future__ import annotations
 
+import time
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,6 +56,7 @@ class _Kept(msgspec.Struct):
     seed: int
     files: list[File]
     blocks: list[Block]  # in the order in which they are read
+    drawn: int = 0  # when; in checkpoints of before it is not there
 
 
 _kept = msgspec.msgpack.Decoder(_Kept)
@@ -67,6 +69,7 @@ class Population:
     seed: int
     files: list[File]
     blocks: list[Block]
+    drawn: int = 0
 
     @cached_property
     def sizes(self) -> Floats:
@@ -95,15 +98,19 @@ class Population:
         return places
 
     def split(self, source: int, block: Block) -> Split:
-        """A block as a task reads it."""
-        file = self.files[block.file]
-        return Split(source, block.file, file.path, block.start, block.end, inode=file.inode)
+        """A block as a task reads it.
+
+        All records without a time of their own arrived at once, so that what goes by their order
+        (`first`, `reduce`) goes by that of the files, whenever a block has its turn.
+        """
+        file, at = self.files[block.file], (block.start, block.end)
+        return Split(source, block.file, file.path, *at, inode=file.inode, arrival=self.drawn)
 
     # -- keeping --------------------------------------------------------------------------------
 
     def write(self, place: Storage, name: str) -> None:
         """Keep it for those who go on."""
-        body = msgspec.msgpack.encode(_Kept(self.seed, self.files, self.blocks))
+        body = msgspec.msgpack.encode(_Kept(self.seed, self.files, self.blocks, self.drawn))
         place.put(name, zlib.crc32(body).to_bytes(4, "big") + body)
 
     @classmethod
@@ -121,7 +128,7 @@ class Population:
                 f"{place.where(name)} is damaged ({error}): which blocks were read cannot be "
                 "known; begin again with a new checkpoint"
             ) from error
-        return cls(kept.seed, kept.files, kept.blocks)
+        return cls(kept.seed, kept.files, kept.blocks, kept.drawn)
 
     def check(self, spec: Files) -> None:
         """All files are what they were, and there are no others."""
@@ -158,7 +165,8 @@ def draw(spec: Files, fmt: Format, number: int, seed: int, probe: Probe) -> Popu
     for at, (file, end) in enumerate(zip(files, ends, strict=True)):
         blocks.extend(_cut(fmt, number, at, file, end, unit))
     order = np.random.default_rng(seed).permutation(len(blocks))
-    return Population(seed, files, [blocks[index] for index in order.tolist()])
+    drawn = time.time_ns() // 1_000
+    return Population(seed, files, [blocks[index] for index in order.tolist()], drawn)
 
 
 def _ends(fmt: Format, files: list[Seen], probe: Probe) -> list[int]:

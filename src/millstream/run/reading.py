@@ -83,7 +83,8 @@ def _read(fmt: Format, split: Readable, now: int) -> Iterator[Piece]:
             yield replace(piece, size=size)
     else:
         for parsed in read_shared(fmt, split):
-            yield _placed(parsed, split.source, split.file << OFFSET_BITS, now)
+            arrival = split.arrival or now
+            yield _placed(parsed, split.source, split.file << OFFSET_BITS, arrival)
 
 
 def _placed(parsed: Parsed, source: int, base: int, arrival: int) -> Piece:

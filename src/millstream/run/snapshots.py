@@ -39,15 +39,21 @@ def estimated_table(
 
 
 def notes_of(looked: Looked) -> list[str]:
-    """What has no estimate."""
-    job = looked.windows.job
+    """What has no estimate, and which steps are not looked at."""
+    job, plan, here = looked.windows.job, looked.plan, looked.plan.level_of(looked.answers)
+    behind = [
+        f"{node.name}: comes after {looked.answers.step}, which is looked at; its answer is in its "
+        "sinks at the end"
+        for node in plan.windowed()
+        if plan.levels[node.name] > here
+    ]
     if not job.measures:
-        return [f"{job.name}: a reduce function has no estimate before all was read"]
+        return [f"{job.name}: a reduce function has no estimate before all was read", *behind]
     return [
         f"{m.name}: {m.state} has no estimate before all was read"
         for m in job.measures
         if not estimated(m)
-    ]
+    ] + behind
 
 
 def exact_table(looked: Looked, looks: Looks, table: pa.Table | None) -> pa.Table:

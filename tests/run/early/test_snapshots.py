@@ -229,6 +229,34 @@ def test_what_has_no_estimator_says_so_and_is_exact_at_the_end(tmp_path: Path) -
     }
 
 
+def test_what_goes_by_the_order_of_records_is_what_a_run_gives(tmp_path: Path) -> None:
+    """Without a time of their own records lie in the order of files, in whichever they are read."""
+    write(tmp_path / "in", files=12)
+    found = []
+    for run in (run_in_process, snapshots_in_process):
+        flow, ends, all_of = ms.Flow("ends"), ms.Memory(), ms.Memory()
+        rows = flow.source(ms.Files(tmp_path / "in", format="csv"), name="views").key_by("lang")
+        rows.agg(first=ms.first("views"), last=ms.last("views")).named("ends").sink(ends)
+        rows.reduce(lambda key, records, window: {"all": [r["views"] for r in records]}).sink(
+            all_of
+        )
+        options: Any = {"at": [0.2, 0.6], "step": "ends"} if run is snapshots_in_process else {}
+        list(run(flow, tmp_path / run.__name__, **options) or ())
+        found.append([sorted(map(repr, sink.rows)) for sink in (ends, all_of)])
+    assert found[0] == found[1]
+
+
+def test_steps_behind_the_one_that_is_looked_at_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "in")
+    flow, most = ms.Flow("most"), ms.Memory()
+    counts = flow.source(ms.Files(tmp_path / "in", format="csv")).key_by("lang", "views")
+    counts.agg(n=ms.count()).key_by("lang").agg(most=ms.max("n")).named("busiest").sink(most)
+    first, last = snapshots_in_process(flow, tmp_path / "ck", [0.5])
+    assert first.notes[-1].startswith("busiest: comes after agg, which is looked at")
+    assert "n_upper" in last.table.column_names
+    assert {row["lang"] for row in most.rows} == set(LANGS)
+
+
 def test_records_that_are_in_no_answer_are_told(tmp_path: Path) -> None:
     write(tmp_path / "in")
     with (tmp_path / "in" / "views-1.csv").open("a") as file:
