@@ -197,26 +197,26 @@ def _ratio(
     main = next(iter(weights))
     whole = moments.squares({main: weights[main]}, blocks)
     skew = np.where(np.isfinite(skew) & (square > _ALIKE * whole), skew, 0.0)
-    every = np.full(len(skew), blocks.alike - 1)  # degrees of freedom
-    if least:
-        every = np.minimum(every, moments.present - 1.0)
-    # What a long tail leaves of those of a variance, on its side (Satterthwaite 1946): the fourth
-    # moment is at least as large as the third says (Pearson 1916).
+    # What a long tail leaves of the degrees of freedom of a variance (Satterthwaite 1946): the
+    # fourth moment is at least as large as the third says (Pearson 1916).
     with np.errstate(divide="ignore"):
-        freedom = np.minimum(every, 2 * read / skew**2)
+        freedom = np.minimum(blocks.alike - 1, 2 * read / skew**2)
+    if least:
+        freedom = np.minimum(freedom, moments.present - 1.0)
+    wide = radius(sure.promise, sure.risk, blocks.draws, np.maximum(freedom, 1.0))
+    if read < blocks.count:
+        wide = np.where(moments.present < least, np.inf, wide)
     draws = np.sqrt(blocks.draws)
     if not np.isfinite(draws):
-        return _Radii(np.zeros_like(skew), np.zeros_like(skew), freedom)
-    unknown = moments.present < least
-    short, times = (  # in standard errors of the mean
-        radius(sure.promise, sure.risk, blocks.draws, np.maximum(one, 1.0)) * draws
-        for one in (every, freedom)
-    )
+        return _Radii(np.zeros_like(wide), np.zeros_like(wide), freedom)
+    times = wide * draws  # in standard errors of the mean
     long = stretched(times, skew, read)
-    below, above = (
-        np.where(unknown, np.inf, deviation * np.where(skew * side > 0, long, short) / draws)
-        for side in (-1, 1)
-    )
+    with np.errstate(invalid="ignore"):  # no difference between blocks, and too few of them
+        below, above = (
+            np.where(np.isinf(wide), np.inf, deviation * np.where(skew * side > 0, long, times))
+            / draws
+            for side in (-1, 1)
+        )
     low, high = _tails(moments, blocks, deviation, sure if least == LEAST_SPREAD else None)
     return _Radii(below + low, above + high, freedom)
 
