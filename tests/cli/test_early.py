@@ -88,3 +88,24 @@ def test_a_small_error_is_not_none() -> None:
 def test_an_error_of_many_times_the_estimate_is_not_told_to_a_digit() -> None:
     table = pa.table({"n": [10.0], "n_lower": [4.0], "n_upper": [770.0]})
     assert "10 ±>999%" in shown(ms.Snapshot(0.1, table, False))
+
+
+def test_a_bound_far_out_does_not_squeeze_all_other_bars() -> None:
+    table = pa.table(
+        {
+            "lang": ["en", "sw"],
+            "n": [100.0, 10.0],
+            "n_lower": [80.0, 1.0],
+            "n_upper": [130.0, 4_000.0],
+        }
+    )
+    bars = shown(ms.Snapshot(0.1, table, False)).splitlines()[2:4]
+    assert bars[0].rstrip().endswith("┤")
+    assert bars[1].rstrip().endswith("─→")
+
+
+def test_sums_that_are_no_numbers_are_shown() -> None:
+    values = [float("nan"), 3.0, float("inf")]
+    table = pa.table({"lang": ["a", "b", "c"], "n": values, "n_lower": values, "n_upper": values})
+    lines = shown(ms.Snapshot(1.0, table, True)).splitlines()[2:]
+    assert [line.split()[:2] for line in lines] == [["b", "3"], ["a", "nan"], ["c", "inf"]]

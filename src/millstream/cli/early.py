@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from millstream.errors import ConfigError
 from millstream.showing import visible
 
 _BAR = 16  # characters of an error bar
+_SQUEEZED = 2.5  # times the largest estimate: bounds beyond that are cut off
 _ROWS = 20
 _KEY = 4  # characters of a key that are shown at least
 
@@ -81,7 +83,7 @@ def answer_table(snapshot: Snapshot, rows: int) -> RenderableType:
     found = snapshot.table.to_pylist()
     if values:
         found.sort(key=lambda row: _number(row[values[0]]), reverse=True)
-        widest = max((_number(row[values[0] + "_upper"]) for row in found), default=0.0)
+        widest = _scale(found, values[0])
     for row in found[: max(1, rows)]:
         estimates = [[row[name + end] for end in ESTIMATE] for name in values]
         cells = [Text(visible(str(row[name]))) for name in keys]
@@ -132,7 +134,8 @@ def _unsure(snapshot: Snapshot) -> bool:
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else float("-inf")
+    known = isinstance(value, int | float) and isfinite(value)
+    return float(value) if known else float("-inf")
 
 
 def _told(estimate: list[Any], exact: bool) -> str:
@@ -151,9 +154,17 @@ def _told(estimate: list[Any], exact: bool) -> str:
     return f"{told} ±{far:5.1%}" if far >= 0.001 or far == 0 else f"{told} ±<0.1%"
 
 
+def _scale(rows: list[dict[str, Any]], name: str) -> float:
+    """What a whole bar stands for: the largest bound, unless one squeezes all others."""
+    upper, value = (
+        max((_number(row[name + end]) for row in rows), default=0.0) for end in ("_upper", "")
+    )
+    return min(upper, _SQUEEZED * value)
+
+
 def _bar(estimate: list[Any], widest: float) -> str:
-    """Where a value and its bounds lie between nothing and the largest bound of all."""
-    if not all(isinstance(one, int | float) for one in estimate):
+    """Where a value and its bounds lie between nothing and the end of the scale."""
+    if not all(isinstance(one, int | float) and isfinite(one) for one in (*estimate, widest)):
         return ""
     value, lower, upper = estimate
     if not widest > 0 or lower < 0:
@@ -161,5 +172,5 @@ def _bar(estimate: list[Any], widest: float) -> str:
     low, at, high = (min(_BAR - 1, int(one / widest * (_BAR - 1))) for one in (lower, value, upper))
     signs = [" "] * _BAR
     signs[low : high + 1] = "─" * (high - low + 1)
-    signs[low], signs[high], signs[at] = "├", "┤", "●"
+    signs[low], signs[high], signs[at] = "├", "→" if upper > widest else "┤", "●"
     return "".join(signs)
