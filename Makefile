@@ -48,7 +48,7 @@ demo: setup
 # The hundreds of processes that tests start must not compile the package each.
 test: export PYTHONDONTWRITEBYTECODE =
 test: setup extras
-	@$(WITH_JAVA) $(BIN)/python -m pytest -q -ra -n logical --dist loadgroup $(ARGS)
+	@$(WITH_JAVA) $(BIN)/python -m pytest -q -ra -n logical --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-long: setup extras
 	@$(WITH_JAVA) $(BIN)/python -m pytest -q -ra -m long --timeout=0 $(ARGS)

@@ -30,6 +30,21 @@ SPREAD = frozenset(
     }
 )
 
+# Files and folders whose tests wait most, for Spark, brokers, browsers and signals: they begin, and
+# what only computes fills the gaps.
+WAITING = (
+    "tests/frames",
+    "tests/chaos",
+    "tests/kafka",
+    "tests/cli",
+    "tests/stores",
+    "tests/demo",
+    "tests/serve",
+    "tests/run/test_follow.py",
+    "tests/redis",
+    "tests/tables",
+)
+
 # Every commit of every test waits for the disk some ten times. In memory nothing waits, and nothing
 # that is checked depends on it: the calls are the same.
 MEMORY = Path("/dev/shm")
@@ -62,7 +77,7 @@ _PLACE = pytest.StashKey[str]()
 
 def pytest_xdist_auto_num_workers() -> int:
     """More processes than cores: some tests or other always wait for a process or a socket."""
-    return (os.cpu_count() or 1) + 2
+    return (os.cpu_count() or 1) + 3
 
 
 @pytest.fixture
@@ -78,17 +93,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Those that share a Spark session run in one process too, or every process would start one.
     """
-    spread = []
+    order = []
     for item in items:
         file = item.path.relative_to(config.rootpath).as_posix()
         on_spark = "spark" in getattr(item, "fixturenames", ())
-        spread.append(file in SPREAD and not on_spark)
-        if not spread[-1]:
+        spread = file in SPREAD and not on_spark
+        order.append((spread, not on_spark, not file.startswith(WAITING)))
+        if not spread:
             shared = "spark" if on_spark else file
             if file.startswith("tests/kafka/"):
                 shared = "tests/kafka"  # one broker for all of them
             item.add_marker(pytest.mark.xdist_group(shared))
-    items[:] = [item for _, item in sorted(zip(spread, items, strict=True), key=lambda one: one[0])]
+    items[:] = [item for _, item in sorted(zip(order, items, strict=True), key=lambda one: one[0])]
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,8 @@ from typing import NoReturn
 
 import pytest
 
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # for JVMs that live for seconds
+
 
 def unavailable(why: str) -> NoReturn:
     """Skip a test for want of a server; where all must be there, fail it."""
@@ -33,7 +35,7 @@ def free_port() -> int:
 
 def await_answer(ask: Callable[[], object], process: subprocess.Popen[bytes], what: str) -> None:
     """Wait until a server answers."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180  # other tests run at the same time
     while True:
         try:
             ask()
@@ -160,6 +162,7 @@ class Connect:
         self.port = free_port()
         home = os.path.dirname(pyspark.__file__)
         command = [f"{home}/bin/spark-submit", "--master", "local[2]", "--driver-memory", "1g"]
+        command += ["--driver-java-options", QUICK]
         command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
         for name, value in {
             "spark.connect.grpc.binding.port": str(self.port),
@@ -171,6 +174,7 @@ class Connect:
         environment = {
             **os.environ,
             "SPARK_HOME": home,
+            "SPARK_LAUNCHER_OPTS": QUICK,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": os.pathsep.join(sys.path),

@@ -26,9 +26,9 @@ from tests.chaos.support import (
     wait_for,
     wait_gone,
 )
+from tests.services import QUICK
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # for JVMs that live for seconds
 
 
 def free_port() -> int:

@@ -145,7 +145,7 @@ def test_a_run_is_reloaded_and_goes_on_whatever_is_refused(live: Live) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    "point", [pytest.param("before-switch", marks=pytest.mark.long), "after-switch"]
+    "point", [pytest.param(at, marks=pytest.mark.long) for at in ("before-switch", "after-switch")]
 )
 def test_killed_while_it_is_reloaded_it_is_one_program_or_the_other(live: Live, point: str) -> None:
     live.app(KEPT, 1)

@@ -65,7 +65,7 @@ def compare(seed: int, queries: list[str], batches: int = 8) -> None:
         assert not driver.dead
 
 
-@pytest.mark.parametrize("few", [1, 5])
+@pytest.mark.parametrize("few", [1, pytest.param(5, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["running", "near", "both", "ties", "doubled"])
 def test_every_function_after_every_batch(kind: str, few: int, monkeypatch: Any) -> None:
     """few: how many rows are read at first, so that also small groups are larger than that."""

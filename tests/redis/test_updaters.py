@@ -82,7 +82,10 @@ CRASHES = [
 ]
 
 
-@pytest.mark.parametrize("crash_at", CRASHES)
+@pytest.mark.parametrize(
+    "crash_at",
+    [*CRASHES[::2], *(pytest.param(at, marks=pytest.mark.long) for at in CRASHES[1::2])],
+)
 def test_killed_around_publishing(server: Any, tmp_path: Path, crash_at: str) -> None:
     rows = write_input(tmp_path / "in", 400)
     killed = run(server, tmp_path, crash_at)

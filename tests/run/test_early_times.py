@@ -156,10 +156,13 @@ def expected(kind: str, rows: list[dict[str, Any]]) -> Counter[Any]:
     return out
 
 
+MORE = [(1, 1), (5, 1), (11, 3)]
+
+
 @pytest.mark.parametrize("kind", WINDOWS)
 @pytest.mark.parametrize(
     ("cut", "parallelism"),
-    [*(pytest.param(n, 1, marks=pytest.mark.long) for n in (1, 5)), (11, 3), (40, 2), (1000, 1)],
+    [(40, 2), (1000, 1), *(pytest.param(n, p, marks=pytest.mark.long) for n, p in MORE)],
 )
 def test_event_time_gives_the_same_revisions_whatever_the_batches(
     kind: str, cut: int, parallelism: int

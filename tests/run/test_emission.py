@@ -364,7 +364,7 @@ def test_early_results_of_other_kinds(kind: str, seed: int, when: dict[str, Any]
     flow = ms.Flow("early")
     three_ways(flow, kind, emit="early", **when)
     expected = reference(flow, {"in": records(seed)[:72]})
-    for name, rows in drive(flow, seed, 1 + seed, cut=7, most=72).items():
+    for name, rows in drive(flow, seed, 1 + seed, cut=9, most=72).items():
         last = [row for row in rows if row["final"]]
         assert shown(last, "revision") == shown(expected[name])
         assert any(not row["final"] for row in rows)
@@ -402,7 +402,7 @@ def test_changes_of_other_kinds_add_up(kind: str, seed: int) -> None:
     flow = ms.Flow("deltas")
     three_ways(flow, kind, emit="delta")
     expected = reference(flow, {"in": records(seed)[:90]})
-    for name, rows in drive(flow, seed, 1 + seed, cut=6, most=90).items():
+    for name, rows in drive(flow, seed, 1 + seed, cut=10, most=90).items():
         key = "key" if name == "with map_reduce" else "k"
         current: dict[Any, list[str]] = {}
         for row in rows:

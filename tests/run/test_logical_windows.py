@@ -143,8 +143,8 @@ def test_the_reference_says_the_same(kind: str) -> None:
     ids=str,
 )
 def test_early_results_and_changes_come_to_the_same(kind: str, emit: dict[str, Any]) -> None:
-    rows = records(3)[:100]
-    out = drive(flow_over(WINDOWS[kind], **emit), rows, 13, 2)["values"]
+    rows = records(3)[:80]
+    out = drive(flow_over(WINDOWS[kind], **emit), rows, 16, 2)["values"]
     names = ("k", "window_start", "window_end")
     shown = [(*(row[name] for name in names), tuple(row["all"])) for row in out]
     if emit["emit"] == "early":

@@ -192,7 +192,7 @@ def test_live_batches_slide_over_what_is_kept(what: str) -> None:
     assert set(used) == {"blocks", kept}
 
 
-@pytest.mark.parametrize("back", [1, 12, pytest.param(5, marks=pytest.mark.long)])
+@pytest.mark.parametrize("back", [12, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 5))])
 def test_a_late_record_reaches_what_is_kept(back: int) -> None:
     """It comes alone, so that no window leaves with it; then shards move between tasks."""
     batches = steady(46)
@@ -209,7 +209,11 @@ class Crash(BaseException):
 
 @pytest.mark.parametrize(
     "point",
-    [pytest.param("tasks-done", marks=pytest.mark.long), "before-manifest", "after-manifest"],
+    [
+        "after-manifest",
+        pytest.param("tasks-done", marks=pytest.mark.long),
+        pytest.param("before-manifest", marks=pytest.mark.long),
+    ],
 )
 def test_a_crash_at_any_point_repeats_and_loses_nothing(point: str) -> None:
     jobs = [*((what, (16, 1)) for what in ("mixed", "running", "Largest")), ("extremes", (9, 3))]

@@ -80,14 +80,14 @@ def test_whoever_is_first_goes_on_and_the_others_wait() -> None:
 def test_who_got_nothing_for_long_comes_first() -> None:
     policy = Before("first", "second", "in")
     with pressed(), driven(policy) as driver:
-        for number in range(1, 25):
+        for number in range(1, 13):
             driver.push("in", rows(25 * number, 25 * number + 25)).step()
         given = len(driver.output("besides"))
-        assert 24 < given < 25 * 25  # it waited, and moved
+        assert 24 < given < 25 * 13  # it waited, and moved
         waited = max(queue.passed for queue in policy.asked)
         assert 8 <= waited < 8 + 4  # one of the others may have waited as long
         driver.end()
-        assert len(driver.output("besides")) == 25 * 25
+        assert len(driver.output("besides")) == 25 * 13
 
 
 def test_time_stands_where_the_input_ended_whoever_had_to_wait() -> None:

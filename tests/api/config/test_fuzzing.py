@@ -145,7 +145,9 @@ def change(values: dict[str, Any], dice: random.Random) -> None:
         return
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [*range(12), *(pytest.param(n, marks=pytest.mark.long) for n in range(12, 40))]
+)
 def test_any_change_of_a_good_file(place: Path, seed: int) -> None:
     dice = random.Random(seed)
     for _ in range(25):

@@ -44,7 +44,7 @@ def test_the_sample_fraction_knows_better_than_the_share_of_the_input(tmp_path: 
     total = write(tmp_path / "in")
     errors: dict[str, list[float]] = {"plain": [], "metric": []}
     inside: list[bool] = []
-    for seed in range(3):
+    for seed in range(2):
         for name, metric in (("plain", None), ("metric", lambda row: row["part"] / DAYS)):
             first, last = snapshots_in_process(
                 hours(tmp_path / "in"),
