@@ -197,7 +197,7 @@ def test_who_is_silent_in_a_tree_is_silent(tmp_path: Path) -> None:
         until(lambda: one.committed >= 0, one.send, centre.step)
         until(lambda: rows(tmp_path), only(one, 0), centre.step)  # nothing is heard in the other
         tracker: Any = centre.engine.trackers["in"]
-        last = {sender: int(at * 1e6) for sender, at in tracker.messages.heard.items()}
+        last = {sender: int(at * 1e6) for sender, at in tracker.messages.last_heard().items()}
         assert tracker.horizon(0).heard["a"] == last[sender_of("a", 1)] < last["a"]
         assert rows(tmp_path) == dict.fromkeys(KEYS, 5)
         one.close()

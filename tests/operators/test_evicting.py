@@ -462,3 +462,15 @@ def test_a_policy_that_hangs_is_given_up_and_named() -> None:
         with pytest.raises(RunError, match=r"its closing policy Asks\(\) hangs"):
             driver.step()
         never.set()
+
+
+def test_a_record_at_the_very_start_of_a_window_is_one_of_it() -> None:
+    """CMR, 4.5: progress is how far into the window somebody is, here not at all; but it is there.
+
+    By hand: A is 2.5 s into [0, 5), which is 50 %, B at its start, C not there: 0.5 / 3.
+    """
+    with Driver(tumbling(ms.evict(timeout="1s")), now=START) as driver:
+        driver.push("in", [record("A", 0), record("A", 2.5), record("B", 0)]).step()
+        driver.advance("2s").step()
+        driver.step()
+        assert told(driver.output()) == [(5.0, 3, 0.1667, "2/3", "timeout")]

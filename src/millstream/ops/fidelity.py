@@ -94,6 +94,13 @@ class Standing:
         """How much of a window it has brought."""
         return min(1.0, max(0.0, (self.at - start) / (end - start)))
 
+    def has_begun(self, start: int) -> bool:
+        """Whether it has brought anything of a window, also at its very start.
+
+        The time of a step of ours is that of its watermark: it brought what lies before.
+        """
+        return self.at > start or (self.at == start and self.heard != END)
+
 
 def standings(
     feeding: Iterable[str],
@@ -165,7 +172,7 @@ def fidelity_of(
     """
     start, until = span.moment(end - span.panes), span.moment(end)
     shares = [one.share(start, until) for one in all_of]
-    seen = sum(share > 0 for share in shares)
+    seen = sum(one.has_begun(start) for one in all_of)
     reached = {
         name: one.shares.of(start, until, one.top, ways)
         for name, one in progress.items()

@@ -143,7 +143,7 @@ class CollectorTracker(SpoolTracker):
 
         One that is silent in a tree is silent: what it sends there does not come.
         """
-        heard = dict(self.messages.heard)
+        heard = self.messages.last_heard()
         agents = self._in_all(set(heard)) if self.messages.trees > 1 else heard.keys()
         last = {one: min(heard[sender] for sender in self._senders(one)) for one in agents}
         return Horizon(heard={agent: int(at * 1e6) for agent, at in last.items()})

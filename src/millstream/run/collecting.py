@@ -89,7 +89,7 @@ class MessageReceiver(Receiver):
         self.told: dict[str, int] = {}  # sender -> the last message it knows to be committed
         self.direct: set[str] = set()  # who talks with us, and not through a relay
         self.lingers = False  # all has come: agents may still ask whether it is committed
-        self.heard: dict[str, float] = {}  # sender -> the clock when it last said anything
+        self.heard: dict[str, float] = {}  # sender -> the clock when it last spoke itself
         self.below: dict[str, set[str]] = {}  # relay -> who is there below it
         self.ahead = 0  # of a relay: how far its clock is before that of the root, in microseconds
         self.contents: dict[int, list[Head]] = {}  # piece -> its messages, without their rows
@@ -128,7 +128,8 @@ class MessageReceiver(Receiver):
             )
         with self._lock:
             now = self.clock.now() / 1e6
-            self.heard.update(dict.fromkeys([*self._below(hello), hello.sender], now))
+            self._note_below(hello)
+            self.heard[hello.sender] = now
             if not hello.through:
                 self.direct.add(hello.sender)
             member = self.roster.get(hello.agent)
@@ -172,13 +173,28 @@ class MessageReceiver(Receiver):
             )
         return Given(self.code, proof_of(token, nonce, self.code.digest))
 
-    def _below(self, hello: Hello) -> set[str]:
-        """Who is there below a relay that says so."""
-        if hello.below is None or (not hello.below.whole and hello.agent not in self.below):
-            return set()  # after a restart what has changed says nothing
-        known = set() if hello.below.whole else self.below[hello.agent]
-        self.below[hello.agent] = (known | {*hello.below.heard}) - {*hello.below.silent}
-        return self.below[hello.agent]
+    def _note_below(self, hello: Hello) -> None:
+        """Take in who is there below a relay; only what has changed is looked at."""
+        told, known = hello.below, self.below.get(hello.agent)
+        if told is None or (known is None and not told.whole):
+            return  # after a restart what has changed says nothing
+        known = known or set()
+        gone = known - {*told.heard} if told.whole else known & {*told.silent}
+        before = self.heard.get(hello.agent, 0.0)  # when they were there last
+        for one in gone:
+            self.heard[one] = max(before, self.heard.get(one, before))
+        known.update(told.heard)
+        known -= gone
+        self.below[hello.agent] = known
+
+    def last_heard(self) -> dict[str, float]:
+        """Sender -> the clock when it last said anything, itself or through a relay."""
+        with self._lock:
+            found = dict(self.heard)
+            for relay, below in self.below.items():
+                at = self.heard[relay]
+                found |= {one: max(at, found.get(one, at)) for one in below}
+            return found
 
     def _join(self, hello: Hello) -> Enrolled:
         expected = self.spec.participants

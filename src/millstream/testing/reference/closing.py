@@ -85,6 +85,11 @@ class _Window:
         size: int = self.node.window.span.size
         return min(1.0, max(0.0, (one.at - (end - size)) / size))
 
+    def _begun(self, one: _Who, end: float) -> bool:
+        """Whether somebody has brought a record of a window; a step of ours is at a watermark."""
+        start = end - self.node.window.span.size
+        return one.at > start or (one.at == start and one.heard < math.inf)
+
     def take(self, ts: int, row: Row, name: str) -> None:
         """A record that is not out of order; late if all its windows have left.
 
@@ -111,7 +116,7 @@ class _Window:
             shares = [self._share(one, end) for one in who]
             figures = {
                 "fidelity": sum(shares) / len(shares),
-                "participants": f"{sum(one > 0 for one in shares)}/{len(shares)}",
+                "participants": f"{sum(self._begun(one, end) for one in who)}/{len(who)}",
                 "closed_by": why,
             }
             out.extend((int(end) - 1, row) for row in self._rows(end, figures))
