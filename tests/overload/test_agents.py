@@ -23,8 +23,8 @@ def flow_of(place: Path, port: int) -> ms.Flow:
         idle_timeout=None,
     )
     spec = ms.Collector(f"127.0.0.1:{port}", reads, agents=["a"], overload=ms.drop(when=1))
-    counted = flow.source(spec, name="in").key_by("k").window(ms.tumbling("10s")).agg(n=ms.count())
-    counted.sink(ms.Jsonl(place / "out"))
+    windows = flow.source(spec, name="in").key_by("k").window(ms.tumbling("10s"), fidelity=True)
+    windows.agg(n=ms.count()).sink(ms.Jsonl(place / "out"))
     return flow
 
 
@@ -50,5 +50,10 @@ def test_messages_are_dropped_whole(tmp_path: Path) -> None:
         assert account["offered"] == 60 == account["aggregated"] + account["dropped"]
         assert account["dropped"] >= 20 and account["dropped"] == account["shed"]
         agent.close()
+        shares = centre.engine.manifest.sources["in"].shares
+        kept, dropped = (sum(one[at] for one in shares) for at in (2, 4))
+        assert (kept, dropped) == (account["aggregated"], account["dropped"])
     assert sum(one["dropped"] for one in shed_of(tmp_path / "ck")) == account["dropped"]
-    assert sum(row["n"] for row in rows_in(tmp_path / "out")) <= account["aggregated"]
+    rows = rows_in(tmp_path / "out")
+    assert sum(row["n"] for row in rows) <= account["aggregated"]
+    assert {row["fidelity"] for row in rows} <= {1.0}  # of a window all was dropped, or nothing
