@@ -31,6 +31,7 @@ from millstream.run.processes import kill_session, starting_spark
 from millstream.run.remote import is_remote
 from millstream.settings import Settings
 
+_LEAST_HEAP = 512  # MB
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1"
 _PROPERTIES = {
     "spark.ui.showConsoleProgress": "false",
@@ -328,10 +329,13 @@ def _configuration(flow: str, settings: Settings) -> SparkConf:
 
 
 def _heap(settings: Settings) -> dict[str, str]:
-    """Of a budget the JVM gets a quarter: it moves blocks and keeps none; workers need the rest."""
+    """Of a budget the JVM gets a quarter: it moves blocks and keeps none; workers need the rest.
+
+    Spark does not start with less than 450 MB, of which a collector may keep some for itself.
+    """
     if settings.memory_bytes is None or not settings.master.startswith("local"):
         return {}
-    return {"spark.driver.memory": f"{min(2048, max(384, settings.memory_bytes >> 22))}m"}
+    return {"spark.driver.memory": f"{min(2048, max(_LEAST_HEAP, settings.memory_bytes >> 22))}m"}
 
 
 def _daemon(master: str) -> dict[str, str]:
