@@ -38,12 +38,12 @@ class Unavailable(RuntimeError):
     """There can be no broker here; the text says why."""
 
 
-def jars() -> Path:
-    """The directory with all jars; those that are missing are fetched."""
+def jars(what: str = "kafka", version: str = VERSION) -> Path:
+    """The directory with all jars of a list; those that are missing are fetched."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    place = cache / "millstream" / f"kafka-{VERSION}"
+    place = cache / "millstream" / f"{what}-{version}"
     place.mkdir(parents=True, exist_ok=True)
-    wanted = [line.split() for line in (HERE / "kafka.jars").read_text().splitlines()[1:]]
+    wanted = [line.split() for line in (HERE / f"{what}.jars").read_text().splitlines()[1:]]
     missing = [one for one in wanted if not (place / _file(one[0])).exists()]
     with ThreadPoolExecutor(8) as several:
         list(several.map(lambda one: _fetch(place, *one), missing))
@@ -69,7 +69,7 @@ def _fetch(place: Path, name: str, checksum: str) -> None:
                 raise Unavailable(f"{path} cannot be fetched from Maven Central: {error}") from None
             time.sleep(1)
     if hashlib.sha256(data).hexdigest() != checksum:
-        raise Unavailable(f"{path} of Maven Central is not what kafka.jars says it should be")
+        raise Unavailable(f"{path} of Maven Central is not what its list says it should be")
     handle, partial = tempfile.mkstemp(dir=place)
     with os.fdopen(handle, "wb") as out:
         out.write(data)
@@ -95,7 +95,7 @@ class Broker:
         self.port, self.settings = port or free_port(), settings
         self.process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
-        self._java = _java()
+        self._java = java()
         self._classpath = f"{jars()}/*"
 
     @property
@@ -211,7 +211,8 @@ logger.started.level=INFO
 """
 
 
-def _java() -> str:
+def java() -> str:
+    """Where Java is."""
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin" / "java").exists():
         return str(Path(home) / "bin" / "java")

@@ -1,4 +1,4 @@
-"""Object stores as they are asked: S3, Google's and Azure's through obstore, HDFS through Arrow.
+"""Object stores as they are asked: S3, Google's and Azure's by obstore, HDFS by hdfs-native.
 
 A bucket has objects under keys. It knows nothing of checkpoints; `objects.py` does. Credentials are
 taken from the environment and from the files that the tools of each store use, and no message has
@@ -12,6 +12,8 @@ import contextlib
 import errno
 import itertools
 import os
+import re
+import socket
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -24,6 +26,7 @@ import pyarrow as pa
 from millstream.errors import CheckpointError, ConfigError
 
 T = TypeVar("T")
+_VERSION = re.compile(r"\.@([0-9]{8,18})$", re.ASCII)
 _PATIENCE = 60  # seconds for which a store that is away is asked again
 
 
@@ -198,79 +201,110 @@ def _aws() -> Any:
 
 
 class OnHdfs:
-    """A name node of HDFS, or with no name the one that Hadoop's own settings name."""
+    """A name node of HDFS, or with no name the one that Hadoop's own settings name.
+
+    A rename there is one step, and says of a name that is taken that it is, if it is told to. A
+    file is no folder: what an epoch wrote of `x`, `x/@00000001`, lies beside it as `x.@00000001`.
+    """
 
     def __init__(self, name: str) -> None:
-        from pyarrow import fs
-
+        try:
+            import hdfs_native
+        except ImportError as error:
+            raise ConfigError(
+                f"hdfs://{name}: HDFS needs a package more: pip install 'millstream[hdfs]'"
+            ) from error
         host, _, port = name.partition(":")
         try:
-            self._files: Any = fs.HadoopFileSystem(host or "default", int(port or 0))
-        except (OSError, ValueError, ImportError) as error:
+            if port:  # its client would wait for minutes
+                socket.create_connection((host, int(port)), 10).close()
+            self._files: Any = hdfs_native.Client(f"hdfs://{name}" if name else None)
+        except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
-                f"hdfs://{name} cannot be reached: {_line(error)}; Arrow needs Hadoop's libraries: "
-                "set HADOOP_HOME, JAVA_HOME and CLASSPATH (`hadoop classpath --glob`)"
+                f"hdfs://{name} cannot be reached: {_line(error)}; it is hdfs://namenode:8020, or "
+                "a name of Hadoop's settings in HADOOP_CONF_DIR"
             ) from None
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        with self._files.open_input_file(f"/{key}") as file:
+        with self._asked(key), self._files.read(_path(key)) as file:
+            if size is not None:
+                return bytes(file.read_range(start, min(size, file.size - start)))
             file.seek(start)
-            return bytes(file.read(size) if size is not None else file.read())
+            return bytes(file.read())
 
     def look(self, key: str) -> Listed | None:
-        from pyarrow import fs
-
-        found = self._files.get_file_info(f"/{key}")
-        return _on_hdfs(found) if found.type == fs.FileType.File else None
+        try:
+            with self._asked(key):
+                found = self._files.get_file_info(_path(key))
+        except FileNotFoundError:
+            return None
+        return None if found.isdir else _on_hdfs(found)
 
     def list(self, folder: str) -> list[Listed]:
-        from pyarrow import fs
-
-        wanted = fs.FileSelector(f"/{folder}", recursive=True, allow_not_found=True)
-        found = self._files.get_file_info(wanted)
-        files = (one for one in found if one.type == fs.FileType.File)
+        above, _, name = f"/{folder}".rpartition("/")
+        beside = (one for one in self._in(above or "/", False) if _named(one).startswith(name))
+        inside = {one.path: one for one in self._in(f"/{folder}", True)}
+        found = {one.path: one for one in beside if _VERSION.fullmatch(_named(one), len(name))}
+        files = (one for one in {**found, **inside}.values() if not one.isdir)
         return sorted(_on_hdfs(one) for one in files if "/.making-" not in one.path)
 
+    def _in(self, path: str, deep: bool) -> tuple[Any, ...]:
+        try:
+            with self._asked(path):
+                return tuple(self._files.list_status(path, deep))
+        except FileNotFoundError:
+            return ()
+
     def put(self, key: str, data: pa.Buffer | bytes) -> None:
-        made = self._make(key, data)
-        with contextlib.suppress(FileNotFoundError):
-            self._files.delete_file(f"/{key}")
-        self._files.move(made, f"/{key}")
+        with self._asked(key):
+            self._files.rename(self._make(key, data), _path(key), True)
 
     def create(self, key: str, data: pa.Buffer | bytes) -> None:
-        """A rename there gives nobody's name away: it fails if the name is taken."""
-        made = self._make(key, data)
-        try:
-            if self.look(key) is not None:
-                raise FileExistsError(errno.EEXIST, "is there already", key)
-            self._files.move(made, f"/{key}")
-        except OSError as error:
-            if self.look(key) is None:
+        with self._asked(key):
+            made = self._make(key, data)
+            try:
+                self._files.rename(made, _path(key), False)
+            except FileExistsError:
+                self._files.delete(made, False)
                 raise
-            raise FileExistsError(errno.EEXIST, "is there already", key) from error
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                self._files.delete_file(made)
 
     def _make(self, key: str, data: pa.Buffer | bytes) -> str:
-        folder, _, name = f"/{key}".rpartition("/")
-        self._files.create_dir(folder or "/", recursive=True)
+        folder, _, name = _path(key).rpartition("/")
         made = f"{folder}/.making-{os.urandom(6).hex()}-{name}"
-        with self._files.open_output_stream(made) as out:
-            out.write(data)
+        with self._files.create(made) as out:
+            out.write(bytes(data))
         return made
 
     def copy(self, key: str, to: str) -> None:
         self.put(to, self.read(key))
 
     def delete(self, key: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._files.delete_file(f"/{key}")
+        with self._asked(key):
+            self._files.delete(_path(key), False)
+
+    @contextlib.contextmanager
+    def _asked(self, key: str) -> Iterator[None]:
+        """Errors in one line, all of the kinds that files have."""
+        try:
+            yield
+        except (FileNotFoundError, FileExistsError) as error:
+            raise type(error)(error.errno, _line(error), f"hdfs:/{key}") from None
+        except (OSError, RuntimeError) as error:
+            raise OSError(errno.EIO, f"HDFS did not answer: {_line(error)}", key) from None
 
 
 def _on_hdfs(found: Any) -> Listed:
-    stamp = found.mtime_ns or 0
-    return Listed(found.path.lstrip("/"), found.size, stamp / 1e9, f"{stamp}-{found.size}")
+    stamp, size = found.modification_time, found.length
+    key = _VERSION.sub(r"/@\1", found.path.lstrip("/"))
+    return Listed(key, size, stamp / 1e3, f"{stamp}-{size}")
+
+
+def _path(key: str) -> str:
+    return "/" + re.sub(r"/@([0-9]{8,18})$", r".@\1", key)
+
+
+def _named(found: Any) -> str:
+    return str(found.path.rpartition("/")[2])
 
 
 def bucket_of(url: str) -> tuple[Bucket, str]:
