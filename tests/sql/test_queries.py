@@ -387,3 +387,17 @@ def test_what_would_be_answered_wrongly_is_refused(sql: str, told: str) -> None:
     flow.sql(TABLES)
     with pytest.raises(ms.SqlError, match=told):
         flow.sql(sql)
+
+
+def test_what_star_leaves_out_by_its_table() -> None:
+    over = "FROM cars c JOIN roads r ON c.id = r.car"
+    found = answer(f"SELECT * EXCEPT (c.id, R.ID, make) {over}")
+    assert sorted(found) == [(60, 1, "I-65"), (70, 3, "A-1"), (70, 3, "I-65")]
+    assert sorted(answer(f"SELECT * EXCEPT (c.id, make, speed, car) {over}")) == [
+        (1, "I-65"), (2, "I-65"), (3, "A-1")
+    ]  # fmt: skip
+    for left_out, told in (("c.nam", "no column 'c.nam'"), ("id, car, name", "leaves no column")):
+        flow = ms.Flow("cars")
+        flow.sql(TABLES)
+        with pytest.raises(ms.SqlError, match=told):
+            flow.sql(f"SELECT * EXCEPT ({left_out}) FROM roads")

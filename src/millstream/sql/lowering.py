@@ -349,7 +349,7 @@ class Queries:
         table = item.args.get("table") if item.key == "column" else None
         if table is not None and table.name.lower() not in [t.lower() for t in scope.tables]:
             raise self.text.error(f"there is no table {table.name!r} in FROM", self.text.of(item))
-        left_out = [one.name.lower() for one in star.args.get("except_") or []]
+        left_out = star.args.get("except_") or []
         if relation.open:
             if left_out:
                 raise self.text.error(
@@ -362,14 +362,24 @@ class Queries:
             if (table is None and not one.hidden)
             or (table is not None and one.table.lower() == table.name.lower())
         ]
-        names = [one.name.lower() for one in columns]
-        for name in left_out:
-            if name not in names:
-                raise self.text.error(
-                    f"there is no column {name!r} to leave out", self.text.of(star)
-                )
-        kept = [one for one in columns if one.name.lower() not in left_out]
+        gone = [self._left_out(name, columns) for name in left_out]
+        kept = [one for one in columns if not any(one in some for some in gone)]
+        if not kept:
+            raise self.text.error("EXCEPT leaves no column", self.text.of(star))
         return [column_of(scope.own(one, item)) for one in kept]
+
+    def _left_out(self, name: exp.Expr, columns: list[Column]) -> list[Column]:
+        """The columns that a name of EXCEPT means, with its table if it says one."""
+        parts = [part.name.lower() for part in getattr(name, "parts", [name])]
+        found = [
+            one
+            for one in columns
+            if one.name.lower() == parts[-1] and parts[:-1] in ([], [one.table.lower()])
+        ]
+        if not found:
+            shown = ".".join(parts)
+            raise self.text.error(f"there is no column {shown!r} to leave out", self.text.of(name))
+        return found
 
     def project(
         self, relation: Relation, items: list[Made], at: exp.Expr | None = None
