@@ -47,6 +47,11 @@ A statement ends with ; and may have many lines.
   SHOW TABLES; DESCRIBE name; EXPLAIN query;
   \\save FILE             write the statements so far, for `millstream sql FILE`
   \\help, \\quit           this, and the end (as Ctrl-D)"""
+_HELP_OF_VIEWS = """\
+A statement ends with ; and may have many lines.
+  SELECT ...;            rows of views as the last committed batch left them
+  SHOW VIEWS; DESCRIBE name;
+  \\help, \\quit           this, and the end (as Ctrl-D)"""
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -104,7 +109,7 @@ class Shell:
                     return True
                 self.console.print(Text(f"{len(self.done)} statements are in {path}", style="dim"))
             case _:
-                self.console.print(Text(_HELP))
+                self.console.print(Text(_HELP if self.follower is None else _HELP_OF_VIEWS))
         return True
 
     def _complain(self, error: MillstreamError) -> None:

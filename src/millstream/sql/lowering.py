@@ -245,14 +245,15 @@ class Queries:
         alias = item.args.get("alias")
         names = [one.name for one in alias.args.get("columns") or []] if alias else []
         specs: tuple[WindowSpec, ...] = ()
-        if item.key == "subquery":
+        kind = item.this.key if item.key == "table" and item.this is not None else item.key
+        if kind == "subquery":
             self.only(item, {"this", "alias", "with_"}, "FROM")
             made = self.query(item, env)
             name = item.alias
-        elif item.key == "table" and item.this.key == "anonymous":
+        elif kind == "anonymous":
             made, specs = self._function(item.this, env)
             name = item.alias or (item.this.expressions[0].name if item.this.expressions else "")
-        elif item.key == "table" and item.this.key == "identifier":
+        elif kind == "identifier":
             self.only(item, {"this", "alias", "db", "catalog"}, "FROM")
             made = self.table(item, env)
             name = item.alias or item.name
