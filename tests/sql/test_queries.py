@@ -378,6 +378,8 @@ def test_sets_of_keys_by_alias_place_and_spark_s_other_words(group: str) -> None
         ("SELECT id FROM cars GROUP BY CUBE(id, make, speed, id+1, id+2, id+3, id+4)", "128 sets"),
         ("SELECT make FROM cars GROUP BY GROUPING SETS (ROLLUP(make), id)", "within another"),
         ("SELECT COUNT() AS n FROM cars", "COUNT of what"),
+        ("SELECT (SELECT MAX(id) FROM roads WHERE car = cars.id ORDER BY 1 LIMIT 1) AS m FROM cars",
+         "no HAVING, ORDER BY or LIMIT"),
         ("SELECT id FROM ROWS FROM (range(1, 2)) AS t", "expected a stream, a view or a query"),
         ("SELECT DISTINCT c.id FROM cars c JOIN roads r ON c.id = r.car ORDER BY r.id LIMIT 1",
          "ORDER BY of SELECT DISTINCT"),

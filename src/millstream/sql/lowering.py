@@ -136,8 +136,25 @@ class Queries:
             raise self.text.error("a query needs FROM: what is it about?", self.text.of(node))
 
     def _select(self, node: exp.Expr, env: Env) -> Relation:
+        """The clauses in the order in which they are computed."""
         self.check_clauses(node)
         node, hidden = with_order(self.text, node)
+        relation, specs = self._input(node, env)
+        made = self._list(node, relation, specs, env)
+        distinct = node.args.get("distinct")
+        if distinct is not None:
+            if distinct.args.get("on"):
+                raise self.text.error("DISTINCT ON is not supported", self.text.of(distinct))
+            made = replace(made, stream=made.stream.distinct())
+        if node.args.get("order") is not None or node.args.get("limit") is not None:
+            made = limited(self, node, made)
+        if hidden:
+            kept = made.columns[: len(made.columns) - hidden]
+            made = self.project(replace(made, exact=False), [column_of(one) for one in kept])
+        return made
+
+    def _input(self, node: exp.Expr, env: Env) -> tuple[Relation, tuple[WindowSpec, ...]]:
+        """The rows of FROM for which WHERE is true, and the windows they are to be put into."""
         where = node.args.get("where")
         pool = conjuncts(where.this) if where is not None else []
         relation, specs, rest = self.from_(node, env, pool)
@@ -151,34 +168,27 @@ class Queries:
         special = any(is_membership(one) or _has_now(one) for one in rest)
         if where is not None and len(rest) == len(pool) and not special:
             rest = [where.this]
-        relation = self.filtered(relation, rest, env)
-        scope = self.scope(relation, env)
-        if windows_of(node) and (specs or is_grouped(node)):
+        return self.filtered(relation, rest, env), specs
+
+    def _list(
+        self, node: exp.Expr, relation: Relation, specs: tuple[WindowSpec, ...], env: Env
+    ) -> Relation:
+        """What the select list makes of these rows: of groups of them, or of each."""
+        scope, over = self.scope(relation, env), windows_of(node)
+        if over and (specs or is_grouped(node)):
             raise self.text.error(
                 "functions OVER rows go with a query around the groups: SELECT ..., RANK() OVER "
                 "(ORDER BY n) FROM (SELECT ... GROUP BY ...)",
-                self.text.of(windows_of(node)[0]),
+                self.text.of(over[0]),
             )
         if env.bound is not None and numbered_item(node) is not None:
-            made = self._numbered(node, scope, env)
-        elif windows_of(node):
+            return self._numbered(node, scope, env)
+        if over:
             relation, listed = overlooked(self, node, relation, env)
-            made = self._plain(listed, relation, env)
-        elif is_grouped(node):
-            made = self._grouped(node, scope, env, specs)
-        else:
-            made = self._plain(node, relation, env)
-        distinct = node.args.get("distinct")
-        if distinct is not None:
-            if distinct.args.get("on"):
-                raise self.text.error("DISTINCT ON is not supported", self.text.of(distinct))
-            made = replace(made, stream=made.stream.distinct())
-        if node.args.get("order") is not None or node.args.get("limit") is not None:
-            made = limited(self, node, made)
-        if hidden:
-            kept = made.columns[: len(made.columns) - hidden]
-            made = self.project(replace(made, exact=False), [column_of(one) for one in kept])
-        return made
+            return self._plain(listed, relation, env)
+        if is_grouped(node):
+            return self._grouped(node, scope, env, specs)
+        return self._plain(node, relation, env)
 
     def _plain(self, node: exp.Expr, relation: Relation, env: Env) -> Relation:
         """The items of a select list over rows as they are."""

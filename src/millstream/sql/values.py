@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from millstream.sql.lowering import Env, Queries
 
+_ONCE = ("having", "order", "limit")  # would be about the values of all rows together
 _SEVERAL = (
     "a query that gives one value has an aggregate and no GROUP BY, like SELECT MAX(x) FROM t, "
     "or ends with ORDER BY ... LIMIT 1, or reads one that does"
@@ -170,12 +171,13 @@ class Values:
         self, relation: Relation, query: Any, outer: Scope, about: list[Any], at: Any
     ) -> Relation:
         """Groups by what is equal to columns of the rows around; those without a group get null."""
-        from sqlglot import expressions as exp
+        from millstream.sql.lowering import column_of
 
         text = self.queries.text
-        if query.args.get("having") is not None or len(query.expressions) != 1:
+        if any(query.args.get(one) for one in _ONCE) or len(query.expressions) != 1:
             raise text.error(
-                "a query that gives one value for each row has one column and no HAVING",
+                "a query that gives one value for each row has one column, and no HAVING, ORDER BY "
+                "or LIMIT",
                 text.of(at),
             )
         inner = self._inside(query, outer)
@@ -183,33 +185,41 @@ class Values:
         sides = [members.sides(one, inner) for one in about]
         value = query.expressions[0]
         value = (value.this if value.key == "alias" else value).copy()
-        calls: list[Any] = []
-        for call in aggregates_of(value):
-            if not any(call == known for known in calls):
-                calls.append(call.copy())
-        grouped = query.copy()
-        keys = [own.copy() for _, own in sides]
-        items = [*keys, *calls]
-        grouped.set(
-            "expressions",
-            [exp.alias_(one.copy(), f"_c{nth}", quoted=True) for nth, one in enumerate(items)],
-        )
-        grouped.set("group", exp.Group(expressions=[one.copy() for one in keys]))
-        rest = [
-            one for one in conjuncts(query.args["where"].this) if not any(one is x for x in about)
-        ]
-        grouped.set("where", exp.Where(this=conjunction(rest).copy()) if rest else None)
+        calls = _different(aggregates_of(value))
+        grouped = _grouped_by(query, [own for _, own in sides], calls, about)
         groups = self.queries.query(grouped, replace(self.env, above=None, bound=None))
         joins, make = Joins(self.queries, self.env), self.queries.expressions.make
-        from millstream.sql.lowering import column_of
-
         pairs = [
             joins.comparable(Pair(make(mine, outer), column_of(column, column.physical)), condition)
             for (mine, _), column, condition in zip(sides, groups.columns, about, strict=False)
         ]
         made, references = self._joined(relation, groups, pairs, "left")
-        self.found.append(_over(value, calls, references[len(keys) :]))
+        self.found.append(_over(value, calls, references[len(sides) :]))
         return made
+
+
+def _different(calls: list[Any]) -> list[Any]:
+    """Each of several calls once."""
+    found: list[Any] = []
+    for call in calls:
+        if call not in found:
+            found.append(call.copy())
+    return found
+
+
+def _grouped_by(query: Any, keys: list[Any], calls: list[Any], about: list[Any]) -> Any:
+    """The query with these keys and aggregates, and without conditions about other rows."""
+    from sqlglot import expressions as exp
+
+    made = query.copy()
+    items = [
+        exp.alias_(one.copy(), f"_c{nth}", quoted=True) for nth, one in enumerate([*keys, *calls])
+    ]
+    made.set("expressions", items)
+    made.set("group", exp.Group(expressions=[one.copy() for one in keys]))
+    own = [one for one in conjuncts(query.args["where"].this) if not any(one is x for x in about)]
+    made.set("where", exp.Where(this=conjunction(own).copy()) if own else None)
+    return made
 
 
 def _over(value: Any, calls: list[Any], columns: list[Any]) -> Any:
