@@ -404,9 +404,9 @@ def table(figures: dict[str, Any]) -> str:
             one["most_memory"] / 2**20,
             one["budget"] / 2**20,
             one["batches"],
-            one["asked"],
-            one["drawn"],
-            ", ".join("failed" if one is None else f"{one:.2f}" for one in one["means"]),
+            one.get("asked", "–"),  # which older figures do not tell
+            one.get("drawn", "–"),
+            ", ".join("none" if one is None else f"{one:.2f}" for one in one.get("means", ())),
         ]
         for way, by in figures["found"].items()
         for policy, one in by.items()
