@@ -479,6 +479,48 @@ def test_an_agent_that_is_gone_is_not_waited_for_and_one_that_pauses_is(
         other.close()
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_an_agent_that_reads_nothing_is_waited_for_unless_it_is_said(
+    place: Path, port: int, waits: bool
+) -> None:
+    """Its files are silent for longer than they wait for each other; still it is a pause."""
+
+    def flow(name: str) -> ms.Flow:
+        flow = ms.Flow("pauses")
+        form = {"schema": "ts timestamp, k string", "time": "ts", "lateness": "0s", "follow": True}
+        reads = ms.Files(place / "in" / name, **form, idle_timeout="1ms")
+        options = {"agents": ["a", "b"], "boundary": "20ms"}
+        options |= {"idle_timeout": None if waits else "1ms"}
+        stream = flow.source(ms.Collector(f"127.0.0.1:{port}", reads, **options), name="in")
+        stream.key_by("k").window(ms.tumbling("10s")).agg(n=ms.count()).sink(
+            ms.Jsonl(place / "out")
+        )
+        return flow
+
+    with Centre(flow("a"), place / "collector") as centre:
+        both = [agent_of(flow(n), port, n, place / "agents") for n in "ab"]
+
+        def go(*several: Agent) -> None:
+            for _ in range(8):
+                time.sleep(0.005)
+                for one in several:
+                    one.step()
+                centre.step()
+
+        go(*both)
+        write(place, "a", 30, 45)
+        go(*both)
+        assert [row["n"] for row in rows(place)] == ([4] if waits else [4, 4, 1])
+        write(place, "b", 13, 31, 45)
+        go(*both)
+        late = centre.ledger["agg"]["late"]
+        assert ([row["n"] for row in rows(place)], late) == (
+            ([4, 5, 2], 0) if waits else ([4, 4, 1], 2)
+        )
+        for one in both:
+            one.close()
+
+
 # -- what changes on the way ----------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ from millstream.agent.programs import Programs
 from millstream.agent.sending import Away, Connection
 from millstream.agent.working import Working, collector_of, plan_here
 from millstream.api.flow import Flow
+from millstream.durations import micros
 from millstream.errors import ConfigError, RunError
 from millstream.io.prints import MOVED
 from millstream.run.greetings import Hello, Welcome
@@ -292,20 +293,7 @@ class Agent:
         if self.programs.is_newer(welcome):
             branch.parent.close()  # the next hello tells the program
         self.forget(self.committed)
-        if branch.durable > self.outbox.last:
-            raise RunError(
-                f"the collector has message {branch.durable} of {self.name!r}, and "
-                f"{self.directory} ends with {self.outbox.last}: it is an older copy; start the "
-                "agent under a new name and with a new directory"
-            )
-        if branch.durable < self.outbox.first - 1:
-            raise RunError(
-                f"the collector has the messages of {self.name!r} up to {branch.durable}, and "
-                f"those up to {self.outbox.first - 1} were committed and are gone here: it lost "
-                "its checkpoint, has an older copy, or is another one. To read everything again "
-                "start the agent under a new name, or with a new directory if the collector knows "
-                "none of this name"
-            )
+        self.outbox.check(self.name, branch.durable)
 
     def forget(self, committed: int) -> None:
         """What the collector has committed is needed no more."""
@@ -320,6 +308,7 @@ class Agent:
 
     def make_working(self, welcome: Welcome, state: SourceState) -> Working:
         """The source, and the first level over it."""
+        idle = collector_of(self.programs.flow).spec.idle_timeout
         return Working(
             plan_here(self.programs.flow, welcome.program),
             self.source,
@@ -330,6 +319,7 @@ class Agent:
             welcome.number,
             self.clock,
             len(self.branches),
+            None if idle is None else micros(idle, "Collector(idle_timeout=)"),
         )
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from socket import gethostname
 
 import msgspec
 
-from millstream.errors import CheckpointError, ConfigError
+from millstream.errors import CheckpointError, ConfigError, RunError
 from millstream.run.messages import FULL, Message, only_counted, pack, unpack
 from millstream.state.manifests import SourceState
 from millstream.state.storage import Held, Storage, open_storage
@@ -116,6 +116,22 @@ class Outbox:
         """What a manifest of the collector covers is needed no more, but for the newest."""
         for number in [n for n in self.sizes if n <= committed and n != self.last]:
             self.store.delete(self.sizes.pop(number)[0])
+
+    def check(self, name: str, durable: int) -> None:
+        """Refuse to go on where the collector has more than was made here, or less than is gone."""
+        if durable > self.last:
+            raise RunError(
+                f"the collector has message {durable} of {name!r}, and {self.root.where()} ends "
+                f"with {self.last}: it is an older copy; start the agent under a new name and with "
+                "a new directory"
+            )
+        if durable < self.first - 1:
+            raise RunError(
+                f"the collector has the messages of {name!r} up to {durable}, and those up to "
+                f"{self.first - 1} were committed and are gone here: it lost its checkpoint, has "
+                "an older copy, or is another one. To read everything again start the agent under "
+                "a new name, or with a new directory if the collector knows none of this name"
+            )
 
     def make_room(self, committed: int, durable: int, most: int) -> None:
         """Give up rows of the oldest messages the collector does not have; they are counted."""

@@ -124,7 +124,9 @@ class Working:
         agent: int,
         clock: Clock,
         trees: int = 1,
+        patience: int | None = None,
     ) -> None:
+        self.patience = patience  # of the collector with an agent that reads nothing, in micros
         self.plan, self.source, self.settings = plan, source, settings
         self.clock, self._astray = clock, False  # its newest times are too far ahead
         self.shards, self.agent, self.trees = shards, agent, trees
@@ -151,6 +153,8 @@ class Working:
         reached, lateness = seen.watermark(), seen.lateness
         if reached is not None and BEGIN < reached < END and lateness is not None:
             reached += lateness  # how far the slowest is: the collector takes the lateness off
+        if reached is None and not self._lets_go(now):
+            reached = self.told[0]  # a pause: it stays where it is, and is waited for
         if self._is_astray(task, report):
             reached = None  # nobody waits for times that are wrong
         told = (reached, self.tracker.ended)
@@ -167,6 +171,12 @@ class Working:
         after.ended = self.tracker.ended
         self.state = after
         return self._message(task, items, told, after)
+
+    def _lets_go(self, now: float) -> bool:
+        """Whether nobody waits for an agent that is there and has read nothing for so long."""
+        if self.patience is None:
+            return False
+        return now - max(self.state.heard, self.started) > self.patience / 1e6
 
     def _is_astray(self, task: Task, report: Reached) -> bool:
         """Whether what was read last here has times that only a wrong clock can have given."""

@@ -31,7 +31,9 @@ class Collector(Timing):
     boundary: how often an agent says that it is there, also when it has nothing to send.
     trees: into how many parts the keys are dealt, each with relays of its own: what agents send of
         a part goes to the parent it has there (millstream agent --to, once per tree).
-    idle_timeout: an agent silent for so long does not hold the watermark back; None: it does.
+    idle_timeout: an agent that was not heard of, or has read nothing, for so long does not hold the
+        watermark back; None: it does. (That of `reads` is for the files of an agent among each
+        other: while one of them grows, those that are silent for so long do not hold it.)
     clock_skew: how far ahead of the collector's clock that of an agent may be. If it is further
         ahead, times beyond that move no watermark, and the agent says so.
     modules: files beside the program that it imports, for agents that accept code from here.
