@@ -6,7 +6,6 @@ every restart; of later versions only those can be read that add rows.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,6 +15,7 @@ from millstream.api.sources import Delta, Files
 from millstream.errors import ConfigError, RunError
 from millstream.run.listing import Seen, look
 from millstream.run.tables.delta import store_options
+from millstream.run.tables.writing import required
 from millstream.state.storage import Storage, open_storage
 
 
@@ -41,12 +41,7 @@ def as_files(spec: Delta) -> Files:
 
 def open_table(spec: Delta) -> Any:
     """The table as it is now; refused where its files alone do not say what its rows are."""
-    try:
-        lake = importlib.import_module("deltalake")
-    except ImportError as error:
-        raise ConfigError(
-            "ms.Delta needs a package more: pip install 'millstream[delta]'"
-        ) from error
+    lake = required("deltalake", "delta", "ms.Delta")
     try:
         table = lake.DeltaTable(spec.location, storage_options=store_options(spec.location))
     except Exception as error:  # whatever deltalake makes of a place that is no table
