@@ -378,6 +378,14 @@ def test_sets_of_keys_by_alias_place_and_spark_s_other_words(group: str) -> None
         ("SELECT id FROM cars GROUP BY CUBE(id, make, speed, id+1, id+2, id+3, id+4)", "128 sets"),
         ("SELECT make FROM cars GROUP BY GROUPING SETS (ROLLUP(make), id)", "within another"),
         ("SELECT COUNT() AS n FROM cars", "COUNT of what"),
+        ("SELECT LAG(speed, -1) OVER (ORDER BY id) AS s FROM cars", "a constant number of rows"),
+        ("SELECT LAG(speed, 1 + 1) OVER (ORDER BY id) AS s FROM cars", "a constant number of rows"),
+        ("SELECT SUM(speed) OVER (ORDER BY id ROWS 1 + 1 PRECEDING) AS s FROM cars", "this frame"),
+        ("SELECT SUM(speed) OVER (ORDER BY id ROWS 9223372036854775807 PRECEDING) AS s FROM cars",
+         "this frame"),
+        ("SELECT ts FROM seen WHERE ts > now() - INTERVAL -5 MINUTE", "expected an interval"),
+        ("SELECT window_end FROM TUMBLE(seen, ts, INTERVAL -5 MINUTE) GROUP BY 1", "an interval"),
+        ("SELECT id FROM cars WHERE id > (SELECT FETCH (id) FROM roads)", "one value has an agg"),
         ("SELECT (SELECT MAX(id) FROM roads WHERE car = cars.id ORDER BY 1 LIMIT 1) AS m FROM cars",
          "no HAVING, ORDER BY or LIMIT"),
         ("SELECT id FROM ROWS FROM (range(1, 2)) AS t", "expected a stream, a view or a query"),
@@ -388,6 +396,7 @@ def test_sets_of_keys_by_alias_place_and_spark_s_other_words(group: str) -> None
 def test_what_would_be_answered_wrongly_is_refused(sql: str, told: str) -> None:
     flow = ms.Flow("cars")
     flow.sql(TABLES)
+    flow.sql("CREATE STREAM seen (ts TIMESTAMP) WITH (source = 'http', port = 8403, time = 'ts')")
     with pytest.raises(ms.SqlError, match=told):
         flow.sql(sql)
 

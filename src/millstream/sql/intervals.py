@@ -50,10 +50,18 @@ def recent_of(condition: Any, scope: Scope) -> str | None:
             scope.text.of(condition),
         )
     length = moment.expression
+    if not is_plain(length):
+        raise scope.text.error("expected an interval", scope.text.of(condition))
     try:
         return duration(length.this.name, length.args["unit"].name)
     except (ValueError, AttributeError, KeyError):
         raise scope.text.error("expected an interval", scope.text.of(condition)) from None
+
+
+def is_plain(node: Any) -> bool:
+    """Whether this is an INTERVAL of a number and its unit, not of what is computed or negated."""
+    number = node.this if node.key == "interval" else None
+    return number is not None and number.key == "literal" and node.args.get("unit") is not None
 
 
 def is_moment(node: Any) -> bool:
@@ -72,7 +80,7 @@ def _shifted(node: Any) -> tuple[Any, int] | None:
     if node.key not in ("add", "sub") or node.this.key != "column":
         return None
     given = node.expression
-    if given.key != "interval" or given.this is None or given.args.get("unit") is None:
+    if not is_plain(given):
         return None
     try:
         length = micros(duration(given.this.name, given.args["unit"].name), "INTERVAL", zero=True)

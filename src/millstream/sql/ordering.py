@@ -40,6 +40,8 @@ def limited(queries: Queries, node: exp.Expr, made: Relation) -> Relation:
             "ORDER BY goes with LIMIT: rows of a stream leave in the order in which they come",
             text.of(order),  # type: ignore[arg-type]
         )
+    if limit.key != "limit":
+        raise text.error("FETCH is not supported; write LIMIT", text.of(limit) or text.of(node))
     if order is None:
         raise text.error("LIMIT goes with ORDER BY: which rows come first?", text.of(limit))
     most = _number(text, limit.expression, "LIMIT")

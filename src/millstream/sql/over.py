@@ -36,6 +36,7 @@ _FUNCTIONS = {
     **{one: one for one in ("lag", "lead", "count", "sum", "avg", "min", "max")},
 }
 _TABLE = "_over"
+_FARTHEST = 2**31 - 1  # rows from one to another, as in Spark
 
 
 def windows_of(node: exp.Expr) -> list[Any]:
@@ -173,9 +174,12 @@ class _Asked:
         if function not in NEIGHBOURS:
             return _Asked(function, value, kind, frame)
         offset = call.args.get("offset")
-        steps = 1 if offset is None else int(offset.name) if offset.name.isdigit() else -1
-        if steps < 0:
-            raise text.error(f"{function.upper()} goes a constant number of rows", text.of(window))
+        try:
+            steps = 1 if offset is None else _count(offset)
+        except ValueError:
+            raise text.error(
+                f"{function.upper()} goes a constant number of rows, from 0 on", text.of(window)
+            ) from None
         return _Asked(function, value, kind, frame, steps, _default(text, call, kind))
 
 
@@ -231,10 +235,17 @@ def _frame(text: Any, window: Any, ordered: bool) -> Frame:
 
 def _bound(given: Any, side: Any, wanted: str) -> int | None:
     """How many rows on the wanted side, less than none on the other; None for all."""
-    told = str(given if isinstance(given, str) else getattr(given, "name", "")).upper()
     here = str(side or "").upper() == wanted
-    if told == "CURRENT ROW":
+    if given == "CURRENT ROW":
         return 0
-    if told == "UNBOUNDED" and here:
+    if given == "UNBOUNDED" and here:
         return None
-    return int(told) if here else -int(told)
+    return _count(given) if here else -_count(given)
+
+
+def _count(given: Any) -> int:
+    """A number of rows, which nothing but a literal says."""
+    told = given.name if getattr(given, "key", "") == "literal" and not given.is_string else ""
+    if not told.isdigit() or int(told) > _FARTHEST:
+        raise ValueError(f"{given} is no number of rows")
+    return int(told)

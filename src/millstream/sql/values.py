@@ -33,7 +33,7 @@ def is_one_row(query: Any, env: Env) -> bool:
     while query.key == "subquery" and not query.args.get("with_"):
         query = query.this
     limit = query.args.get("limit")
-    if limit is not None and limit.expression.name == "1":
+    if limit is not None and limit.key == "limit" and limit.expression.name == "1":
         return True
     if query.key != "select" or query.args.get("with_"):
         return False

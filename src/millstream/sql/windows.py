@@ -11,6 +11,7 @@ from millstream.durations import micros, text
 from millstream.errors import ConfigError
 from millstream.io.schemas import TIMESTAMP
 from millstream.sql.expressions import quoted
+from millstream.sql.intervals import is_plain
 from millstream.sql.places import Text
 from millstream.sql.relations import Column, Relation
 from millstream.sql.statements import duration
@@ -138,7 +139,7 @@ def _check_time(text_: Text, given: exp.Expr, relation: Relation, usage: str) ->
 
 
 def _length(text_: Text, given: exp.Expr, usage: str, *, months: bool) -> str:
-    if given.key == "interval" and given.this is not None and given.args.get("unit") is not None:
+    if is_plain(given):
         number, unit = given.this.name, given.args["unit"].name
         calendar = _CALENDAR.get(unit.lower().removesuffix("s"))
         if calendar is not None and months and number.isdigit():
