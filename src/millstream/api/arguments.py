@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +33,12 @@ def sql_text(step: str, expr: Any) -> str:
         several = f"; write {step}({', '.join(map(repr, expr))})" if _is_list(expr) else ""
         raise ConfigError(f"{step}(): expected a SQL expression as a string, got {expr!r}{several}")
     return expr
+
+
+def check_path(what: str, given: Any) -> None:
+    """Refuse what is no path; nothing is one."""
+    if given is not None and not isinstance(given, str | Path):
+        raise ConfigError(f"{what}: expected a path, got {type(given).__name__} {given!r}")
 
 
 def function(step: str, fn: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from millstream.api.arguments import check_path
 from millstream.api.early import Bounds, Snapshot, looks
 from millstream.api.elsewhere import FLOWS, absent, one_of
 from millstream.api.frames import plainly
@@ -129,6 +130,7 @@ class Flow:
         """
         from millstream.plan.explain import explain
 
+        check_path("explain(checkpoint)", checkpoint)
         found: dict[str, pa.Schema] = {}
         if look:
             steps = [node.name for node in self._nodes if not isinstance(node, graph.Sink)]
@@ -159,6 +161,8 @@ class Flow:
         """Draw the plan as an SVG file; with a checkpoint, with the figures of the last batch."""
         from millstream.plan.picture import picture
 
+        check_path("picture(path)", path)
+        check_path("picture(checkpoint)", checkpoint)
         return picture(self.name, self.nodes, path, checkpoint)
 
     def preview(self, n: int = 5, *, records: int = 10_000) -> Preview:

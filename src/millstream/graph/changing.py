@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pyarrow as pa
 
 from millstream.graph import nodes
@@ -50,35 +52,40 @@ def marks_changes(node: nodes.Node) -> bool:
     Changes do. Early results have a `revision`, which says as much as long as no step may have left
     out some of them.
     """
+    return any(map(_marks, _reached(node, lambda one: isinstance(one, _KEEP_ROWS))))
+
+
+def _marks(node: nodes.Node) -> bool:
     if isinstance(node, nodes.Windowed):
         return node.emission.mode == "delta"
-    if isinstance(node, nodes.Update | nodes.Source | nodes.Published):
+    if isinstance(node, nodes.Update | nodes.Source | nodes.Published | nodes.Union | nodes.Select):
         return False
-    if isinstance(node, nodes.Keyed) and node.gives_changes:
-        return True
-    if isinstance(node, _KEEP_ROWS):
-        return any(map(marks_changes, node.inputs))
-    return changes_of(node) is not None
+    return (isinstance(node, nodes.Keyed) and node.gives_changes) or changes_of(node) is not None
+
+
+def _reached(node: nodes.Node, passes: Callable[[nodes.Node], bool]) -> Iterator[nodes.Node]:
+    """A node, and those before it as far as they can be reached; each once, however they fork."""
+    seen, waiting = set(), [node]
+    while waiting:
+        one = waiting.pop()
+        if one not in seen:
+            seen.add(one)
+            yield one
+            if passes(one):
+                waiting.extend(one.inputs)
 
 
 def tells_fidelity(node: nodes.Node) -> bool:
     """Whether rows that a step gives say, in a column, how much of their input they stand on."""
+    found = _reached(node, _keeps_fidelity)
+    return any(one.fidelity for one in found if isinstance(one, nodes.Windowed))
+
+
+def _keeps_fidelity(node: nodes.Node) -> bool:
     match node:
-        case nodes.Windowed():
-            return node.fidelity
         case nodes.Select():
-            names = {item.name for item in node.items}
-            kept = bool(names & {"*", "fidelity"})
-            return kept and any(map(tells_fidelity, node.inputs))
+            return bool({item.name for item in node.items} & {"*", "fidelity"})
         case nodes.Map(schema=pa.Schema() as schema) | nodes.Process(schema=pa.Schema() as schema):
-            return "fidelity" in schema.names and any(map(tells_fidelity, node.inputs))
-        case (
-            nodes.Where()
-            | nodes.Map()
-            | nodes.MapBatches()
-            | nodes.Union()
-            | nodes.Process()
-            | nodes.At()
-        ):
-            return any(map(tells_fidelity, node.inputs))
-    return False
+            return "fidelity" in schema.names
+    passing = nodes.Where | nodes.Map | nodes.MapBatches | nodes.Union | nodes.Process | nodes.At
+    return isinstance(node, passing)

@@ -237,6 +237,10 @@ def _marked(work: Any) -> Iterator[Any]:
 
 _ABSENT = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _DEAD_WORKER = ("Python worker exited unexpectedly", "EOFException")
+_FRAMES = ("at ", "File ", "...")  # of Java and Python
+_SAYS_WHY = ("aborted", "cancelled", "shut down", "stopped")
+_PYTHON_ERROR = re.compile(r"[A-Za-z_.]+(Error|Exception|Interrupt|Exit)(: |$)(?!Traceback)")
+_WORDS = 400  # characters of a line in a message
 _NO_JVM = ("Answer from Java side is empty", "trying to connect to the Java server")
 
 
@@ -276,10 +280,25 @@ def told(error: Exception, steps: list[str], calls: Sequence[Call] = ()) -> RunE
             "The batch was not committed; look for such a call, or take less into a batch with "
             "batch_rows="
         )
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith("at ")]  # frames of Java
-    telling = [line for line in lines if "Error" in line or "Exception" in line]
-    return RunError(f"a Spark job failed: {(telling or lines or ['unknown'])[-1][:500]}")
+    return RunError(f"a Spark job failed: {_cause(error)}. The batch was not committed")
+
+
+def _cause(error: BaseException) -> str:
+    """Why a job failed: what Spark says of it, and the innermost error, of Python if there is one.
+
+    Spark's text is a page of frames, and sometimes there is none at all: the kind of the error, and
+    what it came from, are said in any case.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith(_FRAMES)]
+    whys = [line for line in lines if any(word in line for word in _SAYS_WHY)]
+    errors = [line for line in lines if _PYTHON_ERROR.match(line)]
+    errors = errors or [line for line in lines if "Error" in line or "Exception" in line]
+    parts = list(dict.fromkeys(line[:_WORDS] for line in (*whys[:1], *(errors or lines)[-1:])))
+    before = error.__cause__ or error.__context__
+    if not parts and before is not None:
+        parts = [_cause(before)]
+    return ": ".join([type(error).__name__, *parts])
 
 
 def told_of(error: Exception, plan: Plan, watch: Attempt, notes: Notes) -> RunError:
