@@ -156,6 +156,32 @@ def test_rows_that_are_compared_whole_keep_their_columns(tmp_path: Path, compare
         pass
 
 
+def test_a_column_behind_a_join_that_its_rows_do_not_have_is_refused(tmp_path: Path) -> None:
+    """Rows that wait for the other side would have come out without it."""
+
+    def of(*columns: str) -> ms.Flow:
+        flow = ms.Flow("f")
+        one, other = (
+            flow.source(
+                ms.Generator(list, schema=f"ts bigint, k string, {n} string", time="ts"), name=n
+            )
+            for n in ("a", "b")
+        )
+        one.join(other, on="k").select("k", *columns).sink(ms.Memory())
+        return flow
+
+    with Driver(of("b"), checkpoint=tmp_path) as driver:
+        driver.push("a", [{"ts": 1, "k": "x", "a": "y"}]).step()
+    why = (
+        "operator 'join': a of 'a' is read behind it, and the rows that it has stored so far do not"
+    )
+    with pytest.raises(ms.CheckpointError, match=why), Driver(of("a", "b"), checkpoint=tmp_path):
+        pass
+    with Driver(of(), checkpoint=tmp_path) as driver:  # fewer are there
+        driver.push("b", [{"ts": 1, "k": "x", "b": "z"}]).end()
+        assert [row["k"] for row in driver.output()] == ["x"]
+
+
 def test_an_operator_that_is_gone(data: Path) -> None:
     run_in_process(flow(data, more=True), data / "ck")
     with pytest.raises(ms.CheckpointError, match="operator 'extra' is gone"):

@@ -18,11 +18,13 @@ from millstream.api.sinks import FileSink
 from millstream.errors import CheckpointError, ConfigError
 from millstream.graph import nodes
 from millstream.io.claims import Lease, check_owner
+from millstream.operators.joins.step import Join
 from millstream.operators.protocol import KeyedStep
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.preparing import held_columns
 from millstream.ops.updates import DICTS
 from millstream.plan.outputs import check_apart
+from millstream.plan.rules.prune_columns import stored_columns
 from millstream.plan.stages import Plan
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import shards_of
@@ -94,6 +96,7 @@ def describe_program(plan: Plan) -> dict[str, Any]:
                 "family": step.name,
                 "kind": step.kind,
                 **step.described(plan.inputs_of(step)),
+                **({"rows": stored_columns(plan, step)} if isinstance(step, Join) else {}),
             }
     sources = {
         node.name: {
@@ -380,6 +383,9 @@ def _fields(what: str, before: dict[str, Any], after: dict[str, Any]) -> Iterato
             and before.get("kind") == after.get("kind")
         ):
             changed = any(was[name] != now[name] for name in was.keys() & now.keys())
+        elif field == "rows":
+            yield from _unknown_columns(what, was or {}, now or {})
+            continue
         elif field == "compared":  # not known of what an earlier version began
             changed = None not in (was, now) and was != now
         else:
@@ -387,6 +393,19 @@ def _fields(what: str, before: dict[str, Any], after: dict[str, Any]) -> Iterato
         if changed:
             label = _LABELS.get(field, field)
             yield f"{what}: {label} was {_shown(was)}, is {_shown(now)}"
+
+
+def _unknown_columns(
+    what: str, was: dict[str, list[str]], now: dict[str, list[str]]
+) -> Iterator[str]:
+    """Columns that are read behind a step, and that the rows it has stored do not have."""
+    for name in sorted(was.keys() & now.keys()):
+        missing = sorted(set(now[name]) - set(was[name]))
+        if missing:
+            yield (
+                f"{what}: {_shown(missing)} of {name!r} is read behind it, and the rows that it "
+                "has stored so far do not have it; leave it out, or read all input again"
+            )
 
 
 def _moved(was: str, now: str) -> str:

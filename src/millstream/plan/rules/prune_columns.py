@@ -26,6 +26,16 @@ def prune_columns(plan: Plan) -> Plan:
     return replace(plan, formats=formats)
 
 
+def stored_columns(plan: Plan, step: KeyedStep) -> dict[str, list[str]]:
+    """The columns that a step stores of the rows of its inputs, as far as they are known."""
+    stored = {}
+    for one in step.inputs:
+        known, used = plan.columns.get(one.name), _used_by(plan, step, one)
+        if known is not None:
+            stored[one.name] = sorted(known if used is _ALL else used.intersection(known))
+    return stored
+
+
 def _wanted(plan: Plan, node: nodes.Node) -> set[str] | None:
     """The columns of a node's output that are used; None stands for all of them."""
     wanted: set[str] = set()
