@@ -18,17 +18,23 @@ from millstream.ops.keys import factorize
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 200  # bytes of a name; file systems take 255
-_MANY = 10_000  # folders that one batch of one task writes to
+_DEEPEST = 800  # bytes of all names of a place; object stores take 1,024 with what is before them
+_MANY = 10_000  # folders that the first batch of one task writes to
 
 
-def by_folder(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]]:
-    """Rows by the folder they belong to, without the columns that name it."""
+def by_folder(
+    table: pa.Table, columns: tuple[str, ...], *, first: bool = False
+) -> Iterator[tuple[str, pa.Table]]:
+    """Rows by the folder they belong to, without the columns that name it.
+
+    first: nothing has been written so far, so that many folders are a mistake in the program. Later
+    they come from a sender, who is not to end a run.
+    """
     if not columns:
         yield "", table
         return
-    arrays = [flat(table.column(name)) for name in columns]
-    codes, uniques = factorize(arrays)
-    if len(uniques[0]) > _MANY:
+    codes, uniques = factorize([flat(table.column(name)) for name in columns])
+    if first and len(uniques[0]) > _MANY:
         raise RunError(
             f"partition_by={list(columns)}: one batch would write to {len(uniques[0]):,} folders; "
             "choose columns with fewer values, like a day or a country"
@@ -43,15 +49,30 @@ def by_folder(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[str, 
         yield folder, rest.take(pa.array(rows))
 
 
+def without_folder(table: pa.Table, columns: tuple[str, ...]) -> dict[int, str]:
+    """The rows whose values are too long for the name of a folder, and why."""
+    if not columns or not len(table):
+        return {}
+    codes, uniques = factorize([flat(table.column(name)) for name in columns])
+    wrong: dict[int, str] = {}
+    for code, several in enumerate(zip(*(one.to_pylist() for one in uniques), strict=True)):
+        names = [*map(_folder, columns, several)]
+        for column, value, name in zip(columns, several, names, strict=True):
+            if len(name) > _LONGEST:
+                wrong[code] = (
+                    f"partition_by: a value of {column!r} is too long for the name of a folder "
+                    f"({len(name)} bytes, {_LONGEST} at most): {str(value)[:60]!r}..."
+                )
+        if sum(map(len, names)) > _DEEPEST:
+            wrong.setdefault(
+                code, f"partition_by: values of {list(columns)} are too long for names of folders"
+            )
+    return {row: wrong[code] for row, code in enumerate(codes.tolist()) if code in wrong}
+
+
 def _folder(column: str, value: object) -> str:
     text = _NULL if value is None else str(value)
     written = quote(text, safe="")
     if value is not None and text == _NULL:  # which somebody may send, and is no null
         written = "%5F" + written[1:]
-    name = f"{quote(column, safe='')}={written}"
-    if len(name) > _LONGEST:
-        raise RunError(
-            f"partition_by: a value of {column!r} is too long for the name of a folder "
-            f"({len(name)} bytes): {text[:60]!r}..."
-        )
-    return name
+    return f"{quote(column, safe='')}={written}"

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from millstream.errors import CheckpointError, RunError
+from millstream.ops.codec import python_values
 from millstream.ops.mixed import holds_mixed, in_order
 from millstream.state.manifests import STAGING, Place
 from millstream.state.storage import Storage
@@ -60,6 +61,8 @@ def parquet_writer(sink: Any, schema: pa.Schema) -> pq.ParquetWriter:
 
 _ATTEMPT = re.compile(r"\.?[0-9][^-]*-")  # also one that was not written to its end
 _MOMENT = pa.timestamp("us", "UTC")
+_CHOOSE = "choose one with select()"
+_AS_TEXT = "make a text of it, like select('CAST(... AS STRING) AS line')"
 _json = msgspec.json.Encoder(enc_hook=str)
 
 
@@ -129,26 +132,40 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def text_lines(table: pa.Table) -> bytes:
-    """The values of a table with one column, one a line; null is an empty line."""
+    """The only value of each row (see `without_line`), one a line; null is an empty line."""
     if "op" in table.column_names:
         raise RunError(
             "results that were written before have changed, and plain lines cannot be taken back; "
             "start anew, with another checkpoint and an empty directory"
         )
-    if table.num_columns != 1:
-        raise RunError(
-            f"ms.Text writes one column, and there are {table.num_columns} "
-            f"({', '.join(table.column_names)}); choose one with select()"
-        )
-    lines = []
-    for value in table.column(0).to_pylist():
-        if value is not None and not isinstance(value, str | bytes):
-            raise RunError(
-                f"ms.Text writes texts or bytes, and column {table.column_names[0]!r} has "
-                f"{value!r}; make a text of it, like select('CAST(... AS STRING) AS line')"
+    lines = (next((value for value in row if value is not None), b"") for row in _rows(table))
+    return b"".join((one.encode() if isinstance(one, str) else one) + b"\n" for one in lines)
+
+
+def without_line(table: pa.Table) -> dict[int, str]:
+    """The rows that are no line of text, and why: their columns come from a function."""
+    wrong: dict[int, str] = {}
+    for at, row in enumerate(_rows(table)):
+        found = [
+            (name, one)
+            for name, one in zip(table.column_names, row, strict=True)
+            if one is not None
+        ]
+        if len(found) > 1:
+            names = ", ".join(name for name, _ in found)
+            wrong[at] = (
+                f"ms.Text writes one column, and there are {len(found)} ({names}); {_CHOOSE}"
             )
-        lines.append(value.encode() if isinstance(value, str) else value or b"")
-    return b"".join(line + b"\n" for line in lines)
+        elif found and not isinstance(found[0][1], str | bytes):
+            wrong[at] = (
+                f"ms.Text writes texts or bytes, and {found[0][0]!r} has {found[0][1]!r:.80}; "
+                f"{_AS_TEXT}"
+            )
+    return wrong
+
+
+def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+    return zip(*(python_values(column) for column in table.columns), strict=True)
 
 
 def json_text(value: Any) -> str:

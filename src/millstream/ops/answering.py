@@ -11,10 +11,13 @@ import pyarrow as pa
 
 from millstream.ops.chunks import concat, flat
 from millstream.ops.jobs import Measure, WindowJob
+from millstream.ops.kernels import State, Sum
 from millstream.ops.mixed import column_of, exactly
 from millstream.ops.records import (
     describe,
 )
+
+_WIDER = "cast the column to DOUBLE or DECIMAL first"
 
 
 @dataclass
@@ -67,6 +70,20 @@ def completed(job: WindowJob, answers: Answers) -> Answers:
     for measure in job.measures:
         answers.columns.setdefault(measure.name, pa.nulls(0))
     return answers
+
+
+def add_results(measure: Measure, states: Iterable[State], answers: Answers) -> None:
+    """The answers of an aggregate from its states, some after the other."""
+    kernel, before, parts = measure.kernel, 0, []
+    assert kernel is not None
+    for state in states:
+        parts.append(kernel.result(state))
+        if isinstance(kernel, Sum):
+            why = f"{measure.name}={measure.state} does not fit in 64 bits; {_WIDER}"
+            for row in kernel.overflown(state).tolist():
+                answers.failed.setdefault(before + row, why)
+        before += len(parts[-1])
+    answers.columns[measure.name] = pa.concat_arrays(parts) if parts else pa.nulls(0)
 
 
 def add_answers(job: WindowJob, measure: Measure, states: list[Any], answers: Answers) -> None:

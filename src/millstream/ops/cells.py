@@ -55,6 +55,7 @@ class Failure:
     error: str
     timer: bool
     late: bool
+    events: int = 1  # a partial slate stands for several
 
 
 class Publication(NamedTuple):

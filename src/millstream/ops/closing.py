@@ -6,14 +6,14 @@ handed over as slices of the rows in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from millstream.errors import RunError
-from millstream.ops.answering import Answers, add_answers, call_each, completed
+from millstream.ops.answering import Answers, add_answers, add_results, call_each, completed
 from millstream.ops.chunks import Chunk, Int64, flat
 from millstream.ops.codec import python_rows
 from millstream.ops.grid import Runs, find_runs
@@ -125,10 +125,9 @@ def slide(
     for measure in job.measures:
         state = state_of(panes, measure)
         if measure.kernel is not None and sparse:
-            columns[measure.name] = _gathered(measure.kernel, state, low, high)
+            add_results(measure, _gathered(measure.kernel, state, low, high), answers)
         elif measure.kernel is not None:
-            parts = [measure.kernel.result(measure.kernel.slide(state, g)) for g in grids]
-            columns[measure.name] = pa.concat_arrays(parts) if parts else pa.nulls(0)
+            add_results(measure, [measure.kernel.slide(state, g) for g in grids], answers)
         elif measure.objects is not None and measure.objects.windows is not None:
             columns[measure.name] = measure.objects.windows(state["state"], low, high)
         elif measure.objects is not None:
@@ -137,9 +136,8 @@ def slide(
             add_answers(job, measure, states, answers)
 
 
-def _gathered(kernel: Kernel, state: State, low: Int64, high: Int64) -> pa.Array:
+def _gathered(kernel: Kernel, state: State, low: Int64, high: Int64) -> Iterator[State]:
     """Windows with fewer rows than panes: merge the rows of each, some windows at a time."""
-    parts = []
     done = np.concatenate(([0], np.cumsum(high - low)))
     start = 0
     while start < len(low):
@@ -149,9 +147,8 @@ def _gathered(kernel: Kernel, state: State, low: Int64, high: Int64) -> pa.Array
         rows = pa.array(np.repeat(low[start:stop], sizes) + nth)
         window = np.repeat(np.arange(stop - start), sizes)
         mine = {name: column.take(rows) for name, column in state.items()}
-        parts.append(kernel.result(kernel.merge(mine, window, stop - start)))
+        yield kernel.merge(mine, window, stop - start)
         start = stop
-    return pa.concat_arrays(parts) if parts else pa.nulls(0)
 
 
 def held_outputs(

@@ -62,30 +62,23 @@ def as_numbers(values: pa.Array, what: str) -> tuple[np.ndarray[Any, Any], np.nd
     return np.asarray(values.fill_null(0)), valid
 
 
-def _sum_groups(
-    values: np.ndarray[Any, Any], groups: Int64, count: int, what: str
-) -> np.ndarray[Any, Any]:
+def _sum_groups(values: np.ndarray[Any, Any], groups: Int64, count: int) -> np.ndarray[Any, Any]:
     if values.dtype == np.float64:
         return np.bincount(groups, weights=values, minlength=count)
-    if _may_overflow(values):
-        _check_sums(np.bincount(groups, weights=values.astype(np.float64), minlength=count), what)
     total = np.zeros(count, np.int64)
     np.add.at(total, groups, values)
     return total
 
 
-def _may_overflow(values: np.ndarray[Any, Any]) -> bool:
-    """Whether sums of whole numbers could need more than 64 bits: only then look closely."""
+def _upper(values: np.ndarray[Any, Any]) -> Int64 | None:
+    """Whole numbers in units of 2^32, rounded; None if all are 0, as those of most columns."""
     if not len(values) or values.dtype == np.float64:
-        return False
-    bound = max(abs(int(values.max())), abs(int(values.min())))
-    return bound > 2**62 // len(values)
-
-
-def _check_sums(shadow: Any, what: str) -> None:
-    """Refuse sums that do not fit, by what they come to in floats."""
-    if bool((np.abs(shadow) > 2.0**63 - 2.0**12).any()):
-        raise RunError(f"{what} overflows 64 bits; cast the column to DOUBLE or DECIMAL first")
+        return None
+    low, high = int(values.min()), int(values.max())
+    if low >= -(2**31) and high < 2**31:
+        return None
+    upper: Int64 = (values >> 32) + ((values >> 31) & 1)
+    return upper
 
 
 @runtime_checkable
@@ -127,7 +120,7 @@ class Count(_Additive):
         return {"n": pa.array(np.bincount(groups, minlength=rows.count))}
 
     def merge(self, state: State, groups: Int64, count: int) -> State:
-        return {"n": pa.array(_sum_groups(np.asarray(state["n"]), groups, count, "count"))}
+        return {"n": pa.array(_sum_groups(np.asarray(state["n"]), groups, count))}
 
     def slide(self, state: State, grid: Grid) -> State:
         return {"n": pa.array(grid.scan(np.add, np.asarray(state["n"]), 0))}
@@ -138,10 +131,15 @@ class Count(_Additive):
 
 @dataclass(frozen=True)
 class Sum(_Additive):
-    """The total, or with `mean` the average; null if there was no value."""
+    """The total, or with `mean` the average; null if there was no value.
+
+    The sum of whole numbers may leave 64 bits and come back, in whatever order they are added. So
+    `sum` is what it is modulo 2^64, and `upper` the sum of the values in units of 2^32, which says
+    how often 2^64 is missing. Most columns have no value that large, and no column `upper`.
+    """
 
     mean: bool = False
-    fields: tuple[str, ...] = ("n", "sum")
+    fields: tuple[str, ...] = ("n", "sum", "upper")
 
     def lift(self, values: pa.Array | None, rows: Rows) -> State:
         assert values is not None
@@ -152,38 +150,44 @@ class Sum(_Additive):
         groups = rows.groups
         if not valid.all():
             numbers, groups = numbers[valid], groups[valid]
-        return {
+        lifted = {
             "n": pa.array(np.bincount(groups, minlength=rows.count)),
-            "sum": pa.array(_sum_groups(numbers, groups, rows.count, what)),
+            "sum": pa.array(_sum_groups(numbers, groups, rows.count)),
         }
+        upper = _upper(numbers)
+        if upper is not None:
+            lifted["upper"] = pa.array(_sum_groups(upper, groups, rows.count))
+        return lifted
 
     def merge(self, state: State, groups: Int64, count: int) -> State:
         return {
-            name: pa.array(_sum_groups(np.asarray(state[name]), groups, count, "sum"))
-            for name in self.fields
+            name: pa.array(_sum_groups(np.asarray(column), groups, count))
+            for name, column in state.items()
         }
 
     def slide(self, state: State, grid: Grid) -> State:
-        values = np.asarray(state["sum"])
-        if _may_overflow(values):
-            _check_sums(grid.scan(np.add, values.astype(np.float64), 0.0), "sum")
         return {
-            name: pa.array(grid.scan(np.add, np.asarray(state[name]), 0)) for name in self.fields
+            name: pa.array(grid.scan(np.add, np.asarray(column), 0))
+            for name, column in state.items()
         }
 
-    def plus(self, total: Columns, more: Columns) -> Columns:
-        made = super().plus(total, more)
-        if made["sum"].dtype != np.float64:
-            before = total["sum"].astype(np.float64) + more["sum"].astype(np.float64)
-            _check_sums(before, "sum")
-        return made
+    def overflown(self, state: State) -> Int64:
+        """The rows whose sum of whole numbers does not fit in 64 bits."""
+        if "upper" not in state or not np.asarray(state["upper"]).any():
+            return np.zeros(0, np.int64)
+        about, total = np.asarray(state["upper"]) * 2.0**32, np.asarray(state["sum"])
+        if total.dtype == np.float64:  # beside fractions: nobody knows any more how much is missing
+            return np.flatnonzero(np.abs(about) > 2.0**62)
+        return np.flatnonzero(np.rint((about - total) / 2.0**64))
 
     def result(self, state: State) -> pa.Array:
         n, total = np.asarray(state["n"]), np.asarray(state["sum"])
         if self.mean:
             with np.errstate(divide="ignore", invalid="ignore"):
                 total = total / n
-        return pa.array(total, mask=n == 0)
+        missing = n == 0
+        missing[self.overflown(state)] = True
+        return pa.array(total, mask=missing)
 
 
 def _chan(a: list[Floats], b: list[Floats]) -> list[Floats]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millstream.ops.answering import Answers, add_answers, completed
+from millstream.ops.answering import Answers, add_answers, add_results, completed
 from millstream.ops.chunks import Int64, concat, flat
 from millstream.ops.closing import Outcome, held_outputs, in_order
 from millstream.ops.codec import encode
@@ -42,7 +42,7 @@ def close_sessions(
         for measure in job.measures:
             state = state_of(gone, measure)
             if measure.kernel is not None:
-                answers.columns[measure.name] = measure.kernel.result(state)
+                add_results(measure, [state], answers)
             elif measure.objects is not None:
                 add_answers(job, measure, measure.objects.decoded(state["state"]), answers)
         panes = panes.filter(pa.array(~over))
@@ -161,7 +161,7 @@ def grow(
         state = state_of(rows, measure)
         if measure.kernel is not None:
             grown = measure.kernel.slide(state, grid)
-            answers.columns[measure.name] = measure.kernel.result(grown)
+            add_results(measure, [grown], answers)
             kept = {f: grown[f].take(pa.array(final)) for f in grown}
         elif measure.objects is not None:
             with naming_key([job], rows):

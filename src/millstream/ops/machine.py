@@ -210,8 +210,24 @@ class Machine:
         else:
             cell.expires = max(cell.expires, (self.now if job.clock == "wall" else us) + job.ttl)
 
-    def merge(self, cell: Cell, us: int, partial: bytes) -> None:
-        """Take a partial slate into the stored one."""
+    def merge(self, cell: Cell, cause: Cause, partial: bytes, events: int) -> None:
+        """Take a partial slate of so many events into the stored one, or all of them aside."""
+        try:
+            self._merge(cell, cause.us, partial)
+        except BaseException as error:  # a user's function may raise anything
+            us, src, pos, _, _ = cause
+            raw = as_json({"key": cell.key, "value": self._shown(partial)})
+            why = f"{events:,} event{'s' * (events != 1)} of this key in one batch: "
+            found = Failure(us, src, pos, raw, why + describe(error), False, False, events)
+            self.out.failures.append(found)
+
+    def _shown(self, data: bytes) -> Any:
+        try:
+            return self.job.codec.decode(data)
+        except Exception:  # it may be what failed
+            return data
+
+    def _merge(self, cell: Cell, us: int, partial: bytes) -> None:
         job = self.job
         if cell.data is not None and cell.expires <= self.now:
             cell.data = None
@@ -222,9 +238,9 @@ class Machine:
             whole = job.merge(job.codec.decode(cell.data), job.codec.decode(partial))  # type: ignore[misc]
             data = job.codec.encode(whole)
         if len(data) > job.max_slate:
-            raise RunError(
-                f"{job.name}: the merged slate of {cell.key!r} has {len(data):,} bytes, more than "
-                f"max_slate={job.max_slate:,}"
+            raise ValueError(
+                f"the merged slate would have {len(data):,} bytes, more than max_slate="
+                f"{job.max_slate:,}; keep less in it, or raise max_slate"
             )
         self._write(cell, us, data, fresh=cell.data is None)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millstream.ops.answering import Answers, add_answers, joined
+from millstream.ops.answering import Answers, add_answers, add_results, joined
 from millstream.ops.chunks import Chunk, Int64, concat, flat
 from millstream.ops.codec import decode, encode, fresh
 from millstream.ops.comparing import alike, magnitude
@@ -300,7 +300,7 @@ def _answers(job: WindowJob, totals: list[_Total], present: Int64) -> Answers:
     for measure, total in zip(job.measures, totals, strict=False):
         if measure.kernel is not None:
             state = {name: pa.array(column[present]) for name, column in total.columns.items()}
-            answers.columns[measure.name] = measure.kernel.result(state)
+            add_results(measure, [state], answers)
         else:
             states = list(total.columns["state"][present])
             if measure.objects is None or measure.objects.typed is None:

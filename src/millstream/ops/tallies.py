@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.errors import RunError
 from millstream.ops.chunks import Int64
 from millstream.ops.codec import decode, encode, pack
 from millstream.ops.exact import Entry, mantissa_of, moved, number, rounded, summed
@@ -269,12 +268,9 @@ class _Top:
         offsets = np.cumsum([0, *map(len, found)])
         values = column_of([value for one in found for value, _ in one], kind)
         sizes = [size for one in found for _, size in one]
-        try:
-            numbers = pa.array(sizes, type_of(total_kind) if self.by else pa.int64())
-        except (OverflowError, pa.ArrowInvalid) as error:
-            raise RunError("top_k(by=) overflows 64 bits; cast the column to DOUBLE first") from (
-                error
-            )
+        if self.by and total_kind == "int64":  # their order is known, whatever can be stored
+            sizes = [one if -(2**63) <= one < 2**63 else None for one in sizes]
+        numbers = pa.array(sizes, type_of(total_kind) if self.by else pa.int64())
         fields = ["value", "total" if self.by else "count"]
         structs = pa.StructArray.from_arrays([values, numbers], fields)
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)

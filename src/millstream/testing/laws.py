@@ -259,7 +259,10 @@ class _Kernels(_Subject):
     def _stacked(self, states: list[State]) -> State:
         tables = [pa.table(state) for state in states]
         table = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
-        return {name: table.column(name).combine_chunks() for name in self.kernel.fields}
+        columns = {name: table.column(name).combine_chunks() for name in table.column_names}
+        if "upper" in columns:  # of sums: some states have none, which is 0
+            columns["upper"] = columns["upper"].fill_null(0)
+        return columns
 
     def result(self, state: State) -> Any:
         return self.kernel.result(state).to_pylist()[0]

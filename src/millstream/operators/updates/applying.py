@@ -31,7 +31,7 @@ from millstream.ops.cells import Item as Event
 from millstream.ops.chunks import concat, decode_block, flat
 from millstream.ops.codec import decode_key
 from millstream.ops.keynames import key_text
-from millstream.ops.machine import run_key
+from millstream.ops.machine import Cause, run_key
 from millstream.ops.progress import BEGIN, END
 from millstream.ops.records import DeadLetter
 
@@ -151,15 +151,16 @@ def _merge(member: Member, ready: pa.Table | None) -> None:
     """Partial slates, built where records were read, into those that are stored."""
     if ready is None:
         return
-    names = ("hash", "check", "key", "shard", "time", "value")
+    names = ("hash", "check", "key", "shard", "time", "src", "pos", "value", "hops")
     rows = list(
         zip(*(flat(in_order(ready).column(name)).to_pylist() for name in names), strict=True)
     )
-    for key_hash, check, packed, shard, _, _ in rows:
+    for key_hash, check, packed, shard, *_ in rows:
         member.cells.setdefault((key_hash, check), (Cell(packed, key_hash, check), shard))
     member.load()
-    for key_hash, check, _, _, us, partial in rows:
-        member.machine.merge(member.cells[key_hash, check][0], us, partial)
+    for key_hash, check, _, _, us, src, pos, partial, events in rows:
+        cause = Cause(us, src, pos, None)
+        member.machine.merge(member.cells[key_hash, check][0], cause, partial, events)
 
 
 # -- leaving ------------------------------------------------------------------------------------
@@ -218,8 +219,8 @@ def _account(work: Work, member: Member, ready: pa.Table | None, number: int) ->
             ledger["failed"] += 1
             ledger["answered"] -= 1
         else:
-            ledger["late" if failure.late else "aggregated"] -= 1
-            ledger["dead"] += 1
+            ledger["late" if failure.late else "aggregated"] -= failure.events
+            ledger["dead"] += failure.events
     if ready is None:
         return
     mine = ready.filter(pc.equal(ready.column("to"), number))
