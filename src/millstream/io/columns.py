@@ -34,6 +34,8 @@ from millstream.io.timestamps import (
     nulls_of,
     out_of_range,
 )
+from millstream.ops.codec import python_values
+from millstream.ops.mixed import REFUSED, is_mixed
 from millstream.ops.zones import MAX_MICROS, MIN_MICROS, localize
 
 _NAMES = {pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint"}
@@ -233,6 +235,8 @@ def _mask(values: Any) -> Bools:
 
 def event_time(fmt: Format, column: pa.Array) -> tuple[Ints, dict[int, str]]:
     """Microseconds UTC of the (converted) time column, and why some records have none."""
+    if is_mixed(column.type):
+        return times_of(fmt, python_values(column))
     if fmt.time_pattern is not None:
         return _found_time(fmt, fmt.time_pattern, column)
     nulls, kind = nulls_of(column), column.type
@@ -258,6 +262,30 @@ def event_time(fmt: Format, column: pa.Array) -> tuple[Ints, dict[int, str]]:
     for i in np.flatnonzero(bad & ~nulls):
         why[int(i)] = "time " + explain(field, column[int(i)], fmt.zone) + _unlike(fmt, kind)
     return micros, why
+
+
+def times_of(fmt: Format, values: list[Any]) -> tuple[Ints, dict[int, str]]:
+    """Times by their kinds, so that none depends on what the records beside it have."""
+    kinds: dict[tuple[type, bool], list[int]] = {}
+    for row, value in enumerate(values):
+        aware = getattr(value, "tzinfo", None) is not None
+        kinds.setdefault((type(value), aware), []).append(row)
+    ts = np.zeros(len(values), np.int64)
+    failed: dict[int, str] = {}
+    waiting = [*kinds.values()]
+    while waiting:
+        rows = waiting.pop()
+        try:
+            column = pa.array([values[row] for row in rows])
+        except REFUSED as error:
+            if len(rows) > 1:
+                waiting += [[row] for row in rows]
+            else:
+                failed[rows[0]] = f"{type(error).__name__}: {error}"
+            continue
+        ts[rows], why = event_time(fmt, column)
+        failed |= {rows[at]: told for at, told in why.items()}
+    return ts, failed
 
 
 def _found_time(fmt: Format, pattern: str, column: pa.Array) -> tuple[Ints, dict[int, str]]:

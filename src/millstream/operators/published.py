@@ -8,15 +8,15 @@ from millstream.operators.protocol import Host
 from millstream.ops.cells import Publication
 from millstream.ops.chunks import Chunk
 from millstream.ops.codec import decode_row
-from millstream.ops.records import DeadLetter, Row, as_json, to_table
+from millstream.ops.records import DeadLetter, Row, as_json, given_table
 
 NONE: frozenset[str] = frozenset()
 
 
 def as_chunk(host: Host, step: str, rows: list[Row], ts: list[int], pos: list[int]) -> Chunk:
-    """Records as columns; what does not fit the others is a dead letter."""
+    """Records as columns; what cannot be stored is a dead letter."""
     number = host.number(step)
-    table, bad = to_table(rows, None)
+    table, bad = given_table(rows, None)
     while bad:
         for index, why in bad.items():
             letter = DeadLetter(step, number, pos[index], as_json(rows[index]), why)
@@ -24,7 +24,7 @@ def as_chunk(host: Host, step: str, rows: list[Row], ts: list[int], pos: list[in
             host.ledger(step)["failed"] += 1
         good = [index for index in range(len(rows)) if index not in bad]
         rows, ts, pos = ([column[i] for i in good] for column in (rows, ts, pos))  # type: ignore[assignment]
-        table, bad = to_table(rows, None)
+        table, bad = given_table(rows, None)
     for figure in ("results", "answered"):
         host.ledger(step)[figure] += len(rows)
     return Chunk(table, np.array(ts, np.int64), np.array(pos, np.int64), number)

@@ -12,9 +12,11 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,6 +29,8 @@ _IMMUTABLE = (int, float, str, bytes, bool, type(None))
 _PLAIN_TYPES = frozenset((int, float, str, bytes, bool, type(None)))
 _all_plain = _PLAIN_TYPES.issuperset
 _MOST_KEYS = 10_000
+_NANOSECONDS = (np.dtype("M8[ns]"), np.dtype("m8[ns]"))
+MIXED_NAME = "millstream.mixed"  # of the type of columns of packed values
 
 
 def encode(value: Any) -> bytes:
@@ -82,9 +86,55 @@ def portable(value: Any, large: bool = False) -> Any:
         return msgspec.msgpack.Ext(_SETS[kind], pack(sorted(map(encode, value))))
     if kind is datetime and value.tzinfo is None:
         return _extended(3, value)
+    plain = as_plain(value)
+    return value if type(plain) is kind else portable(plain, large)
+
+
+def as_plain(value: Any) -> Any:
+    """A value of another library, or of a class made of a plain one, as the plain value it is."""
+    kind = type(value)
+    if kind in _PLAIN_TYPES:
+        return value
     if kind.__module__ == "numpy":
-        return portable(value.tolist(), large)
+        nanoseconds = getattr(value, "dtype", None) in _NANOSECONDS  # which would be numbers
+        return (value.astype(f"{value.dtype.kind}8[us]") if nanoseconds else value).tolist()
+    if isinstance(value, Enum):
+        return as_plain(value.value)
+    if isinstance(value, UUID):
+        return str(value)
+    if kind.__module__.startswith("pandas."):
+        name = kind.__name__
+        if name in ("NaTType", "NAType"):
+            return None
+        if name in ("Timestamp", "Timedelta"):
+            micros = value.as_unit("us")
+            return micros.to_pydatetime() if name == "Timestamp" else micros.to_pytimedelta()
+    if isinstance(value, pa.Scalar):
+        return as_plain(value.as_py())
+    for base, plainly in _BASES.items():
+        if isinstance(value, base):
+            return value if kind is base and base not in _BUFFERS else plainly(value)
     return value
+
+
+def _clock(value: datetime) -> datetime:
+    day, of_day = (value.year, value.month, value.day), (value.hour, value.minute, value.second)
+    return datetime(*day, *of_day, value.microsecond, value.tzinfo, fold=value.fold)
+
+
+_BUFFERS = (bytearray, memoryview)
+_BASES: dict[type, Callable[[Any], Any]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+    bytes: bytes,
+    dict: dict,
+    list: list,
+    tuple: list,
+    datetime: _clock,
+    bytearray: bytes,
+    memoryview: bytes,
+}
 
 
 def _portable_name(name: Any, large: bool) -> Any:
@@ -191,6 +241,8 @@ _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """A column as Python values; like `to_pylist`, but many times as fast for times."""
     kind = column.type
+    if isinstance(kind, pa.ExtensionType) and kind.extension_name == MIXED_NAME:
+        return [None if v is None else decode(v) for v in _storage(column).to_pylist()]
     if not pa.types.is_timestamp(kind) or kind.tz is None or kind.unit == "ns" or not len(column):
         return list(column.to_pylist())
     micros = pc.cast(pc.cast(column, pa.timestamp("us", kind.tz)), pa.int64())
@@ -200,6 +252,12 @@ def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     zone = UTC if kind.tz == "UTC" else ZoneInfo(kind.tz)
     at = datetime.fromtimestamp
     return [None if x is None else at(x / 1e6, zone) for x in micros.to_pylist()]
+
+
+def _storage(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([one.storage for one in column.chunks], column.type.storage_type)
+    return column.storage
 
 
 def shared_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:

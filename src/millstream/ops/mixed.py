@@ -19,10 +19,11 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.errors import RunError
-from millstream.ops.codec import decode, encode, python_values
+from millstream.ops.codec import MIXED_NAME, as_plain, decode, encode, python_values
 
 _NUMBERS = {int, float}
 _SCALARS = {bool, int, float, str, bytes, date, timedelta}
+_KNOWN = {*_SCALARS, type(None), datetime, time, Decimal, list, tuple, dict, set, frozenset}
 _ENDS = set(range(-38, 1))  # of decimals that Arrow gives back with all their digits
 _EXACT = {b"millstream.exact": b"1"}
 REFUSED = (
@@ -46,7 +47,7 @@ class MixedType(pa.ExtensionType):  # type: ignore[misc]
     """Values of any type that can be packed."""
 
     def __init__(self) -> None:
-        super().__init__(pa.binary(), "millstream.mixed")
+        super().__init__(pa.binary(), MIXED_NAME)
 
     def __arrow_ext_serialize__(self) -> bytes:
         return b""
@@ -102,9 +103,12 @@ def column_of(values: list[Any], bad: dict[int, str]) -> pa.Array | None:
 
     Values that cannot be packed are noted with the reason, and there is no column then.
     """
-    if any(kind.__module__ == "numpy" for kind in set(map(type, values))):
-        values = [v.tolist() if type(v).__module__ == "numpy" else v for v in values]
-    if _alike([v for v in values if v is not None]):
+    kinds = set(map(type, values))
+    if not kinds <= _KNOWN:
+        values = list(map(as_plain, values))
+        kinds = set(map(type, values))
+    plain = kinds - {type(None)}
+    if (len(plain) == 1 and plain <= _SCALARS) or _alike([v for v in values if v is not None]):
         try:
             return pa.array(values)
         except REFUSED:

@@ -155,7 +155,7 @@ def with_numbers(measures: Iterable[Measure], chunk: Chunk) -> tuple[Chunk, dict
         at = -1 if name is None else chunk.table.schema.get_field_index(name)
         if name is None or at < 0 or _is_number(chunk.table.schema.field(at).type):
             continue
-        values = chunk.column(name).to_pylist()
+        values = python_values(chunk.column(name))
         for index, value in enumerate(values):
             if value is not None and kind_of(value) not in ("int", "float", "bool"):
                 kind = type(value).__name__

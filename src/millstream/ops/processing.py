@@ -22,7 +22,7 @@ from millstream.ops.codec import as_key, check_plain, encode, python_values
 from millstream.ops.contexts import Event, UnforeseenStream
 from millstream.ops.jobs import EPOCH, timestamp
 from millstream.ops.keynames import derived_position, pack_published
-from millstream.ops.records import DeadLetter, Row, dead_row, describe, several, to_table
+from millstream.ops.records import DeadLetter, Row, dead_row, describe, given_table, several
 
 
 @dataclass(frozen=True)
@@ -156,13 +156,13 @@ def process(
             ctx._clear()
             continue
         _take(made, ctx, index, results, chunk, step)
-    table, bad = to_table(made.rows, schema)
+    table, bad = given_table(made.rows, schema)
     while bad:  # a record is either dead or processed, whatever it gave
         made.failed.update({made.origin[i]: why for i, why in bad.items()})
         kept = [i for i, one in enumerate(made.origin) if one not in made.failed]
         made.rows = [made.rows[i] for i in kept]
         made.origin, made.ts = [made.origin[i] for i in kept], [made.ts[i] for i in kept]
-        table, bad = to_table(made.rows, schema)
+        table, bad = given_table(made.rows, schema)
     out = chunk.at(table, np.array(made.origin, np.int64))
     ts = np.array(made.ts, np.int64)
     due = None if out.due is None else np.maximum(ts, out.due - behind)

@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from millstream.errors import RunError
 from millstream.ops.chunks import Chunk
-from millstream.ops.codec import python_rows
+from millstream.ops.codec import as_plain, python_rows, python_times
 from millstream.ops.interrupts import pass_on
 from millstream.ops.mixed import REFUSED, column_of, exactly
 from millstream.ops.usage import columns_read
-from millstream.ops.zones import localize
+from millstream.ops.zones import MAX_MICROS, MIN_MICROS, localize
 from millstream.showing import visible
 
 Row = dict[str, Any]
@@ -104,12 +104,12 @@ def apply(
             continue
         out += results
         origin += [index] * len(results)
-    table, bad = to_table(out, schema)
+    table, bad = given_table(out, schema)
     while bad:
         failed.update({origin[i]: why for i, why in bad.items()})
         kept = [i for i, o in enumerate(origin) if o not in failed]
         out, origin = [out[i] for i in kept], [origin[i] for i in kept]
-        table, bad = to_table(out, schema)
+        table, bad = given_table(out, schema)
     at = np.array(origin, np.int64)
     dead = [dead_row(operator, chunk, index, why) for index, why in sorted(failed.items())]
     return chunk.at(table, at), dead
@@ -135,6 +135,17 @@ def several(result: Any) -> list[Row]:
     return rows
 
 
+def given_table(
+    rows: list[Row], schema: pa.Schema | None, zone: str | None = None
+) -> tuple[pa.Table, dict[int, str]]:
+    """What a function gave as a table, and the rows that cannot be in it, whatever the others are.
+
+    With a schema it decides what fits. Without one every value stays what it is: were the type of
+    a column that of the values beside it, a record would be dead in one batch and not in another.
+    """
+    return to_table(rows, schema, any_type=schema is None, zone=zone)
+
+
 def to_table(
     rows: list[Row],
     schema: pa.Schema | None,
@@ -156,7 +167,9 @@ def to_table(
         values = [row[name] for row in rows] if everywhere else [row.get(name) for row in rows]
         kind = schema.field(name).type if schema is not None else None
         columns.append(
-            any_column(name, values, bad) if any_type else _column(name, values, kind, bad, zone)
+            any_column(name, values, bad, zone)
+            if any_type
+            else _column(name, values, kind, bad, zone)
         )
     if bad:
         return pa.table({}), bad
@@ -167,12 +180,30 @@ def to_table(
     return pa.table(columns, names=names), bad
 
 
-def any_column(name: str, values: list[Any], bad: dict[int, str]) -> pa.Array | None:
+def any_column(
+    name: str, values: list[Any], bad: dict[int, str], zone: str | None = None
+) -> pa.Array | None:
     """Values of any types as a column; those that cannot be stored are noted with the reason."""
     found: dict[int, str] = {}
+    if zone is not None:
+        values = _in_zone(values, zone)
     column = column_of(values, found)
     bad.update({index: f"column {name!r}: {why}" for index, why in found.items()})
     return column
+
+
+def _in_zone(values: list[Any], zone: str) -> list[Any]:
+    """Values of which times without an offset are on the clocks of a zone."""
+    values = [as_plain(v) if isinstance(v, datetime) else v for v in values]
+    naive = [row for row, v in enumerate(values) if type(v) is datetime and v.tzinfo is None]
+    if naive:
+        local = pa.array([values[row] for row in naive], pa.timestamp("us")).cast(pa.int64())
+        micros = localize(np.asarray(local), zone)
+        there = (micros >= MIN_MICROS) & (micros <= MAX_MICROS)  # in the years 1 to 9999
+        times = python_times(micros[there])
+        for row, at in zip(np.array(naive)[there].tolist(), times, strict=True):
+            values[row] = at
+    return values
 
 
 def _column(

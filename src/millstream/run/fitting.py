@@ -1,13 +1,16 @@
 """Columns of one type for Parquet files: the files of a directory are read together.
 
-Results may have values of many types. A column whose values differ when it is first written holds
-JSON text, then and in all files to come. A column that was written with one type keeps it: a result
-of another is refused, as a dead letter of the sink. What was written is part of the manifest.
+Results may have values of many types. A column of results whose values differ when it is first
+written holds JSON text, then and in all files to come. Of records, as functions give them one by
+one, the first decides: one bad value must not make texts of a column for ever. A column that was
+written with one type keeps it: a row of another is refused, as a dead letter of the sink. What was
+written is part of the manifest.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +21,15 @@ import pyarrow.compute as pc
 
 from millstream.io.writers import json_text
 from millstream.operators.batch import Control
-from millstream.ops.chunks import flat
+from millstream.ops.chunks import Int64, flat
 from millstream.ops.codec import as_key
 from millstream.ops.mixed import REFUSED, differ, holds_mixed, widened, wider
 from millstream.ops.records import as_json
 
 _JSON, _SEEN = b"json", b"seen"
+_PLACE = b"place"  # of the record that decided
 _LARGE = b"large"  # whole numbers with digits that doubles do not have
+Places = tuple[Int64, Int64, Int64]  # time, source and position of rows
 _SHOWN = 80  # characters of a value or key in a message
 
 
@@ -37,8 +42,11 @@ class Fitted:
     refused: dict[int, str]
 
 
-def fit(table: pa.Table, known: pa.Schema, step: str) -> Fitted:
-    """A table as one that goes with what was written before of the results of a step."""
+def fit(table: pa.Table, known: pa.Schema, step: str, places: Places | None = None) -> Fitted:
+    """A table as one that goes with what was written before of the results of a step.
+
+    places: time, source and position of rows that are records, so that the first of them decides.
+    """
     refused: dict[int, str] = {}
     columns: dict[str, pa.Array] = {}
     fields: list[pa.Field] = []
@@ -49,7 +57,7 @@ def fit(table: pa.Table, known: pa.Schema, step: str) -> Fitted:
         if was is None:
             if holds_mixed(column.type):  # 1 here and 2.5 there are doubles in a file
                 column = _widened(column)
-            was = _first_seen(name, column, table)
+            was = _first_seen(name, column, table, places)
         if _is_json(was):
             column = pa.array(map(_text, column.to_pylist()), pa.string())
         elif column.type != was.type:
@@ -65,12 +73,19 @@ def fit(table: pa.Table, known: pa.Schema, step: str) -> Fitted:
     return Fitted(fitted, pa.schema(fields), refused)
 
 
-def _first_seen(name: str, column: pa.Array, table: pa.Table) -> pa.Field:
-    if holds_mixed(column.type):
-        return pa.field(name, pa.string(), metadata={_JSON: b"1"})
+def _first_seen(name: str, column: pa.Array, table: pa.Table, places: Places | None) -> pa.Field:
     there = np.flatnonzero(np.asarray(pc.is_valid(column)))
-    seen = _shown(table, int(there[0]), name) if len(there) else ""
-    marks = {_SEEN: seen.encode()}
+    if places is not None:
+        there = there[np.lexsort([one[there] for one in reversed(places)])]
+    first = int(there[0]) if len(there) else None
+    if holds_mixed(column.type):
+        one = None if places is None or first is None else widened([column[first].as_py()])
+        if one is None:
+            return pa.field(name, pa.string(), metadata={_JSON: b"1"})
+        column = one
+    marks = {_SEEN: b"" if first is None else _shown(table, first, name).encode()}
+    if places is not None and first is not None:
+        marks[_PLACE] = json.dumps([int(one[first]) for one in places]).encode()
     if pa.types.is_integer(column.type) and _going_with(column, pa.float64()) is None:
         marks[_LARGE] = b"1"
     return pa.field(name, column.type, metadata=marks)
@@ -162,7 +177,9 @@ def agreed(known: dict[str, str], controls: Iterable[Control]) -> tuple[dict[str
             for field in unpacked(text):
                 other = fields.setdefault(field.name, field)
                 apart = other.type != field.type
-                if _is_json(other) != _is_json(field) or (apart and _differ(other, field)):
+                if apart and (first := _before(other, field)) is not None and _differ(other, field):
+                    fields[field.name], agree = first, False
+                elif _is_json(other) != _is_json(field) or (apart and _differ(other, field)):
                     fields[field.name] = pa.field(field.name, pa.string(), metadata={_JSON: b"1"})
                     agree = False
                 elif apart and sink not in known:  # 1 here, 2.5 there
@@ -170,6 +187,14 @@ def agreed(known: dict[str, str], controls: Iterable[Control]) -> tuple[dict[str
                     agree = False
             written[sink] = packed(pa.schema(list(fields.values())))
     return written, agree
+
+
+def _before(one: pa.Field, other: pa.Field) -> pa.Field | None:
+    """That of two columns whose first record comes first, if records decide."""
+    mine, others = ((field.metadata or {}).get(_PLACE) for field in (one, other))
+    if mine is None or others is None:
+        return None
+    return one if json.loads(mine) <= json.loads(others) else other
 
 
 def _differ(one: pa.Field, other: pa.Field) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.io.formats import parse_schema
-from millstream.ops.records import as_json, to_table
+from millstream.ops.mixed import together
+from millstream.ops.records import as_json, given_table
 from millstream.run.splits import ERROR, RAW
 from millstream.run.spool import SEAL_BYTES, Receiver
 from millstream.state.storage import Storage
@@ -84,7 +85,7 @@ class GeneratorReceiver(Receiver):
         tables: list[pa.Table] = []
         for part in content:
             tables += [part] if isinstance(part, pa.Table) else self._folded(part)
-        table = pa.concat_tables(tables, promote_options="permissive")
+        table = together(tables)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
@@ -103,7 +104,7 @@ class GeneratorReceiver(Receiver):
         }
         while rows:
             good = [i for i in range(len(rows)) if i not in wrong]
-            table, bad = to_table([rows[i] for i in good], self._schema, zone=self.spec.zone)
+            table, bad = given_table([rows[i] for i in good], self._schema, self.spec.zone)
             wrong.update({good[i]: why for i, why in bad.items()})
             if not bad:
                 if good:

@@ -6,6 +6,8 @@ after them, `answered` the results they were asked for and had (of which a reduc
 any number of rows, also none), `failed` those that were lost because a function raised. Sources
 count `future`: records so far ahead of the clock that they move no watermark; they go on like all.
 What overload took is among `dropped` and `diverted`, and by itself `shed` and `overflow`.
+Steps of SQL behind a function count `lacking`: records of chunks in which nobody has a column that
+they name, and which is null there; if that are all records, the name may be a mistake.
 Change logs count `stale`, records older than what is known of their object, and `unmatched`,
 removals of what is not there: both change nothing.
 """

@@ -13,9 +13,9 @@ from millstream.api.sinks import FileSink, Parquet
 from millstream.api.sources import Kafka
 from millstream.api.tables import Postgres
 from millstream.graph import nodes
-from millstream.io.folders import by_folder
+from millstream.io.folders import by_folder, without_folder
 from millstream.io.kafka.encoding import encode
-from millstream.io.writers import stage_file
+from millstream.io.writers import stage_file, without_line
 from millstream.operators.naming import names_of
 from millstream.ops.chunks import Chunk, concat, encode_block, placed
 from millstream.ops.edges import leaving
@@ -67,26 +67,58 @@ def _stage(task: Task, name: str, spec: FileSink, chunks: list[Chunk]) -> None:
     level, part = task.control.level, task.control.part
     suffix: str = spec.suffix  # type: ignore[attr-defined]
     table = concat([chunk.table for chunk in chunks])
+    columns = spec.folders if isinstance(spec, Parquet) else ()
+    for missing in [one for one in columns if one not in table.column_names]:
+        table = table.append_column(missing, pa.nulls(len(table)))  # no record here has it
+    refused = without_folder(table, columns)
+    first = task.batch.written.get(name) is None
     if suffix == "parquet":
-        table = _fit(task, name, table, chunks)
+        table = _fit(task, name, table, chunks, refused)
+    elif suffix == "txt":
+        _refuse(task, name, refused := without_line(table), table, chunks)
+        table = _without(table, refused)
     if not len(table):
         return
     stem = f"{task.batch.number:08d}-{level}-{part:04d}"
     directory, final = open_storage(spec.directory), f"part-{stem}.{suffix}"
-    columns = spec.folders if isinstance(spec, Parquet) else ()
-    for number, (folder, rows) in enumerate(by_folder(table, columns)):
+    for number, (folder, rows) in enumerate(by_folder(table, columns, first=first)):
         attempt = f"{task.attempt}{number:04x}" if columns else task.attempt
         staged, check = stage_file(directory, f"{stem}-{attempt}", suffix, rows)
         task.control.outputs.append(Output(name, staged, final, len(rows), *check, folder))
 
 
-def _fit(task: Task, name: str, table: pa.Table, chunks: list[Chunk]) -> pa.Table:
-    """Columns as they were written before; rows that do not fit are dead letters."""
+def _fit(
+    task: Task, name: str, table: pa.Table, chunks: list[Chunk], refused: dict[int, str]
+) -> pa.Table:
+    """Columns as they were written before; rows that do not fit are dead letters, as are some."""
     known = fitting.unpacked(task.batch.written.get(name))
-    fitted = fitting.fit(table, known, task.plan.node(name).inputs[0].name)
+    kept = np.setdiff1d(np.arange(len(table)), [*refused]) if refused else np.arange(len(table))
+    before, places = task.plan.node(name).inputs[0], None
+    if _gives_records(before):
+        marks = [(chunk.ts, np.full(len(chunk), chunk.src), chunk.pos) for chunk in chunks]
+        ts, src, pos = (np.concatenate(several)[kept] for several in zip(*marks, strict=True))
+        places = (ts, src, pos)
+    fitted = fitting.fit(_without(table, refused), known, before.name, places)
     task.control.written[name] = fitting.packed(fitted.schema)
-    _refuse(task, name, fitted.refused, table, chunks)
+    refused = refused | {int(kept[row]): why for row, why in fitted.refused.items()}
+    _refuse(task, name, refused, table, chunks)
     return fitted.table
+
+
+def _gives_records(node: nodes.Node) -> bool:
+    """Whether what comes here was given record by record, and is no result of many of them."""
+    while isinstance(node, nodes.Where | nodes.Select | nodes.At | nodes.Union):
+        node = node.inputs[0]
+    return isinstance(node, nodes.Map | nodes.Process | nodes.Source | nodes.Update)
+
+
+def _without(table: pa.Table, refused: dict[int, str]) -> pa.Table:
+    """The rows that are not refused."""
+    if not refused:
+        return table
+    good = np.ones(len(table), np.bool_)
+    good[list(refused)] = False
+    return table.filter(pa.array(good))
 
 
 def _encode(task: Task, node: nodes.Node, chunk: Chunk) -> Chunk:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +12,15 @@ import pyarrow as pa
 from millstream.errors import ConfigError, ProgramError, RunError
 from millstream.graph import nodes
 from millstream.ops.chunks import Chunk, Int64, concat, flat
+from millstream.ops.codec import python_values
 from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.mixed import column_of, exact_columns, exactly, is_mixed, kind_of
 from millstream.ops.records import DeadLetter, apply, dead_row, describe
 from millstream.run.pairing import pairs_of
+
+_ALL = Expression("*", "*", frozenset(), None)
+_VALUE = "value()"  # no name that anybody gives a column
+_OF_ONE_TYPE = {"bool", "int", "large int", "float", "str", "bytes", "time", "local time", "date"}
 
 
 def stateless(node: nodes.Node, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
@@ -42,31 +48,39 @@ def with_columns(chunk: Chunk, missing: dict[str, pa.DataType]) -> Chunk:
 
 
 def _by_type(node: nodes.Where | nodes.Select, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:
-    """SQL over columns of one type each; records with mixed values are grouped by their types.
+    """SQL over columns of one type each, where the types of a chunk do not go with it as they are.
 
-    A type on which an expression makes no sense costs the records that have it.
+    Where types are known before the run, they go with the program. Here columns come from a
+    function: records are grouped by the types of their values, and a type on which an expression
+    makes no sense costs the records that have it, whatever the others are.
     """
-    mixed = [field.name for field in chunk.table.schema if is_mixed(field.type)]
-    if not mixed:
-        return _evaluated(node, chunk)
-    kinds = zip(
-        *([_kind(v) for v in chunk.column(name).to_pylist()] for name in mixed), strict=True
-    )
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for index, kind in enumerate(kinds):
-        groups.setdefault(kind, []).append(index)
+    used = columns_used(_items(node), chunk)
+    missing = [name for name in used if name not in chunk.table.column_names]
+    if missing:
+        whole, dead = _by_type(node, with_columns(chunk, dict.fromkeys(missing, pa.null())))
+        if isinstance(node, nodes.Where):  # what is kept stays as it was
+            whole = whole.with_table(whole.table.drop_columns(missing))
+        return whole, dead
+    if not any(is_mixed(chunk.table.schema.field(name).type) for name in used):
+        try:
+            return _evaluated(node, chunk)
+        except (ConfigError, pa.ArrowException):
+            pass
     parts: list[tuple[Chunk, Int64]] = []
-    dead: list[DeadLetter] = []
-    for rows in groups.values():
+    dead = []
+    for rows in _by_kinds(chunk, used):
         some = chunk.at(chunk.table.take(pa.array(rows)), np.array(rows))
         numbered = replace(some, window=np.array(rows))  # to find the order again
         try:
-            found, failed = _evaluated(node, numbered.with_table(_narrowed(some.table, mixed)))
+            found, failed = _evaluated(node, numbered.with_table(_narrowed(some.table, used)))
         except (ConfigError, pa.ArrowException) as error:
             dead.extend(dead_row(node.name, some, at, str(error)) for at in range(len(some)))
             continue
-        assert found.window is not None
-        parts.append((found, found.window))
+        at = found.window
+        assert at is not None
+        if isinstance(node, nodes.Where):  # what is kept stays as it was
+            found = found.with_table(chunk.table.take(pa.array(at)))
+        parts.append((found, at))
         dead.extend(failed)
     if not parts:
         return chunk.take(np.zeros(0, np.int64)), dead
@@ -76,15 +90,68 @@ def _by_type(node: nodes.Where | nodes.Select, chunk: Chunk) -> tuple[Chunk, lis
     return chunk.at(table.take(pa.array(order)), origin[order]), dead
 
 
+def computed(
+    node: nodes.Node, item: Expression, chunk: Chunk
+) -> tuple[Chunk, pa.Array, list[DeadLetter]]:
+    """The value of an expression for every record, and the records for which it has none."""
+    beside = replace(item, name=_VALUE)
+    select = nodes.Select(name=node.name, inputs=node.inputs, items=(_ALL, beside))
+    found, dead = _by_type(select, chunk)
+    own = found.with_table(found.table.drop_columns([_VALUE]))
+    return own, flat(found.table.column(_VALUE)), dead
+
+
+def lacks(node: nodes.Node, chunk: Chunk) -> bool:
+    """Whether a step names a column that no record here has."""
+    if not isinstance(node, nodes.Where | nodes.Select):
+        return False
+    used = columns_used(_items(node), chunk)
+    return any(name not in chunk.table.column_names for name in used)
+
+
+def _items(node: nodes.Where | nodes.Select) -> tuple[Expression, ...]:
+    return (node.condition,) if isinstance(node, nodes.Where) else node.items
+
+
+def columns_used(items: Iterable[Expression], chunk: Chunk) -> list[str]:
+    """The columns that expressions name, by the names that they have here.
+
+    A record that a function made without one has null there. So have all of a chunk in which
+    nobody has it, though the plan would refuse the name if it knew the columns.
+    """
+    there = chunk.table.column_names
+    found = {name for item in items for name in item.columns}
+    for name in found.difference(there):
+        alike = [one for one in there if one.lower() == name.lower()]
+        if alike:
+            found.remove(name)
+            found.update(alike)
+    return sorted(found)
+
+
+def _by_kinds(chunk: Chunk, names: list[str]) -> Iterable[list[int]]:
+    """The rows of a chunk whose values in these columns are of the same types."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    columns = [map(_kind, python_values(chunk.column(name))) for name in names]
+    for index, kind in enumerate(zip(*columns, strict=True)):
+        groups.setdefault(kind, []).append(index)
+    return groups.values()
+
+
 def _kind(value: Any) -> str:
-    return "" if value is None else kind_of(value)
+    if value is None:
+        return ""
+    kind = kind_of(value)
+    if kind in _OF_ONE_TYPE:
+        return kind
+    return str(getattr(column_of([value], {}), "type", kind))  # lists and decimals have several
 
 
 def _narrowed(table: pa.Table, names: list[str]) -> pa.Table:
-    """Mixed columns as plain ones, where their values are of one type now."""
+    """Columns of values that are of one type now as columns of that type."""
     for name in names:
         at = table.schema.get_field_index(name)
-        column = column_of(table.column(at).to_pylist(), {})
+        column = column_of(python_values(table.column(at)), {})
         assert column is not None  # what has been packed can be packed
         table = table.set_column(at, table.schema.field(at).with_type(column.type), column)
     return table

@@ -60,7 +60,7 @@ from millstream.run.splits import (
     Readable,
     SpoolSplit,
 )
-from millstream.run.steps import stateless, with_columns
+from millstream.run.steps import lacks, stateless, with_columns
 from millstream.run.takeover import has_messages, take_over
 from millstream.run.timing import assign_times
 from millstream.run.together import Together, may_gather
@@ -278,6 +278,8 @@ class Task:
         for side in chunk.sides():
             result, dead = stateless(node, side)
             self._account(node.name, side, dead)
+            if lacks(node, side):
+                self.ledger(node.name)["lacking"] += len(side)
             self.push(node.name, result)
 
     def _complete(self, node: nodes.Node) -> bool:

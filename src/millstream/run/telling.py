@@ -89,6 +89,11 @@ def warnings_of(
                 "move no watermark; look at the clock of whoever sent them, and at that of this "
                 "machine"
             )
+        if account["offered"] and account.get("lacking") == account["offered"]:
+            yield (
+                f"no record that came to {step!r} has every column that it names, and what nobody "
+                "has is null there; look at the names that the function before it gives"
+            )
         if account.get("failed"):
             yield _told_failed(step, account, dead)
         offered, overflow = account["offered"], account.get("overflow", 0)

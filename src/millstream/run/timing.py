@@ -15,13 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.graph import nodes
-from millstream.io.columns import event_time
+from millstream.io.columns import event_time, times_of
 from millstream.io.formats import Format
-from millstream.ops.chunks import Chunk, Int64, flat
+from millstream.ops.chunks import Chunk, Int64
 from millstream.ops.jobs import timestamp
-from millstream.ops.mixed import REFUSED
 from millstream.ops.records import DeadLetter, dead_row, describe
-from millstream.run.steps import computable
+from millstream.run.steps import computed
 
 _COLUMN = "at()"
 
@@ -57,15 +56,13 @@ def _told(
 ) -> tuple[Chunk, Int64, dict[int, str], list[DeadLetter]]:
     """The times that the expression or the function says, and the records on which it fails."""
     if node.expr is not None:
-        chunk, dead = computable(node, (node.expr,), chunk)
-        values = node.expr.evaluate(chunk.table)
-        column = flat(values) if isinstance(values, pa.ChunkedArray) else values
+        chunk, column, dead = computed(node, node.expr, chunk)
         return chunk, *event_time(fmt, column), dead
     found, raised = _call_at(node, chunk)
     dead = [dead_row(node.name, chunk, index, why) for index, why in raised.items()]
     good = np.ones(len(chunk), np.bool_)
     good[list(raised)] = False
-    return chunk.take(good), *_times_of(fmt, found), dead
+    return chunk.take(good), *times_of(fmt, found), dead
 
 
 def _call_at(node: nodes.At, chunk: Chunk) -> tuple[list[Any], dict[int, str]]:
@@ -79,27 +76,3 @@ def _call_at(node: nodes.At, chunk: Chunk) -> tuple[list[Any], dict[int, str]]:
         except BaseException as error:  # a user's function may raise anything
             failed[index] = describe(error)
     return found, failed
-
-
-def _times_of(fmt: Format, values: list[Any]) -> tuple[Int64, dict[int, str]]:
-    """Times by their kinds, so that none depends on what the records beside it have."""
-    kinds: dict[tuple[type, bool], list[int]] = {}
-    for row, value in enumerate(values):
-        aware = getattr(value, "tzinfo", None) is not None
-        kinds.setdefault((type(value), aware), []).append(row)
-    ts = np.zeros(len(values), np.int64)
-    failed: dict[int, str] = {}
-    waiting = [*kinds.values()]
-    while waiting:
-        rows = waiting.pop()
-        try:
-            column = pa.array([values[row] for row in rows])
-        except REFUSED as error:
-            if len(rows) > 1:
-                waiting += [[row] for row in rows]
-            else:
-                failed[rows[0]] = describe(error)
-            continue
-        ts[rows], why = event_time(fmt, column)
-        failed |= {rows[at]: told for at, told in why.items()}
-    return ts, failed

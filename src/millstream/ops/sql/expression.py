@@ -86,7 +86,7 @@ class Expression:
         """What is computed; an error says in which expression."""
         try:
             return compute()
-        except ExpressionError as error:
+        except (ValueError, ArithmeticError) as error:  # also what Arrow and Python say of values
             raise ExpressionError(f"in {self.sql!r}: {error}") from None
         except (TypeMismatch, ConfigError) as error:
             raise ConfigError(f"in {self.sql!r}: {error}") from None

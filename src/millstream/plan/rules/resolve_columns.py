@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from millstream.api.aggregates import Builtin
 from millstream.api.computed import computed_name
-from millstream.api.sinks import Parquet, Redis
+from millstream.api.sinks import Parquet, Redis, Text
 from millstream.api.sources import Delta
 from millstream.api.sources.kafka import Kafka
 from millstream.api.tables import Iceberg, Postgres
 from millstream.errors import ConfigError, MillstreamError
 from millstream.graph import nodes
 from millstream.operators.protocol import KeyedStep
-from millstream.ops.expressions import find_name
+from millstream.ops.expressions import Expression, ExpressionError, find_name
 from millstream.ops.fidelity import COLUMNS as FIDELITY
 from millstream.ops.mixed import differ, wider
 from millstream.ops.sql.nodes import Column
@@ -113,14 +113,14 @@ def _check(
         return
     match node:
         case nodes.Where():
-            _check_expression(node, node.condition, have)
+            _check_expression(node, node.condition, have, types)
         case nodes.At(expr=expression) if expression is not None:
-            _check_expression(node, expression, have)
+            _check_expression(node, expression, have, types)
             _check_zone(node, expression, have, types)
         case nodes.Select():
             for item in node.items:
                 if item.name != "*":
-                    _check_expression(node, item, have)
+                    _check_expression(node, item, have, types)
         case nodes.Pairs() | nodes.Process() | nodes.Windowed():
             for key in node.keys:
                 _check_name(node, "key", key, have)
@@ -132,6 +132,8 @@ def _check(
                     f"{node.name}: partition_by names all columns, and nothing would be left to "
                     "write"
                 )
+        case nodes.Sink(spec=Text()):
+            _check_text(node, have, types)
         case nodes.Sink(spec=(Redis() | Delta() | Iceberg() | Postgres()) as spec):
             for key in spec.columns:
                 _check_name(node, "key", key, have)
@@ -164,6 +166,26 @@ def _check_zone(
             f"{node.name}: at(zone={node.zone!r}) is for texts, dates and times without an offset; "
             f"{expression.sql!r} is a timestamp, a moment of its own. If its clock is that of "
             f"the zone, write to_utc_timestamp(..., {node.zone!r}), else leave zone= out"
+        )
+
+
+def _check_text(node: nodes.Node, have: tuple[str, ...], types: dict[str, pa.DataType]) -> None:
+    if len(have) != 1:
+        raise ConfigError(
+            f"{node.name}: ms.Text writes one column, and there are {len(have)} "
+            f"({', '.join(have)}); choose one with select()"
+        )
+    kind = types.get(have[0], pa.string())
+    lines = (
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+    )
+    if not any(is_line(kind) for is_line in (*lines, pa.types.is_null)):
+        raise ConfigError(
+            f"{node.name}: ms.Text writes texts or bytes, and {have[0]!r} is {kind}; make a text "
+            f"of it, like select('CAST({have[0]} AS STRING) AS line')"
         )
 
 
@@ -207,11 +229,20 @@ def _not_a_number(kind: pa.DataType | None) -> bool:
     )
 
 
-def _check_expression(node: nodes.Node, expression: object, have: Sequence[str]) -> None:
+def _check_expression(
+    node: nodes.Node,
+    expression: Expression,
+    have: Sequence[str],
+    types: dict[str, pa.DataType],
+) -> None:
+    """Refuse names that are not there, and types that an expression has no meaning for."""
     try:
-        expression.check(have)  # type: ignore[attr-defined]
+        expression.check(have)
+        expression.infer(lambda name: logical_type(types[find_name(name, have)]))
     except ConfigError as error:
         raise ConfigError(f"{node.name}: {error}") from None
+    except (KeyError, ExpressionError):  # not known before records come
+        return
 
 
 def _check_name(node: nodes.Node, what: str, name: str, have: Sequence[str]) -> None:
