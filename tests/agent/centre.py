@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +19,16 @@ from millstream.run.planning import plan_flow
 from millstream.run.replacing import replace_program
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
+
+NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
+
+
+def write(place: Path, name: str, *seconds: float, file: str = "0.json") -> None:
+    path = place / "in" / name / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"ts": str(NOON + timedelta(seconds=s)), "k": "x"}) for s in seconds]
+    with path.open("a") as out:
+        out.write("\n".join(lines) + "\n")
 
 
 def free_port() -> int:

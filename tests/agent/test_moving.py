@@ -7,29 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from millstream.agent import agent as agents
 from millstream.agent.agent import Agent
 from millstream.agent.relay import Relay
 from millstream.errors import RunError
-from tests.agent.centre import Centre, abandon, agent_of, free_port, relay_of
-from tests.agent.test_refusals import flow_of, rows, until_done, write
+from tests.agent.centre import Centre, abandon, agent_of, free_port, relay_of, write
+from tests.agent.test_refusals import flow_of, rows, until_done
 
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agents, "_AGAIN", 0.0)
-
-
-@pytest.fixture
-def port() -> int:
-    return free_port()
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    for name in "ab":
-        write(tmp_path, name, 1, 2, 11, 12)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 class Site:

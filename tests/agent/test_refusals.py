@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ import pytest
 from pyarrow import flight
 
 import millstream as ms
-from millstream.agent import agent as agents
 from millstream.agent.agent import Agent
 from millstream.agent.sending import Away, Connection
 from millstream.agent.working import Working
@@ -34,14 +33,9 @@ from millstream.run.greetings import Hello
 from millstream.run.messages import FORM
 from millstream.run.resharding import reshard
 from millstream.sizes import bytes_of
-from tests.agent.centre import Centre, agent_of, free_port
+from tests.agent.centre import NOON, Centre, agent_of, free_port, write
 
-NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agents, "_AGAIN", 0.0)
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def flow_of(
@@ -67,26 +61,6 @@ def flow_of(
     counted = stream.key_by("k").window(ms.tumbling(size), close=close).agg(n=ms.count())
     counted.sink(ms.Jsonl(place / "out"))
     return flow
-
-
-def write(place: Path, name: str, *seconds: float, file: str = "0.json") -> None:
-    path = place / "in" / name / file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps({"ts": str(NOON + timedelta(seconds=s)), "k": "x"}) for s in seconds]
-    with path.open("a") as out:
-        out.write("\n".join(lines) + "\n")
-
-
-@pytest.fixture
-def port() -> int:
-    return free_port()
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    for name in "ab":
-        write(tmp_path, name, 1, 2, 11, 12)
-    return tmp_path
 
 
 @pytest.fixture

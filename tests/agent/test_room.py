@@ -10,29 +10,13 @@ from typing import Any
 
 import pytest
 
-from millstream.agent import agent as agents
 from millstream.agent.agent import Agent
 from millstream.errors import RunError
 from millstream.state.directory import Directory
-from tests.agent.centre import Centre, agent_of, free_port
-from tests.agent.test_refusals import NOON, flow_of, rows, until_done, write
+from tests.agent.centre import NOON, Centre, agent_of, write
+from tests.agent.test_refusals import flow_of, rows, until_done
 
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agents, "_AGAIN", 0.0)
-
-
-@pytest.fixture
-def port() -> int:
-    return free_port()
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    for name in "ab":
-        write(tmp_path, name, 1, 2, 11, 12)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def test_a_full_disk_is_waited_for(place: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
