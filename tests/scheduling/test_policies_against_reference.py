@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
@@ -30,6 +30,24 @@ def check(run: Any, of: Any, policy: Any, room: float, budget: Any) -> None:
         of.check(*run, scheduler=policy, batch_seconds=room)
 
 
+def check_updaters(run: Any, policy: Any, room: float, budget: Any) -> None:
+    assume(not hears_what_is_held(run[0]))
+    check(run, updaters, policy, room, budget)
+
+
+def hears_what_is_held(recipe: Any) -> bool:
+    """Whether an updater in the order of arrival gets results, which come when somebody let them.
+
+    What it makes of them depends on that, as it does on batches.
+    """
+    return any(
+        not feed.origin.startswith("in") or any("window" in step for step in feed.steps)
+        for node in recipe.updaters
+        if node.order == "arrival" and not node.merge
+        for feed in node.feeds
+    )
+
+
 @QUICK
 @given(any_windows, policies, seconds, budgets)
 def test_windows_do_not_depend_on_who_is_served_first(
@@ -41,7 +59,7 @@ def test_windows_do_not_depend_on_who_is_served_first(
 @QUICK
 @given(updaters.runs, policies, seconds, budgets)
 def test_updaters_and_cycles_do_not_either(run: Any, policy: Any, room: float, budget: Any) -> None:
-    check(run, updaters, policy, room, budget)
+    check_updaters(run, policy, room, budget)
 
 
 @pytest.mark.long
@@ -59,7 +77,7 @@ def test_very_many_windows_do_not(run: Any, policy: Any, room: float, budget: An
 def test_very_many_updaters_and_cycles_do_not(
     run: Any, policy: Any, room: float, budget: Any
 ) -> None:
-    check(run, updaters, policy, room, budget)
+    check_updaters(run, policy, room, budget)
 
 
 # -- rows that wait in joins and comparisons ----------------------------------------------------
