@@ -12,6 +12,7 @@ import pytest
 
 import millstream as ms
 from millstream.errors import ConfigError, RunError
+from millstream.io.kafka import consuming
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.failing import letters_in
@@ -68,6 +69,20 @@ def test_every_record_once_and_only_what_is_new_later(topics: Any, tmp_path: Pat
     topics.widen(topic, 4)  # a new partition is read from its beginning
     topics.send(topic, encoded(rows(5, 4510)), 3)
     assert reading.values() == list(range(4510, 4515))
+
+
+def test_partitions_take_turns_where_consumers_are_few(
+    topics: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consuming, "_CONSUMERS", 2)
+    topic, other = topics.make(partitions=5), topics.make()
+    for part in range(5):
+        topics.send(topic, encoded(rows(700, part * 700)), part)
+    topics.send(other, encoded(rows(300, 3500)))
+    reading = Reading(topics, tmp_path, topic=[topic, other])
+    assert reading.values(batch_rows=500) == list(range(3800))
+    assert reading.ledger == {"offered": 3800, "aggregated": 3800}
+    assert len(consuming._readers) <= 2
 
 
 def test_what_transactions_abort_and_leave_open_is_no_record(topics: Any, tmp_path: Path) -> None:
