@@ -236,7 +236,7 @@ def test_no_password_but_its_own_is_sent_to_a_database(monkeypatch: pytest.Monke
         with pytest.raises(ConfigError):
             Tabled("out", ms.Postgres(url, table="t"), "flow:id:out", deltas=False).check()
     assert [one["password"] for one in sent] == ["", "in-url", "from-env"]
-    assert {one["passfile"] for one in sent} == {"/dev/null"}
+    assert {one["passfile"] for one in sent} == {"/dev/null/none"}
 
 
 def test_what_cannot_be_used_is_said_in_one_line(

@@ -289,10 +289,14 @@ def _launch(conf: SparkConf, debug: bool) -> None:
 
 
 def _forget_directories(context: SparkContext) -> None:
-    """A JVM remembers the directories of its first context, and would make them again."""
+    """A JVM remembers the directories of its first context, and would make them again.
+
+    So would a session that somebody makes in it later, whose settings begin with those of the JVM.
+    """
     with contextlib.suppress(Exception):
         utils = getattr(context._jvm, "org.apache.spark.util.Utils$")
         getattr(utils, "MODULE$").clearLocalRootDirs()
+        context._jvm.java.lang.System.clearProperty("spark.local.dir")  # type: ignore[union-attr]
 
 
 def _set_environment(settings: Settings) -> None:

@@ -23,7 +23,7 @@ class IcebergWriter:
         self._catalog = (
             catalogs.load_catalog(given)
             if isinstance(given, str)
-            else catalogs.load_catalog("millstream", **given)
+            else catalogs.load_catalog(**{"name": "millstream", **given})
         )
 
     def _table(self) -> Any:

@@ -145,7 +145,7 @@ def _parameters(pg: Any, spec: Postgres) -> dict[str, Any]:
     if spec.password is not None:
         given["password"] = spec.password
     given.setdefault("password", "")  # else PGPASSWORD
-    return {"connect_timeout": 15, **given, "passfile": os.devnull}
+    return {"connect_timeout": 15, **given, "passfile": f"{os.devnull}/none"}  # which cannot be
 
 
 def _tuples(table: pa.Table) -> Iterator[tuple[Any, ...]]:
