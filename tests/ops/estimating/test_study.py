@@ -16,7 +16,7 @@ BEYOND = dict.fromkeys([("claims", name) for name in ("total", "mean", "rate", "
 WIDE = 1.3  # times as wide as from a uniform sample of rows, whose own interval is right often
 # Logarithmic normal values (1.3): 1.32 times, right in 96 % where those of rows are in 94 %.
 WIDER = {("debts", "total"): 1.35}
-FRESH = 500_000  # seeds that nothing was tried on
+FRESH = 500_000  # seeds on which few variants were compared, and nothing was fitted
 
 
 def check(scores: dict[tuple[str, str], Score], what: str, at_least: float = LEAST) -> None:
