@@ -353,7 +353,7 @@ def test_several_trees_change_nothing(kind: str, depth: int, trees: int, tmp_pat
 
 
 def test_the_traffic_at_the_root_falls_with_the_children(tmp_path: Path) -> None:
-    names = [f"web-{n}" for n in range(8)]
+    names = [f"web-{n}" for n in range(16)]
     for name in names:
         path = tmp_path / "in" / name / "0.json"
         path.parent.mkdir(parents=True)
@@ -375,7 +375,7 @@ def test_the_traffic_at_the_root_falls_with_the_children(tmp_path: Path) -> None
         relay.make()
         head, _ = relay.outbox.read(relay.outbox.last)
         assert {one.agent for one in head.of} == set(names)
-        assert head.ledger["in"]["offered"] == 8 * 600
+        assert head.ledger["in"]["offered"] == 16 * 600
         assert relay.outbox.size(-1) < sent / 4
     finally:
         world.close()

@@ -136,7 +136,7 @@ class Flow:
             steps = [node.name for node in self._nodes if not isinstance(node, graph.Sink)]
             found = {name: one.schema for name, one in self.sampled(steps, 1, 10_000).items()}
         text = explain(self.name, self.nodes, checkpoint, found)
-        return Explained(text, lambda: self.drawn(self.nodes, checkpoint))
+        return Explained(text, lambda: self._drawn(self.nodes, checkpoint))
 
     def __repr__(self) -> str:
         from millstream.plan.explain import outline
@@ -145,9 +145,9 @@ class Flow:
 
     def _repr_svg_(self) -> str | None:
         """A picture of the plan, for notebooks."""
-        return self.drawn(self.nodes) if self._nodes else None
+        return self._drawn(self.nodes) if self._nodes else None
 
-    def drawn(
+    def _drawn(
         self, several: tuple[graph.Node, ...], checkpoint: str | Path | None = None
     ) -> str | None:
         """A picture of some steps, no wider than a notebook."""

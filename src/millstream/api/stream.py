@@ -34,7 +34,7 @@ class Stream(Stateless, Relational, Peeking, Ending, Refusing):
             more = [one for one in left.pop().inputs if one not in before]
             before.update(more)
             left += more
-        return self.flow.drawn(tuple(one for one in self.flow.nodes if one in before))
+        return self.flow._drawn(tuple(one for one in self.flow.nodes if one in before))
 
     if not TYPE_CHECKING:  # a checker of types shall go on to see what is missing
 

@@ -35,7 +35,7 @@ def canonical(column: pa.Array) -> pa.Array:
     """The one form in which equal keys are equal: 64-bit numbers, one zero, one NaN."""
     kind = column.type
     if is_mixed(kind):
-        return mixed(map(one_number, column.to_pylist()))
+        return mixed(map(_one_key, column.to_pylist()))
     if pa.types.is_dictionary(kind):
         column = pc.cast(column, kind.value_type)
         kind = column.type
@@ -59,6 +59,18 @@ def one_number(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [one_number(one) for one in value]
     return value
+
+
+def _one_key(value: Any) -> Any:
+    """The one of equal values of any type that stands for them all: see `_alike`."""
+    if isinstance(value, dict):
+        return {name: _one_key(value[name]) for name in sorted(value) if value[name] is not None}
+    if isinstance(value, list | tuple):
+        return [_one_key(one) for one in value]
+    if isinstance(value, Decimal) and value.is_finite():
+        short = value.normalize(_ALL_DIGITS) if value else Decimal(0)
+        return Decimal(f"{short:f}") if short.adjusted() < _ALL_DIGITS.prec else short
+    return one_number(value)
 
 
 def _tagged(column: pa.Array) -> tuple[str, np.ndarray[Any, Any]]:
