@@ -13,7 +13,7 @@ from millstream.cli.standing import told_status
 from millstream.serve.following import Follower
 from millstream.serve.metrics import exposition
 from millstream.serve.status import Served
-from millstream.testing import Driver
+from millstream.testing import Driver, reference
 from tests.scheduling.pressing import NO_TIME, pressed
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -103,6 +103,46 @@ def test_time_stands_where_the_input_ended_whoever_had_to_wait() -> None:
 
     expected = closed(Before(), 3600.0)
     assert closed(Before("first", "in"), NO_TIME) == closed(Before("in"), NO_TIME) == expected
+
+
+def ticking() -> ms.Flow:
+    """A timer that renews itself, over windows."""
+
+    def wind_up(event: Any, slate: Any, ctx: Any) -> None:
+        ctx.timer(after="1s")
+
+    def tick(event: Any, slate: Any, ctx: Any) -> dict[str, Any]:
+        ctx.timer(after="1s")
+        return {"at": round((event.ts - START).total_seconds())}
+
+    flow = ms.Flow("ticking")
+    trades = flow.source(ms.Generator(tuple, time="ts", lateness="3s"), name="in")
+    first = trades.key_by("k").window(ms.tumbling("10s")).agg(n=ms.count()).named("first")
+    ticks = first.key_by("k").update(wind_up, name="then", on_timer=tick)
+    ticks.sink(ms.Memory(), name="ticks")
+    return flow
+
+
+def test_timers_that_renew_themselves_end_at_one_time_whoever_had_to_wait() -> None:
+    """The watermark stood at 18 s, so the updater at 20 s: a held window brings it to 30 s."""
+
+    def ticks(policy: Any, room: float, *cuts: int) -> list[int]:
+        with pressed(), Driver(ticking(), scheduler=policy, batch_seconds=room) as driver:
+            for since, until in zip((0, *cuts), (*cuts, 22), strict=True):
+                driver.push("in", rows(since, until))
+                if until < 22:
+                    driver.step()
+            driver.end()
+            return sorted(row["at"] for row in driver.output("ticks"))
+
+    expected = list(range(11, 32))  # time ends at 30 s, with the window of the record at 21 s
+    for cuts in ((), (5, 15)):
+        assert ticks(Before("in"), NO_TIME, *cuts) == expected
+        assert ticks(Before("first", "in"), NO_TIME, *cuts) == expected
+        assert ticks(Before(), 3600.0, *cuts) == expected
+    batches = [{"in": rows(0, 5)}, {"in": rows(5, 22)}]
+    for found in (reference(ticking(), {"in": rows(0, 22)}), reference(ticking(), batches=batches)):
+        assert sorted(row["at"] for row in found["ticks"]) == expected
 
 
 def test_with_room_for_all_nobody_is_asked() -> None:

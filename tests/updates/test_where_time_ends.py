@@ -87,3 +87,43 @@ def test_results_beyond_the_last_record_are_treated_alike_whatever_the_batches(
         driver.end()
         found = sorted(driver.slates("u"))
     assert found == sorted(reference(over_minutes(), {"in": given}).slates["u"])
+
+
+def ticking() -> ms.Flow:
+    """A timer that renews itself over one of two sources."""
+
+    def wind_up(event: Any, slate: Any, ctx: Any) -> None:
+        ctx.timer(after="1s")
+
+    def tick(event: Any, slate: Any, ctx: Any) -> dict[str, Any]:
+        ctx.timer(after="1s")
+        return {"at": event.ts}
+
+    flow = ms.Flow("ticking")
+    ticks = source(flow).key_by("k").update(wind_up, name="u", on_timer=tick)
+    ticks.sink(ms.Memory(), name="ticks")
+    other = flow.source(ms.Generator(list, time="ts", lateness="0s"), name="other")
+    other.sink(ms.Memory(), name="others")
+    return flow
+
+
+@pytest.mark.parametrize("first", ["in", "other", None])
+def test_time_ends_with_the_sources_above_a_step_whichever_is_read_first(first: str | None) -> None:
+    given = {"in": records((0, "a"), (5, "a")), "other": records((0, "b"), (60, "b"))}
+    with Driver(ticking()) as driver:
+        for name in [first] if first else []:
+            driver.push(name, given[name]).end(name)
+        for name in given.keys() - {first}:
+            driver.push(name, given[name])
+        driver.end()
+        assert len(driver.output("ticks")) == 6
+    assert len(reference(ticking(), given)["ticks"]) == 6
+
+
+def test_an_updater_whose_source_has_ended_wakes_nobody() -> None:
+    with Driver(ticking()) as driver:
+        driver.push("in", records((0, "a"), (5, "a"))).push("other", records((0, "b"))).step()
+        driver.engine.trackers["in"].ended = True
+        assert [driver.step() for _ in range(4)] == [True, False, False, False]
+        driver.push("other", records((60, "b"))).end()
+        assert len(driver.output("ticks")) == 6

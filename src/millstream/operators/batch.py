@@ -200,6 +200,7 @@ class Clocks:
     on_time: dict[str, int]
     latest: int  # the latest event time of all
     furthest: dict[str, int]  # per keyed step a time that no watermark of its input has passed
+    ends: dict[str, int]  # per keyed step where time ends, if this is all of its input
     progress: dict[str, SourceProgress] = field(default_factory=dict)  # per source
     outputs: dict[str, int] = field(default_factory=dict)  # per keyed step the watermark after it
 

@@ -17,6 +17,7 @@ from millstream.operators.batch import Batch, Control
 from millstream.ops.chunks import concat, flat
 from millstream.ops.keynames import UInt64, both_hashes
 from millstream.ops.keys import key_arrays
+from millstream.ops.progress import END
 from millstream.ops.updates import NEVER
 from millstream.state import warm
 from millstream.state.bags import Entries, KeyedBag, Keys, Order, added_up
@@ -26,7 +27,6 @@ from millstream.state.storage import open_storage
 from millstream.state.tables import KeyedTable
 
 _SEGMENTS = 6  # per shard, before small ones are merged
-_NEVER = 2**61  # no time
 LARGE = 50_000  # rows of a merged shard that are worth a file of their own
 
 
@@ -216,7 +216,7 @@ class Queue(Store):
 
     def _first(self, kept: dict[str, list[Segment]], until: int) -> int:
         """The first time that is still waiting among stored rows."""
-        first = _NEVER
+        first = END
         for one in (one for segments in kept.values() for one in segments):
             if one.low >= until:
                 first = min(first, one.low)

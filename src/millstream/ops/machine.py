@@ -54,7 +54,7 @@ class Machine:
         self.closed = closed  # event time reached before this batch
         self.limit = limit  # event time reached with it
         self.now = now
-        self.latest = latest  # the latest time of all input, once that has ended
+        self.latest = latest  # where time ends, once all input has been read
         self.names = names or {}  # origins by number
         self.late = False  # the event of the current call is
         self.out = Outcome()

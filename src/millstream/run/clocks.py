@@ -14,12 +14,14 @@ def clocks_of(plan: Plan, batch: Batch, heard: Heard, holds: dict[str, int]) -> 
     }
     held = held_back(batch.holds, holds)
     marks = {name: p.watermark() for name, p in progress.items()}
+    latest = {name: p.furthest() for name, p in progress.items()}
     inputs, outputs = plan.times(marks, held, batch.watermarks, batch.left)
     return Clocks(
         inputs,
         plan.watermarks({name: p.on_time() for name, p in progress.items()}, held),
         max((p.top for p in progress.values()), default=BEGIN),
-        plan.furthest({name: p.furthest() for name, p in progress.items()}),
+        plan.furthest(latest),
+        plan.ends(latest),
         progress,
         outputs,
     )

@@ -173,7 +173,7 @@ def _settle(work: Work, member: Member, until: int, next_event: int, applied: Ap
     next_timer = member.timers.store(reached, _time_rows(machine.out.timers, member))
     next_alarm = member.alarms.store(work.batch.now + 1, _time_rows(machine.out.alarms, member))
     if machine.latest is not None:  # the end of input: time stands where the input ended
-        ended = max(work.clocks.latest, work.clocks.furthest[job.name])
+        ended = machine.latest
         stands = min(reached, max(machine.closed, ended + 1 if ended > BEGIN else BEGIN))
         if stands < reached < END:  # what timers set off beyond that takes several batches
             work.report.worked[job.name] = reached

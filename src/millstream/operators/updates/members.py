@@ -80,7 +80,7 @@ def member_of(work: Work, job: UpdateJob) -> Member:
         work.order.closed[job.name],
         min(watermark, batch.holds.get(job.name, watermark)),
         batch.now,
-        work.clocks.latest if watermark >= END else None,
+        work.clocks.ends[job.name] if watermark >= END else None,
     )
     return Member(
         job,

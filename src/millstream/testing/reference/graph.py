@@ -85,14 +85,13 @@ class Run:
 
     def slates(self) -> dict[str, dict[Any, Any]]:
         """Per updater and key the slates that are there once all input was read."""
-        latest = max(self.latest.values(), default=-math.inf)
-        return self.updaters.slates({n: max(latest, self._furthest(n)) + 1 for n in self.graph})
+        return self.updaters.slates({node: self._ends(node) + 1 for node in self.graph})
 
     def _move(self, until: dict[nodes.Node, float], *, ended: bool) -> None:
         """Let event time come to the watermarks after a batch, at each step after its inputs."""
-        latest = max(self.latest.values(), default=-math.inf) if ended else math.inf
         for together in self.order:
             if any(isinstance(node, nodes.Update) for node in together):
+                latest = self._ends(together[0]) if ended else math.inf
                 times = Times(self.watermark[together[0]], until[together[0]], latest)
                 self.updaters.run(together, times)
             for node in together:
@@ -234,6 +233,20 @@ class Run:
         if isinstance(node, nodes.Windowed):
             return self._next_result(node.window, furthest)
         return furthest
+
+    def _ends(self, node: nodes.Node) -> float:
+        """Where time ends at a step once all input was read, however that was cut.
+
+        With the latest record of the sources above it, or with the windows in between it is in.
+        """
+        return max(self._furthest(node), self._latest(node))
+
+    def _latest(self, node: nodes.Node, above: tuple[nodes.Node, ...] = ()) -> float:
+        """The latest time of all records of the sources above a step."""
+        if isinstance(node, nodes.Source):
+            return self.latest.get(node, -math.inf)
+        feeding = [one for one in self._feeding(node) if one not in above]
+        return max((self._latest(one, (*above, node)) for one in feeding), default=-math.inf)
 
     # -- steps ------------------------------------------------------------------------------------
 

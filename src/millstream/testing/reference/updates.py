@@ -167,7 +167,7 @@ class Times:
 
     before: float  # the watermark before the batch
     until: float  # and with it
-    latest: float = math.inf  # the latest time of all input, once that has ended
+    latest: float = math.inf  # where time ends, once all input was read
 
 
 @dataclass
