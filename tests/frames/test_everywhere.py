@@ -67,7 +67,7 @@ def source_of(kind: str, place: Path, session: Any) -> Any:
     [
         ("local", "parquet"),
         ("local", "delta"),
-        ("local", "frame"),
+        pytest.param("local", "frame", marks=pytest.mark.long),
         ("frames", "parquet"),
         ("connect", "parquet"),
         pytest.param("connect", "frame", marks=pytest.mark.long),
