@@ -21,6 +21,7 @@ from millstream.state.storage import Held
 
 _USUAL = Path("/dev/shm")
 _PEOPLE = 1000  # the first user who is not of the system
+_TRIES = 3
 _SYSTEMD = Path("/run/systemd/system")
 _LEAST = 2**28  # bytes a file system in memory must have: containers often give it 64 MB
 
@@ -70,17 +71,18 @@ def memory_folder(state: str) -> MemoryFolder | None:
     root = _root()
     if root is None:
         return None
-    with contextlib.suppress(OSError, CheckpointError, Held):
-        root.mkdir(mode=0o700, exist_ok=True)
-        check_directory(root, "folder in memory")
-        _sweep(root)
-        path = folder_of(state)
-        assert path is not None
-        path.mkdir(mode=0o700, exist_ok=True)
-        lock = FileLock(str(path), str(path / "lock"), f"pid {os.getpid()}")
-        if lock.valid():  # else another process has just removed what it took for abandoned
-            return MemoryFolder(path, lock)
-        lock.release()
+    for _ in range(_TRIES):  # another process may just remove what it takes for abandoned
+        with contextlib.suppress(OSError, CheckpointError, Held):
+            root.mkdir(mode=0o700, exist_ok=True)
+            check_directory(root, "folder in memory")
+            _sweep(root)
+            path = folder_of(state)
+            assert path is not None
+            path.mkdir(mode=0o700, exist_ok=True)
+            lock = FileLock(str(path), str(path / "lock"), f"pid {os.getpid()}")
+            if lock.valid():
+                return MemoryFolder(path, lock)
+            lock.release()
     return None
 
 
