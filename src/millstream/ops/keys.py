@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from decimal import Context, Decimal
 from typing import Any
 from zlib import crc32
@@ -35,7 +36,7 @@ def canonical(column: pa.Array) -> pa.Array:
     """The one form in which equal keys are equal: 64-bit numbers, one zero, one NaN."""
     kind = column.type
     if is_mixed(kind):
-        return mixed(map(_one_key, column.to_pylist()))
+        return mixed(_alike(value, _shortest) for value in column.to_pylist())
     if pa.types.is_dictionary(kind):
         column = pc.cast(column, kind.value_type)
         kind = column.type
@@ -61,18 +62,6 @@ def one_number(value: Any) -> Any:
     return value
 
 
-def _one_key(value: Any) -> Any:
-    """The one of equal values of any type that stands for them all: see `_alike`."""
-    if isinstance(value, dict):
-        return {name: _one_key(value[name]) for name in sorted(value) if value[name] is not None}
-    if isinstance(value, list | tuple):
-        return [_one_key(one) for one in value]
-    if isinstance(value, Decimal) and value.is_finite():
-        short = value.normalize(_ALL_DIGITS) if value else Decimal(0)
-        return Decimal(f"{short:f}") if short.adjusted() < _ALL_DIGITS.prec else short
-    return one_number(value)
-
-
 def _tagged(column: pa.Array) -> tuple[str, np.ndarray[Any, Any]]:
     kind = column.type
     if pa.types.is_null(kind):
@@ -96,27 +85,38 @@ def _tagged(column: pa.Array) -> tuple[str, np.ndarray[Any, Any]]:
 
 
 def _told(value: Any) -> bytes:
-    value = _alike(value)
+    value = _alike(value, _digits)
     try:
         return msgspec.msgpack.encode(value, enc_hook=str)
     except OverflowError:
         return encode(value)
 
 
-def _alike(value: Any) -> Any:
+def _alike(value: Any, decimal: Callable[[Decimal], Any]) -> Any:
     """A value whose parts do not depend on the type of the column of its chunk.
 
     That gives records of several orders of fields one order, what they lack a null, whole numbers
     beside fractions a point, and decimals the digits of the longest.
     """
     if isinstance(value, dict):
-        parts = {name: _alike(one) for name, one in value.items() if one is not None}
+        parts = {name: _alike(one, decimal) for name, one in value.items() if one is not None}
         return dict(sorted(parts.items()))
     if isinstance(value, list | tuple):
-        return [_alike(one) for one in value]
-    if isinstance(value, Decimal):
-        return f"{value.normalize(_ALL_DIGITS):f}" if value else "0"
-    return one_number(value)
+        return [_alike(one, decimal) for one in value]
+    return decimal(value) if isinstance(value, Decimal) else one_number(value)
+
+
+def _digits(value: Decimal) -> str:
+    """What is hashed of a decimal, fixed for ever."""
+    return f"{value.normalize(_ALL_DIGITS):f}" if value else "0"
+
+
+def _shortest(value: Decimal) -> Decimal:
+    """The one of equal decimals that stands for them all."""
+    if not value.is_finite():
+        return value
+    short = value.normalize(_ALL_DIGITS) if value else Decimal(0)
+    return Decimal(f"{short:f}") if short.adjusted() < _ALL_DIGITS.prec else short
 
 
 def _mix(values: UInt64) -> UInt64:
