@@ -21,6 +21,7 @@ from millstream.run.planning import plan_flow
 from millstream.run.program import check_program
 from millstream.state.checkpoint import Checkpoint
 from tests.agent.centre import Centre, agent_of, free_port, relay_of
+from tests.variants import variants
 
 KEYS = "abcdefgh"
 FAR = 2 * 86_400  # seconds
@@ -137,9 +138,7 @@ def test_what_a_tree_brings_after_its_window_was_evicted_is_late(tmp_path: Path)
         one.close()
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 40))]
-)
+@pytest.mark.parametrize("seed", variants(range(40)))
 def test_the_ledger_adds_up_however_trees_and_evictions_meet(seed: int, tmp_path: Path) -> None:
     rng, port, written = random.Random(seed), free_port(), Counter[str]()
     trees, names = rng.randint(2, 3), "abc"[: rng.randint(1, 3)]

@@ -11,7 +11,7 @@ from millstream.ops.chunks import Chunk
 from tests.differential.changing import Changing, Operator, check, flows, inputs
 
 QUICK = settings(
-    max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 LONG = settings(max_examples=2_000, deadline=None, suppress_health_check=list(HealthCheck))
 RUNS = (flows(), st.integers(0, 10_000), st.sampled_from([1, 3]), st.sampled_from([None, 1, 3]))

@@ -24,9 +24,9 @@ from tests.differential.flows import (
 )
 
 QUICK = settings(
-    max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
-FEW = settings(QUICK, max_examples=10)
+FEW = settings(QUICK, max_examples=6)
 LONG = settings(max_examples=2_000, deadline=None, suppress_health_check=list(HealthCheck))
 
 

@@ -14,6 +14,7 @@ import pytest
 import millstream as ms
 from millstream.cli.loading import load_application, load_module
 from millstream.testing import Driver, run_in_process
+from tests.variants import variants
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 START = datetime(2026, 1, 5, tzinfo=UTC)
@@ -50,7 +51,7 @@ def told(driver: Driver, *columns: str) -> list[tuple[Any, ...]]:
     return sorted(rows)
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("parallelism", variants([2, 1]))
 def test_figure_2_stream_tagging(cars: Any, parallelism: int) -> None:
     flow = ms.Flow("figure 2")
     speeds = source(flow, "speeds", "car long, speed long")
@@ -67,7 +68,7 @@ def test_figure_2_stream_tagging(cars: Any, parallelism: int) -> None:
         assert sorted(more) == [("+", 1, 72), ("-", 4, 74), ("u", 2, 80)]
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("parallelism", variants([2, 1]))
 def test_figure_3_stream_joins(cars: Any, parallelism: int) -> None:
     flow = ms.Flow("figure 3")
     speeds = source(flow, "speeds", "car long, speed long")
@@ -85,7 +86,7 @@ def test_figure_3_stream_joins(cars: Any, parallelism: int) -> None:
         assert sorted(more) == [("+", 4), ("+", 7), ("-", 1)]
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("parallelism", variants([2, 1]))
 def test_figure_4_group_by(cars: Any, parallelism: int) -> None:
     flow = ms.Flow("figure 4")
     listed = source(flow, "cars", "car long, make string, listed boolean")

@@ -71,7 +71,9 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
 
-@pytest.mark.parametrize(("line", "count"), [(b"\n", 800_000), (b"x" * 499 + b"\n", 200_000)])
+@pytest.mark.parametrize(
+    ("line", "count"), [(b"\n", 800_000), (b"x" * 499 + b"\n", 200_000)], ids=["empty", "x"]
+)
 def test_a_gzip_bomb_of_many_lines_takes_several_batches(
     tmp_path: Path, line: bytes, count: int
 ) -> None:

@@ -56,7 +56,7 @@ def read(
     return good, dead
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["csv", "json", "text"]),
     st.lists(

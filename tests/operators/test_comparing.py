@@ -13,6 +13,7 @@ import pytest
 
 import millstream as ms
 from millstream.testing import Driver, reference
+from tests.variants import variants
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 Row = dict[str, Any]
@@ -68,7 +69,7 @@ def latest(rows: list[Row]) -> list[Row]:
 
 @pytest.mark.parametrize("how", ["intersect", "difference"])
 @pytest.mark.parametrize("each", [False, True])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", variants(range(2)))
 def test_changes_after_every_batch(how: str, each: bool, seed: int, tmp_path: Any) -> None:
     rng = random.Random(f"{how} {each} {seed}")
     flow = ms.Flow("changing")

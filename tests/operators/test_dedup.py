@@ -16,6 +16,7 @@ import millstream as ms
 from millstream.plan.stages import timeless_windows
 from millstream.run.planning import plan_flow
 from millstream.testing import Driver, reference
+from tests.variants import variants
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = "ts timestamp, id string, x bigint"
@@ -48,9 +49,7 @@ def counted(rows: list[dict[str, Any]]) -> Counter[str]:
 
 @pytest.mark.parametrize("columns", [("id",), ("id", "x"), ()], ids=str)
 @pytest.mark.parametrize("within", ["10s", "1h", None])
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 9))]
-)
+@pytest.mark.parametrize("seed", variants(range(9)))
 def test_what_is_given_does_not_depend_on_batches_tasks_or_restarts(
     columns: tuple[str, ...], within: str | None, seed: int
 ) -> None:

@@ -15,6 +15,7 @@ from millstream.ops.fidelity import joined, standings
 from millstream.ops.progress import BEGIN, END, Horizon, SourceProgress
 from millstream.testing import Driver
 from millstream.testing.reference.closing import reference_evicting
+from tests.variants import variants
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 START = NOON.timestamp() + 3600
@@ -368,7 +369,7 @@ def stepped(flow: ms.Flow, steps: Any, parallelism: int) -> tuple[list[Any], dic
         return [*each, driver.output()[seen:]], driver.engine.manifest.late
 
 
-@pytest.mark.parametrize("emit", ["early", "delta"])
+@pytest.mark.parametrize("emit", variants(["delta", "early"]))
 @pytest.mark.parametrize("policy", POLICIES)
 def test_windows_that_are_looked_at_leave_as_if_they_were_not(policy: str, emit: str) -> None:
     compare_looks(policy, random.Random(policy).choice(list(WINDOWS)), emit, 2, 15, policy)

@@ -21,6 +21,7 @@ from millstream.state.bags import KeyedBag
 from millstream.testing import Driver
 from millstream.testing.reference.aggregates import aggregate
 from tests.operators.changing import START, Row, Table, close, objects, present, records, source
+from tests.variants import variants
 
 
 class Product(ms.Aggregate):
@@ -120,9 +121,7 @@ def drive(flow: ms.Flow, rows: list[Row], rng: random.Random, parallelism: int, 
             yield driver, rows[:taken]
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.long) for n in range(3, 12))]
-)
+@pytest.mark.parametrize("seed", variants(range(12)))
 def test_every_aggregate_after_every_batch(seed: int, tmp_path: Any) -> None:
     rng = random.Random(seed)
     flow = ms.Flow("groups")
@@ -142,7 +141,7 @@ def test_two_keys_of_which_one_is_null(tmp_path: Any) -> None:
         check(table.read(driver.output("out")), expected(present(taken), "g", "h"), "g", "h")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", variants(range(3)))
 def test_records_that_nothing_takes_back(seed: int, tmp_path: Any) -> None:
     rng = random.Random(seed)
     flow = ms.Flow("appended")
@@ -415,7 +414,7 @@ DUCKDB = """
 """
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 10**6),
     cuts=st.lists(st.integers(1, 39), max_size=6),

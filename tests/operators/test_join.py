@@ -18,6 +18,7 @@ from millstream.run.planning import plan_flow
 from millstream.state.traces import Trace
 from millstream.testing import Driver, run_in_process
 from millstream.testing.reference import reference_after
+from tests.variants import variants
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 Row = dict[str, Any]
@@ -100,7 +101,7 @@ def integrated(rows: list[Row], columns: tuple[str, ...], key: tuple[str, ...]) 
     return sorted((value for mine in table.values() for value in mine), key=repr)
 
 
-@pytest.mark.parametrize("seed", [1, 2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seed", variants([1, 2, 3]))
 @pytest.mark.parametrize("how", list(SQL))
 def test_the_rows_after_every_batch(how: str, seed: int, tmp_path: Any) -> None:
     rng = random.Random(f"{how} {seed}")
@@ -145,7 +146,7 @@ def at(second: int, **values: Any) -> Row:
     return {"ts": START + timedelta(seconds=second), **values}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", variants(range(3)))
 def test_chains_and_a_stream_with_itself_give_what_the_reference_gives(
     seed: int, tmp_path: Any
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import millstream as ms
 from millstream.testing import Driver, reference
+from tests.variants import variants
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 Row = dict[str, Any]
@@ -94,7 +95,7 @@ def test_pairs_in_an_interval(how: str, bounds: tuple[str, str], tmp_path: Any) 
         assert sorted(driver.output("windows"), key=repr) == sorted(answer, key=repr)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", variants(range(3)))
 def test_the_latest_row_as_of_a_moment(seed: int, tmp_path: Any) -> None:
     rng = random.Random(seed)
     flow = ms.Flow("asof")
@@ -119,7 +120,7 @@ def test_the_latest_row_as_of_a_moment(seed: int, tmp_path: Any) -> None:
             assert sorted(driver.output(sink), key=repr) == sorted(answer[sink], key=repr)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", variants(range(2)))
 def test_what_a_semi_join_lets_through_has_its_time(seed: int, tmp_path: Any) -> None:
     """The first match in time counts, whatever came first."""
     rng = random.Random(seed)

@@ -12,6 +12,7 @@ import millstream as ms
 from millstream.testing import Driver
 from tests.operators.changing import START, Row, Table, present, records, source
 from tests.operators.test_grouped import drive
+from tests.variants import variants
 
 SIZE, LATENESS = timedelta(seconds=7), timedelta(seconds=5)
 
@@ -22,7 +23,7 @@ def recent(rows: list[Row], taken: list[Row], late: timedelta = LATENESS) -> lis
     return sorted((row for row in rows if row["ts"] + SIZE > now), key=lambda row: row["ts"])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", variants(range(4)))
 def test_records_of_the_last_seconds(seed: int, tmp_path: Any) -> None:
     rng = random.Random(seed)
     rows = records(rng, 60)
@@ -55,7 +56,7 @@ def test_at_the_end_the_latest_record_says_what_time_it_is(tmp_path: Any) -> Non
     assert sorted(found, key=lambda row: row["ts"]) == recent(rows, rows, timedelta(0))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", variants(range(6), 2))
 def test_rows_that_are_taken_back_before_they_are_too_old(seed: int, tmp_path: Any) -> None:
     rng = random.Random(seed)
     flow = ms.Flow("changing")

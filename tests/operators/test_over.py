@@ -14,6 +14,7 @@ from millstream.state.bags import KeyedBag
 from millstream.testing import Driver
 from tests.sql.comparing import integrated, sign_rows
 from tests.sql.test_against_duckdb import STREAMS, Oracle
+from tests.variants import variants
 
 ROWS = "ROWS BETWEEN {} AND {}"
 RUNNING = [  # which go on from the row before
@@ -65,7 +66,7 @@ def compare(seed: int, queries: list[str], batches: int = 8) -> None:
         assert not driver.dead
 
 
-@pytest.mark.parametrize("few", [1, pytest.param(5, marks=pytest.mark.long)])
+@pytest.mark.parametrize("few", variants([1, 5]))
 @pytest.mark.parametrize("kind", ["running", "near", "both", "ties", "doubled"])
 def test_every_function_after_every_batch(kind: str, few: int, monkeypatch: Any) -> None:
     """few: how many rows are read at first, so that also small groups are larger than that."""

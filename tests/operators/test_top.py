@@ -22,6 +22,7 @@ from tests.operators.changing import (
     source,
 )
 from tests.operators.test_grouped import drive
+from tests.variants import variants
 
 
 def first(rows: list[Row], most: int, key: Any) -> list[Row]:
@@ -36,7 +37,7 @@ def by_v(row: Row) -> Any:
     return (row["v"] is None, -(row["v"] or 0), row["ts"])
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", variants(range(6), 2))
 def test_the_first_of_every_group_after_every_batch(seed: int, tmp_path: Any) -> None:
     rng = random.Random(seed)
     flow = ms.Flow("top")
@@ -48,7 +49,7 @@ def test_the_first_of_every_group_after_every_batch(seed: int, tmp_path: Any) ->
         assert found == sorted(expected, key=lambda row: row["id"])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", variants(range(3)))
 def test_rows_with_their_number(seed: int, tmp_path: Any) -> None:
     rng = random.Random(seed)
     flow = ms.Flow("rank")
@@ -131,7 +132,7 @@ def test_a_column_that_is_not_there() -> None:
         Driver(flow)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", variants(range(3)))
 def test_records_with_their_number(seed: int, tmp_path: Any) -> None:
     """A row that comes between others moves those behind it, and the last of them out."""
     rng = random.Random(seed)

@@ -178,7 +178,7 @@ def hold(batches: Any, parallelism: int) -> None:
             check_stored(driver, left, right)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(BATCHES, st.integers(1, 4))
 def test_changes_come_to_what_the_tables_give(batches: Any, parallelism: int) -> None:
     hold(batches, parallelism)

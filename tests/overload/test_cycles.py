@@ -171,7 +171,7 @@ def run(graph: Graph, given: Input) -> None:
 BUSY = Input((12, 12, 12), 2, 4, 4, 0)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(graphs(), inputs)
 @example(Graph(((0,),), (0,), ("throttle",)), BUSY)
 @example(Graph(((0,),), (0,), ("newest",)), BUSY)

@@ -90,7 +90,7 @@ def times(draw: st.DrawFn) -> list[list[int]]:
     return files
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(times(), policies, kills, st.integers(10, 60), st.integers(1, 2))
 def test_every_record_is_kept_or_shed_once(
     files: list[list[int]],

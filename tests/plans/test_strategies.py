@@ -14,6 +14,7 @@ from millstream.plan.strategies import choose, used_strategy
 from millstream.testing import Driver
 from tests.plans.test_explain import Median, Product, Sliding, Top, WordCount
 from tests.run.test_running_values import Kinds
+from tests.variants import variants
 
 AGGREGATES: dict[str, Any] = {
     "count": ms.count(),
@@ -67,7 +68,7 @@ def expected(what: str, panes: int) -> set[str]:
     return {plain, "running values" if running else "kept stacks"}
 
 
-@pytest.mark.parametrize("panes", [4, 12])
+@pytest.mark.parametrize("panes", variants([12, 4]))
 @pytest.mark.parametrize("what", [*AGGREGATES, *JOBS])
 def test_the_engine_does_what_the_plan_says(
     what: str, panes: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any

@@ -15,6 +15,7 @@ import millstream as ms
 from millstream.errors import ConfigError, RunError
 from millstream.run import engine as engines
 from millstream.testing import reference, run_in_process
+from tests.variants import variants
 
 OPTIONS = {"batch_rows": 20, "batch_bytes": 1500}
 
@@ -123,7 +124,7 @@ def test_windows_and_changes_that_take_results_back(server: Any, tmp_path: Path)
     assert {row["op"] for row in seen.rows} == {"+", "u", "-"}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", variants(range(3)))
 def test_batches_published_twice_leave_the_same(
     server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -23,6 +23,7 @@ from millstream.state.manifests import Manifest
 from millstream.state.segments import write_segment
 from millstream.state.storage import Storage, open_storage
 from millstream.state.tables import KeyedTable, newest
+from tests.variants import variants
 
 SHARDS = 3
 KEYS: list[Any] = ["a", "b\0c", "ключ", "", "42", 42, 4.5, True, None, ("x", 1), ["y", None], "*"]
@@ -155,7 +156,7 @@ def test_any_key_and_value(server: Any, tmp_path: Path) -> None:
     check(server, state)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", variants(range(3)))
 def test_the_mirror_follows_batch_by_batch(server: Any, tmp_path: Path, seed: int) -> None:
     """With merged segments, restarts and repeated publishing in between."""
     random_ = random.Random(seed)

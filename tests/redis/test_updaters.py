@@ -15,6 +15,7 @@ import pytest
 import millstream as ms
 from millstream.testing import run_in_process
 from tests.prepared import Started, start
+from tests.variants import variants
 
 ROOT = Path(__file__).parents[2]
 APP = Path(__file__).parent / "app.py"
@@ -84,7 +85,7 @@ CRASHES = [
 
 @pytest.mark.parametrize(
     "crash_at",
-    [*CRASHES[::2], *(pytest.param(at, marks=pytest.mark.long) for at in CRASHES[1::2])],
+    variants([*CRASHES[::2], *CRASHES[1::2]], 4),
 )
 def test_killed_around_publishing(server: Any, tmp_path: Path, crash_at: str) -> None:
     rows = write_input(tmp_path / "in", 400)

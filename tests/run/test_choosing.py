@@ -20,7 +20,7 @@ from tests.run.test_sliding import AGGREGATES, JOBS, build, drive, live
 
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 QUICK = settings(
-    max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 LONG = settings(max_examples=1_500, deadline=None, suppress_health_check=list(HealthCheck))
 WINDOWS = [(8, 1), (12, 1), (9, 3), (4, 2), (5, 5), (30, 2), (3, 1)]

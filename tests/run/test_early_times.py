@@ -17,6 +17,7 @@ import pytest
 import millstream as ms
 from millstream.testing import Driver, run_in_process
 from tests.deployments.running import read
+from tests.variants import variants
 
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 PERIOD = 4  # seconds
@@ -162,7 +163,7 @@ MORE = [(1, 1), (5, 1), (11, 3)]
 @pytest.mark.parametrize("kind", WINDOWS)
 @pytest.mark.parametrize(
     ("cut", "parallelism"),
-    [(40, 2), (1000, 1), *(pytest.param(n, p, marks=pytest.mark.long) for n, p in MORE)],
+    variants([(40, 2), (1000, 1), *MORE]),
 )
 def test_event_time_gives_the_same_revisions_whatever_the_batches(
     kind: str, cut: int, parallelism: int

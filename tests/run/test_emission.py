@@ -12,6 +12,7 @@ import millstream as ms
 from millstream.api.windows import WHOLE
 from millstream.errors import ConfigError
 from millstream.testing import Driver, reference
+from tests.variants import variants
 
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 WINDOWS = {"tumbling": ms.tumbling("10s"), "sliding": ms.sliding("10s", "5s")}
@@ -85,7 +86,7 @@ def test_early_results_are_refined_until_final(
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
-@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(n, marks=pytest.mark.long) for n in (0, 3))])
+@pytest.mark.parametrize("seed", variants([1, 2, 0, 3]))
 def test_deltas_add_up_here_and_further_down(kind: str, seed: int) -> None:
     flow = ms.Flow("deltas")
     keyed = source(flow).key_by("k")
@@ -354,11 +355,7 @@ def shown(rows: list[dict[str, Any]], *without: str) -> list[str]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("seed", "when"),
-    [
-        (0, {"every": "15s"}),
-        pytest.param(1, {"every_rows": 20}, marks=pytest.mark.long),
-        (2, {"every_event": "5s"}),
-    ],
+    variants([(0, {"every": "15s"}), (1, {"every_rows": 20}), (2, {"every_event": "5s"})]),
 )
 def test_early_results_of_other_kinds(kind: str, seed: int, when: dict[str, Any]) -> None:
     flow = ms.Flow("early")
@@ -397,7 +394,7 @@ def _check_revisions(kind: str, key: str, rows: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seed", variants([0, 1]))
 def test_changes_of_other_kinds_add_up(kind: str, seed: int) -> None:
     flow = ms.Flow("deltas")
     three_ways(flow, kind, emit="delta")

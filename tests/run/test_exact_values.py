@@ -89,7 +89,7 @@ def flow_of(values: list[Any], got: list[Any]) -> ms.Flow:
 RUNS = (st.lists(VALUES, min_size=1, max_size=16), st.integers(1, 16), st.sampled_from([1, 3]))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(*RUNS)
 def test_no_value_changes_whatever_the_batches(
     values: list[Any], batch: int, parallelism: int

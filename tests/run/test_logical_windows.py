@@ -17,6 +17,7 @@ import pytest
 import millstream as ms
 from millstream.errors import ConfigError
 from millstream.testing import Driver, reference
+from tests.variants import variants
 
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 MICRO = timedelta(microseconds=1)
@@ -103,7 +104,7 @@ def drive(
 @pytest.mark.parametrize("kind", WINDOWS)
 @pytest.mark.parametrize(
     ("cut", "parallelism"),
-    [pytest.param(11, 1, marks=pytest.mark.long), (23, 3), (1000, 2)],
+    variants([(23, 3), (1000, 2), (11, 1)]),
 )
 def test_results_are_those_of_plain_python(kind: str, cut: int, parallelism: int) -> None:
     window, rows = WINDOWS[kind], records(len(kind) + cut)
@@ -135,11 +136,13 @@ def test_the_reference_says_the_same(kind: str) -> None:
 @pytest.mark.parametrize("kind", WINDOWS)
 @pytest.mark.parametrize(
     "emit",
-    [
-        {"emit": "early", "every_rows": 20},
-        pytest.param({"emit": "early", "every_event": "7s"}, marks=pytest.mark.long),
-        {"emit": "delta"},
-    ],
+    variants(
+        [
+            {"emit": "delta"},
+            {"emit": "early", "every_rows": 20},
+            {"emit": "early", "every_event": "7s"},
+        ]
+    ),
     ids=str,
 )
 def test_early_results_and_changes_come_to_the_same(kind: str, emit: dict[str, Any]) -> None:

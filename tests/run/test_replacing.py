@@ -117,7 +117,7 @@ CHANGES = {
 }
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(**CHANGES)
 def test_what_stays_goes_on_as_if_nothing_had_happened(**changes: Any) -> None:
     check_what_stays(**changes)

@@ -33,6 +33,7 @@ from tests.differential.flows import (
     recipes_of_changes,
     recipes_of_kinds,
 )
+from tests.variants import variants
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 NOW = START.timestamp() + 1e6
@@ -170,7 +171,7 @@ def bag(rows: list[Row]) -> Counter[str]:
     return Counter(repr(sorted(row.items())) for row in rows)
 
 
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 30))]
+SEEDS = variants(range(1, 30))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -190,7 +191,7 @@ def test_every_operator_goes_on_as_if_nothing_had_happened(seed: int) -> None:
 # -- random flows ----------------------------------------------------------------------------------
 
 SETTINGS = settings(
-    max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 stops_of_runs = st.dictionaries(
     st.integers(1, 4), st.sampled_from([1, 2, 7, 20]), min_size=1, max_size=2

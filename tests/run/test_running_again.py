@@ -14,6 +14,7 @@ import millstream as ms
 from millstream.run.reporting import Progress
 from millstream.run.telling import told_work
 from millstream.testing import Driver, reference, run_in_process
+from tests.variants import variants
 
 Rows = list[dict[str, Any]]
 
@@ -54,7 +55,7 @@ def as_they_are(files: list[list[dict[str, Any]]]) -> dict[Any, Any]:
     return known
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", variants(range(4)))
 def test_totals_are_of_everything_however_many_runs_it_took(seed: int) -> None:
     draw = random.Random(seed)
     everything: Rows = []

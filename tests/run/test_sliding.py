@@ -19,10 +19,11 @@ from millstream.run import engine
 from millstream.testing import Driver, reference
 from tests.differential.comparing import assert_same
 from tests.differential.flows import Spread, Texts, Words
+from tests.variants import variants
 
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 QUICK = settings(
-    max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 LONG = settings(max_examples=1_500, deadline=None, suppress_health_check=list(HealthCheck))
 WINDOWS = [(8, 1), (12, 1), (9, 3), (10, 2), (20, 4), (24, 1), (30, 2), (11, 7)]
@@ -50,6 +51,7 @@ AGGREGATES: dict[str, dict[str, Any]] = {
     "running": {"total": ms.sum("v"), "n": ms.count(), "kinds": ms.distinct("s")},
 }
 JOBS = {"Largest": Largest, "Words": Words}
+LIKE_THEM = ("edges", "mixed", "tallies", "Words")
 
 
 def build(jobs: list[tuple[str, tuple[int, int]]], lateness: int) -> ms.Flow:
@@ -184,7 +186,9 @@ def steady(count: int) -> list[list[dict[str, Any]]]:
     ]
 
 
-@pytest.mark.parametrize("what", sorted({**AGGREGATES, **JOBS}))
+@pytest.mark.parametrize(
+    "what", variants(("running", "Largest", "users", "extremes", *LIKE_THEM), 4)
+)
 def test_live_batches_slide_over_what_is_kept(what: str) -> None:
     used = check([(what, (12, 1))], steady(42), 0, 2, {17: 1, 38: 3})
     kept = "running values" if what == "running" else "kept stacks"
@@ -192,7 +196,7 @@ def test_live_batches_slide_over_what_is_kept(what: str) -> None:
     assert set(used) == {"blocks", kept}
 
 
-@pytest.mark.parametrize("back", [12, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 5))])
+@pytest.mark.parametrize("back", variants([12, 1, 5]))
 def test_a_late_record_reaches_what_is_kept(back: int) -> None:
     """It comes alone, so that no window leaves with it; then shards move between tasks."""
     batches = steady(46)

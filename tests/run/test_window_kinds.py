@@ -11,6 +11,7 @@ import pytest
 
 import millstream as ms
 from millstream.testing import Driver, reference
+from tests.variants import variants
 
 BEGIN = datetime(1969, 12, 31, 23, 58, tzinfo=UTC)  # across the epoch
 MICRO = timedelta(microseconds=1)
@@ -114,7 +115,7 @@ KINDS: dict[str, tuple[Any, Callable[[list[Row]], list[tuple[Any, Any, list[Row]
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("parallelism", "cut"),
-    [(1, 240), (3, 30), *(pytest.param(p, c, marks=LONG) for p, c in [(2, 20), (1, 13), (2, 6)])],
+    variants([(3, 30), (1, 240), (2, 20), (1, 13), (2, 6)]),
 )
 def test_against_brute_force(kind: str, parallelism: int, cut: int) -> None:
     window, expected = KINDS[kind]

@@ -13,6 +13,7 @@ from millstream.serve.changes import changes
 from millstream.serve.following import Follower
 from millstream.serve.slates import Snapshot
 from tests.serve.writing import GONE, Put, Writer
+from tests.variants import variants
 
 State = dict[str, tuple[Any, int]]  # key -> slate, when it expires
 
@@ -29,7 +30,7 @@ def found(old: Snapshot, new: Snapshot, prefix: str = "") -> dict[str, Any]:
     return {change.text: None if change.data is None else decode(change.data) for change in every}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", variants(range(6), 2))
 @pytest.mark.parametrize("ttl", [None, 4])
 def test_changes_are_the_difference(tmp_path: Path, seed: int, ttl: int | None) -> None:
     rnd = random.Random(seed)

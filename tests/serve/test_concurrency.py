@@ -59,7 +59,7 @@ def test_versions_never_go_back_over_http(tmp_path: Path, serve: Serve) -> None:
         latest = -1
         for _ in range(3):  # servers come and go, the flow goes on
             client = serve(tmp_path)
-            for _ in range(150):
+            for _ in range(50):
                 latest = max(latest, _read(client, latest))
             assert 0 <= latest <= writing.committed + 1  # it is noted just after the commit
     newest = writing.committed

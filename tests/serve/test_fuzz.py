@@ -46,7 +46,7 @@ def test_answers_are_as_described(described: Any, path: str, mode: GenerationMod
 
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
-        max_examples=40,
+        max_examples=15,
         deadline=None,
         derandomize=True,
         database=None,
@@ -91,7 +91,7 @@ def test_rows_are_as_described(shown: Any, mode: GenerationMode) -> None:
 
     @given(case=operation.as_strategy(generation_mode=mode), text=st.lists(words, max_size=9))
     @settings(
-        max_examples=60,
+        max_examples=20,
         deadline=None,
         derandomize=True,
         database=None,

@@ -14,6 +14,7 @@ from millstream.ops.codec import decode
 from millstream.serve.following import Follower
 from millstream.serve.slates import Snapshot, Unknown
 from tests.serve.writing import GONE, Put, Writer
+from tests.variants import variants
 
 KEYS: list[Any] = [f"k{i}" for i in range(150)] + list(range(20))
 KEYS += ["42", 42, 1.5, None, True, "true", ("a", 1), ("a", "1"), "", "ключ", "a/b", "\0", "😀"]
@@ -54,7 +55,7 @@ def everything(snapshot: Snapshot, limit: int, prefix: str = "") -> list[Any]:
             return found
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", variants(range(3)))
 def test_reads_are_those_of_a_dict(tmp_path: Path, seed: int) -> None:
     rnd, writer, state = random.Random(seed), Writer(tmp_path), {}
     follower = Follower(tmp_path)

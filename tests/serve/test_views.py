@@ -18,6 +18,7 @@ from millstream.serve.moves import moves
 from millstream.serve.slates import Snapshot, Unknown
 from millstream.serve.views import BadRequest, place_of, read_all, read_page
 from millstream.testing import Driver, reference
+from tests.variants import variants
 
 CARS = """
     CREATE STREAM cars (id INT, make STRING, speed INT, PRIMARY KEY (id))
@@ -52,7 +53,7 @@ def pages(snapshot: Snapshot, view: str, limit: int, **more: Any) -> Iterator[li
         after = place_of(page.next)
 
 
-@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("parallelism", variants([3, 1]))
 def test_a_view_is_the_answer_after_every_batch(tmp_path: Path, parallelism: int) -> None:
     made, speeds = random.Random(11), dict[int, tuple[str, int]]()
     with Driver(cars(), checkpoint=tmp_path / "ck", parallelism=parallelism) as driver:

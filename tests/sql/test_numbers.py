@@ -13,6 +13,7 @@ import pytest
 import millstream as ms
 from millstream.testing import Driver
 from tests.sql.comparing import sign_rows
+from tests.variants import variants
 
 ITEMS = """
 CREATE STREAM items (id INT, k STRING, price DECIMAL(12,2), qty INT, l BIGINT, ts TIMESTAMP,
@@ -27,7 +28,7 @@ def item(rng: random.Random) -> dict[str, Any]:
             "qty": rng.randint(-5, 5), "l": rng.randint(0, 9), "ts": NOON}  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seed", variants([0, 1]))
 def test_decimals_of_groups_are_those_of_duckdb(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sign_rows(monkeypatch)
     rng, flow = random.Random(seed), ms.Flow("items")

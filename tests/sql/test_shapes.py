@@ -15,6 +15,7 @@ import millstream as ms
 from millstream.testing import Driver
 from tests.sql.comparing import integrated, sign_rows
 from tests.sql.test_against_duckdb import STREAMS, Oracle, batch
+from tests.variants import variants
 
 VIEWS = {
     "pairs": "SELECT a.id AS a, b.id AS b, a.k AS k FROM t AS a JOIN t AS b ON a.k = b.k",
@@ -109,10 +110,7 @@ def check_shapes(seed: int, batches: int, shapes: list[str]) -> None:
         assert not driver.dead
 
 
-MANY = [pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 40)]
-
-
-@pytest.mark.parametrize("seed", [0, *MANY])
+@pytest.mark.parametrize("seed", variants(range(40)))
 def test_shapes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sign_rows(monkeypatch)
     check_shapes(seed, batches=3 if seed == 0 else 20, shapes=SHAPES)

@@ -11,6 +11,7 @@ import pytest
 import millstream as ms
 from millstream.testing import Driver, reference, reference_after
 from tests.operators.changing import Row, close, objects, records, source
+from tests.variants import variants
 
 
 def told(rows: list[Row]) -> Counter[str]:
@@ -44,7 +45,7 @@ def check(build: Any, seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seed", variants([0, 1]))
 def test_groups(seed: int) -> None:
     def build(flow: ms.Flow) -> ms.Stream:
         keyed = objects(flow).key_by("g")

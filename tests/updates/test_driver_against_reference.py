@@ -16,7 +16,7 @@ from tests.differential.comparing import assert_same
 from tests.updates.flows import Batches, Recipe, inputs, recipes
 
 QUICK = settings(
-    max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 LONG = settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
 FREELY: dict[str, Any] = {"dead_letter_limit": 1.0}

@@ -130,7 +130,7 @@ CASES = {
 }
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(**CASES)
 def test_answers_do_not_depend_on_when_slates_are_flushed(**case: Any) -> None:
     check(**case)

@@ -12,6 +12,7 @@ import pytest
 import millstream as ms
 from millstream.operators import stores
 from millstream.testing import Driver
+from tests.variants import variants
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 
@@ -31,7 +32,7 @@ def counting() -> ms.Flow:
 
 
 @pytest.mark.parametrize("large", [0, 20, 50_000])
-@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("parallelism", variants([3, 1]))
 def test_every_batch_leaves_what_it_said(
     large: int, parallelism: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

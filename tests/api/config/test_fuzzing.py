@@ -15,6 +15,7 @@ import pytest
 
 import millstream as ms
 from millstream.cli.loading import load_application
+from tests.variants import variants
 
 GOOD = """
 name = "all"
@@ -145,9 +146,7 @@ def change(values: dict[str, Any], dice: random.Random) -> None:
         return
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(12), *(pytest.param(n, marks=pytest.mark.long) for n in range(12, 40))]
-)
+@pytest.mark.parametrize("seed", variants(range(40), 6))
 def test_any_change_of_a_good_file(place: Path, seed: int) -> None:
     dice = random.Random(seed)
     for _ in range(25):

@@ -14,6 +14,7 @@ import pytest
 import millstream as ms
 from millstream.errors import ConfigError
 from millstream.testing import Driver, reference, run_in_process, snapshots_in_process
+from tests.variants import variants
 
 MARKS = [0.2, 0.5]
 PAD = "x" * 110  # more blocks
@@ -76,7 +77,7 @@ def check(rows: list[dict[str, Any]], true: dict[str, tuple]) -> None:
     assert rows[-len(last) :] == last
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("parallelism", variants([2, 1]))
 def test_every_sink_gets_estimates_and_the_answer_last(tmp_path: Path, parallelism: int) -> None:
     write(tmp_path / "in")
     called: list[dict[str, Any]] = []
