@@ -13,6 +13,7 @@ PLACED = [
     ("SELECT x.price FROM trades t", 1, 8, "there is no table 'x' in FROM"),
     ("SELECT * FROM trade", 1, 15, "there is no stream or view 'trade'; did you mean trades?"),
     ("SELECT foo(price) FROM trades", 1, 8, "unsupported function 'foo'"),
+    ("SELECT symbol, SUMM(price) FROM trades GROUP BY symbol", 1, 16, "did you mean sum"),
     ("SELECT 1 FROM trades WHERE price", 1, 28, "a condition must be true or false, not double"),
     ("SELECT symbol AND true FROM trades WHERE price AND true", 1, 42, "boolean is needed"),
     ("SELEC 1", 1, 1, "there is no statement SELEC; did you mean SELECT?"),

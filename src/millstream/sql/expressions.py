@@ -16,7 +16,7 @@ from millstream.ops.sql.frames import suggestion
 from millstream.ops.sql.lowering import UnsupportedFunction, lower
 from millstream.ops.sql.types import ExpressionError, TypeMismatch
 from millstream.ops.sql.vocabulary import SUPPORTED
-from millstream.sql.aggregates import is_aggregate
+from millstream.sql.aggregates import NAMES, is_aggregate
 from millstream.sql.places import Text
 from millstream.sql.relations import Column, Scope
 
@@ -99,8 +99,17 @@ class Expressions:
                 return self._told(text.sql[each.meta["start"] : each.meta["end"] + 1].lower())
         return self._told(next((one for one in names if one in error.names), error.names[0]))
 
+    def refuse_strangers(self, column: exp.Expr, text: Text) -> None:
+        """Raise if a column stands in a call of no function there is: it may mean an aggregate."""
+        from sqlglot import expressions as exp
+
+        call: Any = column.find_ancestor(exp.Anonymous)
+        known = {*SUPPORTED, *self.functions}
+        if call is not None and call.name.lower() not in known:
+            raise text.error(self._told(call.name.lower()), text.of(call))
+
     def _told(self, name: str) -> str:
-        near = suggestion(name, [*SUPPORTED, *self.functions])
+        near = suggestion(name, [*SUPPORTED, *NAMES.split(", "), *self.functions])
         return f"unsupported function {name!r}{near}; register one with flow.function({name!r}, fn)"
 
     def _type(

@@ -342,6 +342,7 @@ class Grouping:
         for column in made.find_all(exp.Column):
             if column.parts[0].name not in names:
                 text = self.scope.text
+                self.queries.expressions.refuse_strangers(column, text)
                 raise text.error(
                     f"{column.parts[0].name!r} is neither in GROUP BY nor in an aggregate",
                     text.of(column),
