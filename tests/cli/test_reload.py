@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import py_compile
 import signal
+import sys
 import time
 from collections import Counter
 from datetime import datetime
@@ -14,6 +17,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
+from millstream.cli.modules import imported_again
 from millstream.cli.reloading import ask_to_reload
 from millstream.testing import Driver
 from tests.prepared import Started, start
@@ -100,6 +104,23 @@ def live(here: Any) -> Any:
     if made.process is not None and made.process.poll() is None:
         made.process.kill()
         made.process.wait()
+
+
+def test_an_edit_of_the_same_second_and_length_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    module = tmp_path / "edited_at_once.py"
+    for factor in (1, 2, 3):
+        module.write_text(f"factor = {factor}\n")
+        os.utime(module, (10**9, 10**9))
+        with imported_again(tmp_path, keep=True):
+            assert importlib.import_module(module.stem).factor == factor
+        assert sys.modules[module.stem].factor == factor
+        if factor == 1:
+            py_compile.compile(str(module))  # as the first import of a run leaves it
+    del sys.modules[module.stem]
 
 
 @pytest.mark.spark

@@ -65,7 +65,7 @@ class Running:
         place.lock()
         self.engine = Engine(plan, place, Settings(batch_rows=2_000, **options))
         self.pauses: list[str | None] = []
-        self.engine.on_pause = lambda: self.pauses.append(self.engine.paused)
+        self.engine.patience.on_pause = lambda: self.pauses.append(self.engine.patience.paused)
         self.error: BaseException | None = None
         self.executor = InProcess(plan)
         self.thread = threading.Thread(target=self.run)
@@ -107,7 +107,7 @@ def test_it_pauses_and_goes_on(tmp_path: Path, small: Path, leave: int) -> None:
     ballast.unlink()
     running.thread.join(60)
     assert running.error is None, running.error
-    assert running.engine.paused is None
+    assert running.engine.patience.paused is None
     check_all(small / "out")
 
 

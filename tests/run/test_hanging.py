@@ -483,10 +483,10 @@ def test_a_generator_that_gives_nothing_for_long_is_noticed_and_waited_for(tmp_p
 
     def notice() -> None:
         told.extend(engine.notes)
-        assert list(engine.silent) == ["in"]
+        assert list(engine.noticing.silent) == ["in"]
         go.set()
 
-    engine.on_pause = notice
+    engine.patience.on_pause = notice
     engine.open(1)
     while not engine.done:
         engine.step(InProcess(plan, 1))

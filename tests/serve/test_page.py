@@ -112,6 +112,7 @@ def window(browser: Any) -> Iterator[Window]:
     """A fresh window; at the end, no test may have violated the policy or raised an error."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
+    page.set_default_timeout(120_000)  # of a busy machine
     found = Window(page)
     page.on("pageerror", lambda error: found.complaints.append(f"error: {error}"))
     page.on("console", lambda line: _note(found, line))

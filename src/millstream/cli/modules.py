@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,8 +23,10 @@ def imported_again(directory: Path, *, keep: bool) -> Iterator[Callable[[], list
     before = _beside(directory)
     for name in before:
         del sys.modules[name]
+    importlib.invalidate_caches()
     try:
-        yield lambda: list(_beside(directory).values())
+        with _from_source():
+            yield lambda: list(_beside(directory).values())
     except BaseException:
         keep = False
         raise
@@ -32,6 +36,17 @@ def imported_again(directory: Path, *, keep: bool) -> Iterator[Callable[[], list
                 del sys.modules[name]
         for name, module in before.items():
             sys.modules.setdefault(name, module)
+
+
+@contextlib.contextmanager
+def _from_source() -> Iterator[None]:
+    """Import without stored bytecode: an edit of the same length within a second goes unnoticed."""
+    before = sys.pycache_prefix, sys.dont_write_bytecode
+    sys.pycache_prefix, sys.dont_write_bytecode = os.devnull, True  # nothing lies below it
+    try:
+        yield
+    finally:
+        sys.pycache_prefix, sys.dont_write_bytecode = before
 
 
 def leave_path(directory: Path) -> None:

@@ -8,7 +8,6 @@ simply planned again.
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +18,6 @@ from typing import Any, TypeVar
 from millstream.api.sinks import FileSink
 from millstream.api.sources import Files
 from millstream.api.sources.kafka import Kafka
-from millstream.durations import micros, text
 from millstream.errors import CheckpointError, RunError
 from millstream.io.bundles import put_together
 from millstream.io.kafka.consuming import GONE
@@ -45,8 +43,10 @@ from millstream.run.faults import BUNDLED, crash_point
 from millstream.run.handing import Hands
 from millstream.run.letters import Letters
 from millstream.run.memory import SHARE, Memory, give_back, of_machine
-from millstream.run.mirroring import Mirrors
+from millstream.run.noticing import Noticing
+from millstream.run.outside import Outside
 from millstream.run.owning import Owned
+from millstream.run.patience import Patience
 from millstream.run.program import LEAST_SHARDS, check_owners, check_program, renew_lease
 from millstream.run.publishing import publish, recover, stage_delivery
 from millstream.run.queues import Costs, settled
@@ -57,7 +57,6 @@ from millstream.run.sources import make_tracker, progress_of
 from millstream.run.splits import AnySplit, Item
 from millstream.run.spool import PATIENCE
 from millstream.run.spreading import Spreading, readers
-from millstream.run.topics import TopicSinks
 from millstream.run.tracking import Tracker
 from millstream.run.warming import Warmth, keep_warm
 from millstream.settings import Settings
@@ -77,7 +76,6 @@ _GARBAGE_EVERY = 10
 _ORDERED = 8  # batches for which a source that was jumbled is read in order
 _TRIES = 8  # times a batch is run whose tasks do not agree
 _LOOKS = (0.0, 0.1, 0.5, 2.0)  # seconds before followed files that have moved are looked for again
-_PAUSE = 0.5  # seconds between looks at a full disk
 
 T = TypeVar("T")
 
@@ -101,12 +99,10 @@ class Engine:
         self._steady = ArrivalClock(clock) if clock is time.time else ArrivalClock(clock, clock)
         self._make_tracker = trackers
         self.done = False
-        self.paused: str | None = None
-        self.on_pause: Callable[[], None] = lambda: None
+        self.patience = Patience(settings.disk_full_wait)
+        self.noticing = Noticing(settings)
         # What somebody makes of a batch before it is committed, to be committed with it.
         self.beside: Callable[[Batch, list[Control]], list[Item]] = lambda batch, controls: []
-        self._idle: set[str] = set()  # sources of which it was said that they are
-        self.silent: dict[str, float] = {}  # sources whose generator hangs, by the clock since when
         self.watermarks: dict[str, int] = {}
         self.rows_target = min(settings.batch_rows, _FIRST_ROWS)  # per core
         self.batch_seconds = settings.batch_seconds
@@ -127,16 +123,13 @@ class Engine:
         self._taken: dict[str, int] = {}  # bytes taken of each source in this batch
         self.ordered: dict[str, int] = {}  # sources read in order, up to which batch
         self.readers: dict[str, int] = {}  # tasks that read each source in the last batch
-        self.mirrors: Mirrors | None = None
-        self.topics: TopicSinks | None = None
+        self.outside: Outside | None = None
         self.hands = Hands(settings.function_micros)
         self._all_taken: dict[str, int] = {}  # source -> by the clock until when nothing waits
-        self._owned = Owned()
         self._heard_by: tuple[Manifest, dict[str, dict[str, int]]] | None = None
         self._held: Holdings | None = None
         self._written: Manifest | None = None  # the last one, if it was committed by this run
         self._dropped = False  # state was dropped, and no manifest says so yet
-        self._to_deliver: dict[str, Any] = {sink.name: sink.spec for sink in plan.sinks()}
 
     # -- starting -------------------------------------------------------------------------------
 
@@ -157,34 +150,30 @@ class Engine:
         self.shards: int = program["shards"]
         before, self._lease = renew_lease(self.checkpoint, program)
         newest = latest.batch if latest is not None and begun else -1
-        self._owned = self._owned.take(self.plan, program, self._lease, before, newest)
-        self.mirrors = self._make_mirrors(self.plan, program)
-        self._to_deliver.update(self.mirrors.takers)
-        self.mirrors.check()
-        self.topics = self._make_topics(self.plan, program)
-        self._to_deliver.update(self.topics.sinks)
-        self.topics.check()
-        self.topics.open(latest)
+        outside = self.outside = self._outside_of(self.plan, program)
+        outside.take(Owned(), before, newest)
+        outside.check()
+        outside.topics.open(latest)
         if latest is not None:
             self.manifest = latest
             published = self.checkpoint.published()
             for one in self.checkpoint.unpublished(latest):
                 known = published is not None or one.batch == 0 or self.checkpoint.store.shared
-                recover(one, self._to_deliver, self.checkpoint.staged, self.hands, known=known)
+                recover(one, outside.sinks, self.checkpoint.staged, self.hands, known=known)
                 self.checkpoint.mark_published(one.batch)
         self.costs = Costs(self.manifest)
         self._follow(program)
         program, self.notes = adopt(self.plan, program, self.manifest)
         self.notes = [*self.notes, *unlike_unions(self.plan), *timeless_windows(self.plan)]
         if not all(node.spec.bounded for node in self.plan.sources()):
-            self.notes = [*self.notes, *told(self._to_deliver)]
+            self.notes = [*self.notes, *told(outside.sinks)]
         self.checkpoint.write_program(program)
         self._follow(program)
         if latest is not None:
-            self.mirrors.publish(self.manifest, self.checkpoint.before(latest))
+            outside.mirror(self.manifest, self.checkpoint.before(latest))
         self.checkpoint.discard_uncommitted(self.manifest.batch)
         self.checkpoint.discard_delivered(self.manifest.batch)
-        check_waiting(self.manifest, self._to_deliver)
+        check_waiting(self.manifest, outside.sinks)
         self._discard_staged(self.manifest.batch)
         self._steady.raise_to(int(self.manifest.at * 1e6) + 1)
         self.started = self.wall()
@@ -208,11 +197,9 @@ class Engine:
         self._dropped |= manifest is not self.manifest and not manifest.complete
         self.manifest = manifest
 
-    def _make_mirrors(self, plan: Plan, program: dict[str, Any]) -> Mirrors:
-        return Mirrors(plan, program["id"], self.checkpoint.state, self._waiting)
-
-    def _make_topics(self, plan: Plan, program: dict[str, Any]) -> TopicSinks:
-        return TopicSinks(plan, program["id"], self._lease.epoch, self._waiting)
+    def _outside_of(self, plan: Plan, program: dict[str, Any]) -> Outside:
+        state, pause = self.checkpoint.state, self.patience.pause
+        return Outside(plan, program, self._lease, state, pause)
 
     def replace(
         self, plan: Plan, prepare: Callable[[], None], *, dry_run: bool = False
@@ -225,38 +212,33 @@ class Engine:
         known = self._known_program()
         check_owners(plan, self.checkpoint.path, known)
         program, notes = adopt(plan, known, self.manifest)
-        mirrors, topics = self._make_mirrors(plan, program), self._make_topics(plan, program)
-        owned = self._owned
+        before, outside = self._taken_over, self._outside_of(plan, program)
         try:
-            mirrors.check()
-            topics.check()  # they take over when there is something to send
+            outside.check()  # topics are taken over when there is something to send
             prepare()
             if dry_run:
-                mirrors.close()
+                outside.close()
                 return notes
-            newest = self.manifest.batch
-            owned = self._owned.take(plan, program, self._lease, self._lease, newest)
+            outside.take(before.owned, self._lease, self.manifest.batch)
             crash_point("before-switch", self.manifest.batch)
             self._patiently(lambda: self.checkpoint.write_program(program))
         except BaseException:
-            mirrors.close()
-            owned.release(but=self._owned)
+            outside.close(but=before.owned)
             raise
         crash_point("after-switch", self.manifest.batch)
-        for outside in (self.mirrors, self.topics):
-            if outside is not None:
-                outside.close()
-        self._owned.release(but=owned)
-        self.plan, self._owned = plan, owned
-        self.mirrors, self.topics = mirrors, topics
-        self._to_deliver = {sink.name: sink.spec for sink in plan.sinks()} | mirrors.takers
-        self._to_deliver.update(topics.sinks)
+        before.close(but=outside.owned)
+        self.plan, self.outside = plan, outside
         self._follow(program)
         self.watermarks = {n: at for n, at in self.watermarks.items() if n in plan.levels}
         self.notes = [*self.notes, *notes]
         if self.manifest.batch >= 0:
-            mirrors.publish(self.manifest, self.checkpoint.before(self.manifest))
+            outside.mirror(self.manifest, self.checkpoint.before(self.manifest))
         return notes
+
+    @property
+    def _taken_over(self) -> Outside:
+        assert self.outside is not None  # from the start on
+        return self.outside
 
     def _known_program(self) -> dict[str, Any]:
         known = self.checkpoint.read_whole_program()
@@ -266,11 +248,9 @@ class Engine:
     def close(self) -> None:
         """Stop receivers and give the checkpoint back; raises if something received is lost."""
         lost = self._stop_receiving()
-        for outside in (self.mirrors, self.topics):
-            if outside is not None:
-                outside.close()
+        if self.outside is not None:
+            self.outside.close()
         self.hands.close()
-        self._owned.release()
         if self.warmth is not None:
             self.warmth.close()
         self.checkpoint.close()
@@ -292,7 +272,7 @@ class Engine:
     def _check_claims(self) -> None:
         """Neither the checkpoint nor an output directory has been taken by another run."""
         self.checkpoint.check_lock()
-        self._owned.check()
+        self._taken_over.owned.check()
 
     # -- one batch ------------------------------------------------------------------------------
 
@@ -402,48 +382,14 @@ class Engine:
     def _poll(self, executor: Executor) -> None:
         for name, tracker in self.trackers.items():
             tracker.poll(partial(executor.probe, name))
-        self._notice_silence()
-        self._notice_idle()
+        told = list(self.noticing.silence(self.trackers, self.clock()))
+        now = self.wall()
+        told += self.noticing.idleness(self.plan, self.manifest, self.trackers, self.started, now)
         if self._steady.wrong is not None and self._steady.wrong not in self.notes:
-            self.notes = [*self.notes, self._steady.wrong]
-            self.on_pause()
-
-    def _notice_silence(self) -> None:
-        """Say once of a generator that it has given nothing for long; it may have nothing to give.
-
-        So it is no error, as a quiet socket is none.
-        """
-        limit = self.settings.function_micros
-        for name, tracker in self.trackers.items():
-            seconds = tracker.silent()
-            if limit is None or seconds * 1e6 < limit:
-                self.silent.pop(name, None)
-            elif name not in self.silent:
-                self.silent[name] = self.clock() - seconds
-                self.notes = [
-                    *self.notes,
-                    f"source {name!r}: its generator has given nothing for {text(limit)} "
-                    "(function_timeout); it is waited for: look there if it should have something",
-                ]
-                self.on_pause()
-
-    def _notice_idle(self) -> None:
-        """Say once of a source without an end that windows no longer wait for it."""
-        for node in self.plan.sources():
-            spec, name = node.spec, node.name
-            if spec.bounded or spec.idle_timeout is None or name in self._idle:
-                continue
-            heard = max((self.manifest.sources.get(name) or SourceState()).heard, self.started)
-            limit = micros(spec.idle_timeout, "idle_timeout")
-            if (self.wall() - heard) * 1e6 > limit and not self.trackers[name].pending():
-                self._idle.add(name)
-                if self.plan.operators:
-                    self.notes = [
-                        *self.notes,
-                        f"source {name!r} has been idle for {text(limit)} (idle_timeout): windows "
-                        "do not wait for it until it gives something",
-                    ]
-                    self.on_pause()
+            told.append(self._steady.wrong)
+        if told:
+            self.notes = [*self.notes, *told]
+            self.patience.on_pause()
 
     def _parallelism(self, pending: int, parts: int) -> int:
         if self.settings.parallelism is not None:
@@ -460,7 +406,7 @@ class Engine:
         return any(one.wakes(known, marks) for one in self.plan.operators.values())
 
     def _overdue(self) -> bool:
-        return overdue(self.manifest, self._to_deliver, self.wall())
+        return overdue(self.manifest, self._taken_over.sinks, self.wall())
 
     def _now(self) -> int:
         """The wall clock; for timers and arrival it never goes back, nor far ahead for a moment."""
@@ -616,31 +562,8 @@ class Engine:
 
     def _patiently(self, work: Callable[[], T], batch: Batch | None = None) -> T:
         """Do something that can be done again; wait and do it again while the disk is full."""
-        deadline = time.monotonic() + self.settings.disk_full_wait
-        while True:
-            try:
-                result = work()
-            except (RunError, OSError) as error:
-                if not _disk_full(error):
-                    raise
-                if batch is not None:
-                    self._discard(batch)
-                if time.monotonic() > deadline:
-                    raise RunError(
-                        f"the disk is full ({error}); batch {self.manifest.batch + 1} was not "
-                        "committed and nothing is lost: free some space and start again"
-                    ) from error
-                self.paused = f"paused: {error}; free some space"
-                self.on_pause()
-                time.sleep(_PAUSE)
-            else:
-                self.paused = None
-                return result
-
-    def _waiting(self, why: str | None) -> None:
-        self.paused = why
-        if why is not None:
-            self.on_pause()
+        undo = partial(self._discard, batch) if batch is not None else lambda: None
+        return self.patience.keep_trying(work, self.manifest.batch + 1, undo)
 
     def _discard(self, batch: Batch) -> None:
         """Remove what a batch wrote that will not be committed."""
@@ -649,7 +572,7 @@ class Engine:
 
     def _discard_staged(self, batch: int) -> None:
         """Remove files of results that no batch needs which one may still go back to."""
-        self._owned.discard_staged(batch, self.checkpoint.waiting(self.settings.retain))
+        self._taken_over.owned.discard_staged(batch, self.checkpoint.waiting(self.settings.retain))
 
     # -- committing -----------------------------------------------------------------------------
 
@@ -662,6 +585,7 @@ class Engine:
         *,
         last: bool = False,
     ) -> None:
+        outside = self._taken_over
         manifest = self._patiently(lambda: self._next_manifest(batch, controls))
         dead = [letter for control in controls for letter in control.dead]
         self.letters.check(self.plan, self.manifest, manifest, dead)
@@ -669,7 +593,7 @@ class Engine:
             lambda: bundle(
                 manifest,
                 self.manifest,
-                self._to_deliver,
+                outside.sinks,
                 lambda sink, orders: executor.probe(sink, put_together, orders),
                 due=last,
             )
@@ -686,10 +610,9 @@ class Engine:
         crash_point("after-manifest", batch.number)
         self._check_claims()
         self._patiently(
-            lambda: publish(manifest, self._to_deliver, self.checkpoint.staged, self.hands)
+            lambda: publish(manifest, outside.sinks, self.checkpoint.staged, self.hands)
         )
-        if self.mirrors is not None:
-            self.mirrors.publish(manifest, before)
+        outside.mirror(manifest, before)
         crash_point("published", batch.number)
         self._patiently(lambda: self.checkpoint.mark_published(batch.number))
         self.checkpoint.discard_delivered(batch.number)
@@ -712,7 +635,7 @@ class Engine:
         """Everything the manifest refers to that is not written yet, then the manifest."""
         files = [output for output in manifest.outputs if output.final is not None]
         staged = []
-        for sink, spec in self._to_deliver.items():
+        for sink, spec in self._taken_over.sinks.items():
             blocks = [p for _, tag, name, p in items if tag == "deliver" and name == sink]
             if blocks and not isinstance(spec, FileSink):
                 staged.append(self._stage(batch, sink, blocks))
@@ -782,9 +705,3 @@ class Engine:
 def _controls(items: list[Item]) -> list[Control]:
     """What tasks told the driver."""
     return [payload for _, tag, _, payload in items if tag == "control"]
-
-
-def _disk_full(error: BaseException) -> bool:
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return True
-    return "No space left on device" in str(error)

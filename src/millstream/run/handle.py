@@ -83,7 +83,7 @@ class Handle:
         if settings.serve is not None:
             self._server = _open_server(engine, settings.serve, self)
             self._server.start()
-        engine.on_pause = self._report
+        engine.patience.on_pause = self._report
         # Nobody joins the thread: a Ctrl-C in join() makes Python 3.11 and 3.12 take it for ended.
         self._over = threading.Event()
         threading.Thread(target=self._work, name=f"millstream-{flow}", daemon=True).start()

@@ -9,6 +9,7 @@ a run that was overtaken finds a higher epoch, and ends.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -225,7 +226,8 @@ class Publisher:
                 now = time.monotonic()
                 deadline = now + self.patience if deadline is None else deadline
                 if self._producer is not None:
-                    self._producer.poll(0)  # it may have heard why
+                    with contextlib.suppress(self._kafka.KafkaException):  # another run has it
+                        self._producer.poll(0)  # it may have heard why
                 self.close()
                 if now > deadline or not _passes(self._kafka, error.args[0]):
                     what = f"topic {self.topic!r} was not written"

@@ -1,0 +1,56 @@
+"""What is said once of sources that give nothing: it is no error, and somebody may wonder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millstream.durations import micros, text
+from millstream.plan.stages import Plan
+from millstream.run.tracking import Tracker
+from millstream.settings import Settings
+from millstream.state.manifests import Manifest, SourceState
+
+
+class Noticing:
+    """Which sources of a run are known to give nothing."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.silent: dict[str, float] = {}  # whose generator hangs, by the clock since when
+        self._limit = settings.function_micros
+        self._idle: set[str] = set()
+
+    def silence(self, trackers: dict[str, Tracker], now: float) -> Iterator[str]:
+        """Generators that have given nothing for long; they may have nothing to give."""
+        for name, tracker in trackers.items():
+            seconds = tracker.silent()
+            if self._limit is None or seconds * 1e6 < self._limit:
+                self.silent.pop(name, None)
+            elif name not in self.silent:
+                self.silent[name] = now - seconds
+                yield (
+                    f"source {name!r}: its generator has given nothing for {text(self._limit)} "
+                    "(function_timeout); it is waited for: look there if it should have something"
+                )
+
+    def idleness(
+        self,
+        plan: Plan,
+        manifest: Manifest,
+        trackers: dict[str, Tracker],
+        started: float,
+        now: float,
+    ) -> Iterator[str]:
+        """Sources without an end that windows no longer wait for."""
+        for node in plan.sources():
+            spec, name = node.spec, node.name
+            if spec.bounded or spec.idle_timeout is None or name in self._idle:
+                continue
+            heard = max((manifest.sources.get(name) or SourceState()).heard, started)
+            limit = micros(spec.idle_timeout, "idle_timeout")
+            if (now - heard) * 1e6 > limit and not trackers[name].pending():
+                self._idle.add(name)
+                if plan.operators:
+                    yield (
+                        f"source {name!r} has been idle for {text(limit)} (idle_timeout): windows "
+                        "do not wait for it until it gives something"
+                    )
