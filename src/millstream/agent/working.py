@@ -204,6 +204,7 @@ class Working:
             checkpoint=self.place.where(),
             progress={self.source: progress},
             watermarks={},
+            told={},
             orders={one.name: one.order(known) for one in self.plan.operators.values()},
             segments={},
             files={},

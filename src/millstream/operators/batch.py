@@ -15,7 +15,7 @@ from typing import Any
 from millstream.ops.lateness import Extent
 from millstream.ops.ordering import Sample
 from millstream.ops.overload import Shed
-from millstream.ops.progress import Reached, SourceProgress, merge_reached
+from millstream.ops.progress import BEGIN, END, Reached, SourceProgress, merge_reached
 from millstream.ops.records import DeadLetter
 from millstream.state.bases import Segments
 from millstream.state.holdings import Total
@@ -39,6 +39,7 @@ class Batch:
     checkpoint: str
     progress: dict[str, SourceProgress]  # per source, before this batch
     watermarks: dict[str, int]  # per keyed step, reached before this batch
+    told: dict[str, int]  # per step that gives times, the latest before this batch
     orders: dict[str, Any]  # per operator, what it made of the last manifest
     segments: Segments  # all that is stored, or what has changed since the base; in a task: of its
     files: dict[str, SegmentFile]  # shards
@@ -198,11 +199,19 @@ class Clocks:
 
     watermarks: dict[str, int]
     on_time: dict[str, int]
-    latest: int  # the latest event time of all
-    furthest: dict[str, int]  # per keyed step a time that no watermark of its input has passed
     ends: dict[str, int]  # per keyed step where time ends, if this is all of its input
     progress: dict[str, SourceProgress] = field(default_factory=dict)  # per source
     outputs: dict[str, int] = field(default_factory=dict)  # per keyed step the watermark after it
+
+    def stands(self, step: str, watermark: int, before: int) -> int:
+        """How far time comes at a step: at the end of its input just past where that ends.
+
+        watermark: how far it worked. before: where time stood before this batch.
+        """
+        end = self.ends[step]
+        if self.watermarks[step] < END:
+            return watermark
+        return min(watermark, max(before, end + 1 if end > BEGIN else BEGIN))
 
 
 def held_back(*several: dict[str, int]) -> dict[str, int]:

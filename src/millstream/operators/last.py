@@ -81,7 +81,7 @@ class Lasting(Waiting):
         closed: int = batch.orders[self.name]
         now = share.clocks.watermarks[self.name]
         if now >= END:  # the input has ended: its latest record says what time it is
-            now = share.clocks.furthest[self.name]
+            now = share.clocks.ends[self.name]
         now = max(now, closed)
         new = rows_for(share)
         if new is not None:  # what is too old by now comes and goes within this batch

@@ -83,11 +83,7 @@ class Waiting(OneStep):
 
     def reached(self, share: Share, watermark: int) -> int:
         """How far a task comes; at the end of the input that is past the last record."""
-        if watermark < END:
-            return watermark
-        closed: int = share.host.batch.orders[self.name]
-        latest = max(share.clocks.latest, share.clocks.furthest[self.name]) + 1
-        return min(watermark, max(closed, latest))
+        return share.clocks.stands(self.name, watermark, share.host.batch.orders[self.name])
 
     def tell(self, share: Share, watermark: int, next_time: int = END) -> None:
         """Report how far this task came."""

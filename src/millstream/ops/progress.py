@@ -6,7 +6,7 @@ in the driver (to plan) and in every keyed task (to close windows in the very ba
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from millstream.ops.shares import Shares, Taken
@@ -119,6 +119,14 @@ class SourceProgress:
         ]
         holding.extend((at, number) for number, at in self.horizon.files.items())
         return min(holding, key=lambda one: one[0])[1] if holding else None
+
+
+def told_since(
+    told: dict[str, int], reached: dict[str, Reached], sources: Collection[str]
+) -> dict[str, int]:
+    """Steps that give times, and the latest each gave, after a batch in which all got so far."""
+    since = {name: one.top for name, one in reached.items() if name not in sources}
+    return {name: max(since.get(name, BEGIN), told.get(name, BEGIN)) for name in {**told, **since}}
 
 
 def merge_reached(parts: Iterable[dict[str, Reached]]) -> dict[str, Reached]:

@@ -234,41 +234,6 @@ class Plan:
         may = {name for name, job in self.jobs.items() if job.evicts}
         return {name: at for name, at in closed.items() if name in may}
 
-    def furthest(self, latest: dict[str, int]) -> dict[str, int]:
-        """A time at the input of every keyed operator that no watermark passed before the end.
-
-        It follows from the latest times of the sources, not from how their input was cut.
-        """
-        return {name: at for name, (at, _) in self._reaches(latest).items()}
-
-    def ends(self, latest: dict[str, int]) -> dict[str, int]:
-        """Where time ends at the input of every keyed operator once all of that was read.
-
-        With the latest record of the sources above it, or with the windows in between which that is
-        in. Neither how input was cut, nor who was held back, nor other sources have a part in it.
-        """
-        return {name: max(both) for name, both in self._reaches(latest).items()}
-
-    def _reaches(self, latest: dict[str, int]) -> dict[str, tuple[int, int]]:
-        """Per keyed operator how far watermarks at its input come, and the latest time above it."""
-        out: dict[str, int] = {}
-        above: dict[str, int] = {}
-        at_input: dict[str, tuple[int, int]] = {}
-        for names in self.order:
-            members = [self.node(name) for name in names]
-            feeding = {n.name for node in members for n in self.feeding(node)} - set(names)
-            at = max((out[name] for name in feeding), default=BEGIN)
-            highest = max((above[name] for name in feeding), default=BEGIN)
-            for node in members:
-                out[node.name], above[node.name] = at, highest
-                if isinstance(node, graph.Source):
-                    out[node.name] = above[node.name] = latest.get(node.name, BEGIN)
-                elif isinstance(node, graph.Keyed):
-                    at_input[node.name] = at, highest
-                    moved = node.output_watermark(at)
-                    out[node.name] = at if moved is None else moved
-        return at_input
-
 
 def held_by(behind: int, watermark: int) -> int:
     """The watermark after a step that may give times so far behind its events."""

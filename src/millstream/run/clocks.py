@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from millstream.operators.batch import Batch, Clocks, Heard, held_back
-from millstream.ops.progress import BEGIN, Reached
+from millstream.ops.progress import Reached, told_since
+from millstream.plan.reaching import ends
 from millstream.plan.stages import Plan
 
 
@@ -14,14 +15,11 @@ def clocks_of(plan: Plan, batch: Batch, heard: Heard, holds: dict[str, int]) -> 
     }
     held = held_back(batch.holds, holds)
     marks = {name: p.watermark() for name, p in progress.items()}
-    latest = {name: p.furthest() for name, p in progress.items()}
     inputs, outputs = plan.times(marks, held, batch.watermarks, batch.left)
     return Clocks(
         inputs,
         plan.watermarks({name: p.on_time() for name, p in progress.items()}, held),
-        max((p.top for p in progress.values()), default=BEGIN),
-        plan.furthest(latest),
-        plan.ends(latest),
+        ends(plan, progress, told_since(batch.told, heard.reached, progress)),
         progress,
         outputs,
     )

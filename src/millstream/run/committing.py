@@ -5,7 +5,7 @@ from __future__ import annotations
 from millstream.operators.batch import Batch, Control, held_back
 from millstream.operators.protocol import Done, Known
 from millstream.ops.lateness import check_participants
-from millstream.ops.progress import BEGIN, END, Reached, merge_reached
+from millstream.ops.progress import BEGIN, END, Reached, merge_reached, told_since
 from millstream.plan.stages import Plan
 from millstream.run import fitting
 from millstream.run import ledger as books
@@ -54,10 +54,12 @@ def next_manifest(
         for step, counts in control.ledger.items():
             books.add(manifest.ledger, step, counts)
     books.check(manifest.ledger)
+    reached = merge_reached(control.reached for control in controls)
+    manifest.told = told_since(batch.told, reached, batch.progress)
     progress = _move_sources(plan, known, batch, controls, trackers, manifest)
     watermarks = plan.watermarks(progress, holds, old.watermarks, batch.left)
-    reached = {name: at for name, at in watermarks.items() if BEGIN < at < END}
-    manifest.watermarks = {**old.watermarks, **reached}
+    passed = {name: at for name, at in watermarks.items() if BEGIN < at < END}
+    manifest.watermarks = {**old.watermarks, **passed}
     done = Done(batch, controls, watermarks, ended)
     for operator in plan.operators.values():
         operator.settle(known, done, manifest)

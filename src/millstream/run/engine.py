@@ -500,6 +500,7 @@ class Engine:
             checkpoint=str(self.checkpoint.path),
             progress=progress,
             watermarks=self.manifest.watermarks,
+            told=self.manifest.told,
             orders=orders,
             left={s: at for one in evicting for s, at in one.leaves(orders[one.name]).items()},
             segments=segments,

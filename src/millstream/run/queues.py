@@ -15,6 +15,7 @@ from typing import Any
 from millstream.operators.batch import Control
 from millstream.operators.protocol import Backlog, Known, Operator
 from millstream.ops.progress import BEGIN, END
+from millstream.plan.reaching import furthest
 from millstream.plan.stages import Plan
 from millstream.scheduling import Queue
 from millstream.state.bases import Change
@@ -192,7 +193,7 @@ def operator_queues(
 ) -> list[Waits]:
     """Rows that lie in the stores of operators."""
     assert known.times is not None
-    furthest = plan.furthest({n: one.furthest() for n, one in known.times.progress.items()})
+    reach = furthest(plan, known.times.progress, known.manifest.told)
     found = []
     for operator in plan.operators.values():
         backlog = operator.backlog(known)
@@ -208,7 +209,7 @@ def operator_queues(
         if head is None:  # what comes is as old as what the sources read next
             head = _oldest(known)
         queue = Queue(rows=rows, ready=ready, bytes=size, head=head, **figures)
-        last = min(furthest[step] for step in operator.steps)
+        last = min(reach[step] for step in operator.steps)
         level = plan.level_of(operator)
         brings, steps = costs.arrives(name), operator.steps
         found.append(Waits(queue, level, brings, last, steps, backlog, tuple(segments)))

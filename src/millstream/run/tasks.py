@@ -38,7 +38,7 @@ from millstream.ops.chunks import Chunk, encode_block, flat
 from millstream.ops.lateness import Place, Watch, participants_of
 from millstream.ops.ordering import Sample, as_block, bounds_of, in_order, ranges
 from millstream.ops.processing import Processor, process
-from millstream.ops.progress import Reached
+from millstream.ops.progress import END, Reached, merge_reached
 from millstream.ops.records import DeadLetter
 from millstream.ops.shares import DIVERTED, KEPT
 from millstream.plan.stages import Plan, upstream
@@ -62,7 +62,7 @@ from millstream.run.splits import (
 )
 from millstream.run.steps import lacks, stateless, with_columns
 from millstream.run.takeover import has_messages, take_over
-from millstream.run.timing import assign_times
+from millstream.run.timing import assign_times, note_latest
 from millstream.run.together import Together, may_gather
 from millstream.state.pages import unpack
 from millstream.state.traffic import moved_so_far
@@ -253,10 +253,14 @@ class Task:
             case nodes.Process():
                 self._process(node, chunk)
             case nodes.At():
-                complete = self._complete(node)
+                above = [one for one in upstream(self.plan, node) if isinstance(one, nodes.Source)]
+                future = max((self._future(one) for one in above), default=END)
+                # Where nothing leaves before all input has been read, nothing can be late.
+                complete = all(self.batch.progress[one.name].lateness is None for one in above)
                 for side in chunk.sides():
                     result, dead = assign_times(node, side, self.batch.times, complete)
                     self._account(node.name, side, dead)
+                    note_latest(self.control.reached, node, result, future)
                     self.push(node.name, result)
             case nodes.Union():
                 whole = with_columns(chunk, self.plan.missing(node, before))
@@ -281,11 +285,6 @@ class Task:
             if lacks(node, side):
                 self.ledger(node.name)["lacking"] += len(side)
             self.push(node.name, result)
-
-    def _complete(self, node: nodes.Node) -> bool:
-        """Whether nothing leaves before all input has been read, so that nothing can be late."""
-        sources = (one.name for one in upstream(self.plan, node) if isinstance(one, nodes.Source))
-        return all(self.batch.progress[name].lateness is None for name in sources)
 
     def _process(self, node: nodes.Process, chunk: Chunk) -> None:
         """Events to a function; what it gives goes on, what it publishes to its streams."""
@@ -377,13 +376,18 @@ class Task:
     def watch(self, source: nodes.Source) -> Watch:
         """Who looks after the times of a source; one too far ahead of the clock does not count."""
         if source.name not in self.watches:
-            spec = source.spec
-            future = self.batch.trusted + micros(spec.max_future_skew, "skew", zero=True)
-            progress = self.batch.progress[source.name]
             self.watches[source.name] = Watch(
-                progress, spec.participant, future, source.name, self.batch.max_participants
+                self.batch.progress[source.name],
+                source.spec.participant,
+                self._future(source),
+                source.name,
+                self.batch.max_participants,
             )
         return self.watches[source.name]
+
+    def _future(self, source: nodes.Source) -> int:
+        """Up to when times of a source are believed."""
+        return self.batch.trusted + micros(source.spec.max_future_skew, "skew", zero=True)
 
     # -- leaving --------------------------------------------------------------------------------
 
@@ -434,7 +438,7 @@ class Task:
             control.level,
             control.part,
             self.attempt,
-            (control.reached if control.level == 0 else self.reached) if first else {},
+            merge_reached((control.reached, self.reached if first else {})),
             counts,
             dict(self.above) if first else {},
             dict(control.holds),

@@ -19,6 +19,7 @@ from millstream.io.columns import event_time, times_of
 from millstream.io.formats import Format
 from millstream.ops.chunks import Chunk, Int64
 from millstream.ops.jobs import timestamp
+from millstream.ops.progress import Reached
 from millstream.ops.records import DeadLetter, dead_row, describe
 from millstream.run.steps import computed
 
@@ -42,6 +43,14 @@ def assign_times(
     good[list(failed)] = False
     ts, chunk = ts[good], chunk.take(good)
     return replace(chunk, ts=ts, due=None if complete else _due(chunk, ts, node.behind)), dead
+
+
+def note_latest(reached: dict[str, Reached], node: nodes.At, chunk: Chunk, future: int) -> None:
+    """Say how far the times come that a step gives; one too far ahead of the clock says nothing."""
+    trusted = chunk.ts[chunk.ts <= future]
+    if len(trusted):
+        told = reached.setdefault(node.name, Reached())
+        told.top = max(told.top, int(trusted.max()))
 
 
 def _due(chunk: Chunk, ts: Int64, behind: int) -> Int64 | None:

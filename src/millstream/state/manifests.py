@@ -172,6 +172,7 @@ class Manifest(msgspec.Struct):
     base_digest: str = ""
     gone: list[str] = []  # files of the base that are no longer used
     watermarks: dict[str, Int64] = {}  # operator -> how far its input has come, for good
+    told: dict[str, Int64] = {}  # step that gives times -> the latest it gave
     ledger: dict[str, dict[str, Int64]] = {}
     firing: dict[str, Firing] = {}  # operator -> when it gave early results last
     strategies: dict[str, str] = {}  # operator -> how its windows slid last

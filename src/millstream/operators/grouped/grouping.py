@@ -69,7 +69,7 @@ class Grouping(Immediate):
             for name, bag in wanted.items():
                 if len(moves.group):
                     bags[name].add(bag.rows(moves))
-            latest = share.clocks.latest
+            latest = share.clocks.ends[self.name]
             work = _Work(self, moves, Kept(groups, moves.keys), keepers, bags, batch.number)
             chunk = work.changes(groups, 0 if latest <= BEGIN else latest)
             control.dead.extend(work.dead)

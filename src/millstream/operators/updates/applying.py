@@ -172,12 +172,10 @@ def _settle(work: Work, member: Member, until: int, next_event: int, applied: Ap
     reached = min(machine.limit, until)
     next_timer = member.timers.store(reached, _time_rows(machine.out.timers, member))
     next_alarm = member.alarms.store(work.batch.now + 1, _time_rows(machine.out.alarms, member))
-    if machine.latest is not None:  # the end of input: time stands where the input ended
-        ended = machine.latest
-        stands = min(reached, max(machine.closed, ended + 1 if ended > BEGIN else BEGIN))
-        if stands < reached < END:  # what timers set off beyond that takes several batches
-            work.report.worked[job.name] = reached
-        reached = stands
+    stands = work.clocks.stands(job.name, reached, machine.closed)
+    if stands < reached < END:  # what timers set off beyond the end of input takes several batches
+        work.report.worked[job.name] = reached
+    reached = stands
     changed = [one for one in member.cells.values() if one[0].wrote]
     member.slates.put_cells(changed)
     keeping = job.name in work.order.keeping and not work.group.cyclic

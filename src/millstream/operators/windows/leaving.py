@@ -271,7 +271,7 @@ def _landmarks(work: Work, job: WindowJob, bags: dict[str, PaneBag]) -> Chunk:
 def _numbered(work: Work, job: WindowJob, bags: dict[str, PaneBag]) -> Chunk:
     """Rows whose order is settled get their numbers; windows that are full leave."""
     family, bag, watermark = work.family, bags["values"], work.closing(job)
-    number, furthest = work.numbers[job.name], work.clocks.furthest[job.name]
+    number, end = work.numbers[job.name], work.clocks.ends[job.name]
     ended = work.clocks.watermarks[job.name] >= END
     look = look_of(work, job)
     until, early = look.until, job.emission.mode == "early"
@@ -285,11 +285,11 @@ def _numbered(work: Work, job: WindowJob, bags: dict[str, PaneBag]) -> Chunk:
         ready = unsigned(rows.filter(settled))
         bag.replace(rows.filter(pc.invert(settled)))
     known = stored.all() if ended else stored.of(ready)
-    outcome, kept = close_numbered(family, ready, known, furthest if ended else None, number)
+    outcome, kept = close_numbered(family, ready, known, end if ended else None, number)
     chunk = work.account(job, watermark, outcome)
     opened = None
     if until is not None and early:  # all that have begun, with records whose order is settled
-        opened, _ = close_numbered(family, ready, stored.all(), furthest, number)
+        opened, _ = close_numbered(family, ready, stored.all(), end, number)
     elif until is not None:  # as if nothing could still come in between
         soon = None if rows is None else rows.filter(pc.less(rows.column("ts"), until))
         soon = unsigned(soon)

@@ -55,12 +55,12 @@ def look_of(work: Work, job: WindowJob) -> Look:
     if how.mode != "early":
         return Look()
     last = work.order.firing[job.name]
-    rows, now, event = work.counts[job.name], work.batch.now, work.clocks.latest
+    rows, now, event = work.counts[job.name], work.batch.now, work.clocks.ends[job.name]
     if how.by_event:
         # Files that wait may have moved the watermark beyond all that was read; at the end of the
         # input event time stands where the latest record is.
         watermark = work.clocks.watermarks[job.name]
-        reached = watermark if watermark < END else work.clocks.furthest[job.name]
+        reached = watermark if watermark < END else work.clocks.ends[job.name]
         reached = max(last.event, reached)
         work.report.firing[job.name] = Firing(now, reached)
         return Look(stretch=(last.event, reached) if passes(how, last, reached) else None)

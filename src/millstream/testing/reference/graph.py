@@ -99,7 +99,7 @@ class Run:
                     self._close(node, until[node.inputs[0]])
                 elif type(node) in TABLES:
                     if ended:
-                        self._tabulate(node, self._furthest(node.inputs[0]))
+                        self._tabulate(node, self._ends(node.inputs[0]))
                 elif isinstance(node, KeyedStep) and (ended or not node.at_once):
                     self._answer(node, until[node.inputs[0]])
         self.watermark = until
@@ -146,7 +146,7 @@ class Run:
         self.push(node, [Record(ts, number, at, row) for at, (ts, row) in answers])
 
     def _close(self, node: nodes.Windowed, until: float) -> None:
-        number, ended = self.origins.index(node), self._furthest(node.inputs[0])
+        number, ended = self.origins.index(node), self._ends(node.inputs[0])
         found = results(node, self.arrived[node], number, ended, hashed=bool(self.targets))
         before = self.watermark[node.inputs[0]] if self._leaves_early(node) else -math.inf
         self.push(node, [one.record for one in found if before < one.end <= until])
@@ -226,10 +226,12 @@ class Run:
 
     def _furthest(self, node: nodes.Node, above: tuple[nodes.Node, ...] = ()) -> float:
         """What the watermark after a step comes to if nothing is out of order and none holds it."""
-        if isinstance(node, nodes.Source):
+        if isinstance(node, nodes.Source) or self._retimes(node):
             return self.latest.get(node, -math.inf)
         feeding = [one for one in self._feeding(node) if one not in above]
         furthest = max((self._furthest(one, (*above, node)) for one in feeding), default=-math.inf)
+        if isinstance(node, nodes.At):
+            return furthest - node.behind
         if isinstance(node, nodes.Windowed):
             return self._next_result(node.window, furthest)
         return furthest
@@ -237,16 +239,24 @@ class Run:
     def _ends(self, node: nodes.Node) -> float:
         """Where time ends at a step once all input was read, however that was cut.
 
-        With the latest record of the sources above it, or with the windows in between it is in.
+        With the latest record of the sources above it, or with the windows in between it is in;
+        where at() gives times, with the latest of those.
         """
         return max(self._furthest(node), self._latest(node))
 
+    def _retimes(self, node: nodes.Node) -> bool:
+        """Whether nothing but the times that a step gives says how far time comes behind it."""
+        return isinstance(node, nodes.At) and _complete(node)
+
     def _latest(self, node: nodes.Node, above: tuple[nodes.Node, ...] = ()) -> float:
         """The latest time of all records of the sources above a step."""
-        if isinstance(node, nodes.Source):
+        if isinstance(node, nodes.Source) or self._retimes(node):
             return self.latest.get(node, -math.inf)
         feeding = [one for one in self._feeding(node) if one not in above]
-        return max((self._latest(one, (*above, node)) for one in feeding), default=-math.inf)
+        latest = max((self._latest(one, (*above, node)) for one in feeding), default=-math.inf)
+        if isinstance(node, nodes.At):
+            return max(self.latest.get(node, -math.inf), latest - node.behind)
+        return latest
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -298,8 +308,10 @@ class Run:
                     number = self.origins.index(origin)
                     self.push(origin, [replace(one, source=number) for one in events])
             case nodes.At():
-                complete = all(one.spec.lateness_micros() is None for one in sources_of(node))
-                self.push(node, timed(node, records, complete))
+                given = timed(node, records, _complete(node))
+                for one in given:
+                    self.latest[node] = max(one.ts, self.latest.get(node, one.ts))
+                self.push(node, given)
             case nodes.MapBatches():
                 self.push(node, mapped_batch(node, records))
             case nodes.Pairs(job=Program()):
@@ -335,6 +347,11 @@ class Run:
         for other in self.graph:
             if isinstance(other, nodes.Late) and other.of is node and late:
                 self.push(other, late)
+
+
+def _complete(node: nodes.At) -> bool:
+    """Whether all is read before anything behind a step leaves."""
+    return all(one.spec.lateness_micros() is None for one in sources_of(node))
 
 
 def _time(spec: Any, row: Row) -> int | None:

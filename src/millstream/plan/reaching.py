@@ -1,0 +1,80 @@
+"""Where time ends: how far it comes at every keyed step if no more input follows.
+
+Time ends at a step with the latest record of the sources above it, or with the windows in between
+that this record is in; where `at()` gives records their times, with the latest of those. So it
+follows from the input alone: neither how that was cut, nor who was held back, nor other sources,
+nor the clock on the wall have a part in it (unless times are those of arrival).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from millstream.graph import nodes as graph
+from millstream.ops.progress import BEGIN, SourceProgress
+from millstream.plan.stages import Plan, held_by
+
+
+@dataclass(frozen=True)
+class _Reach:
+    """How far time comes behind a step."""
+
+    watermark: int  # no watermark passes this before the end
+    latest: int  # the latest time above
+    whole: bool = False  # nothing leaves before all of it was read: there are no watermarks
+
+
+def ends(
+    plan: Plan, progress: Mapping[str, SourceProgress], told: Mapping[str, int]
+) -> dict[str, int]:
+    """Where time ends at the input of every keyed operator once all of that was read.
+
+    told: steps that give times, and the latest that each gave.
+    """
+    reaches = _reaches(plan, progress, told).items()
+    return {name: max(one.watermark, one.latest) for name, one in reaches}
+
+
+def furthest(
+    plan: Plan, progress: Mapping[str, SourceProgress], told: Mapping[str, int]
+) -> dict[str, int]:
+    """A time at the input of every keyed operator that no watermark passes before the end."""
+    return {name: one.watermark for name, one in _reaches(plan, progress, told).items()}
+
+
+def _reaches(
+    plan: Plan, progress: Mapping[str, SourceProgress], told: Mapping[str, int]
+) -> dict[str, _Reach]:
+    out: dict[str, _Reach] = {}
+    inputs: dict[str, _Reach] = {}
+    for names in plan.order:
+        members = [plan.node(name) for name in names]
+        feeding = {one.name for node in members for one in plan.feeding(node)} - set(names)
+        above = [out[name] for name in feeding]
+        came = _Reach(
+            max((one.watermark for one in above), default=BEGIN),
+            max((one.latest for one in above), default=BEGIN),
+            all(one.whole for one in above),
+        )
+        for node in members:
+            out[node.name] = came
+            if isinstance(node, graph.Source):
+                at = progress[node.name].furthest()
+                out[node.name] = _Reach(at, at, progress[node.name].lateness is None)
+            elif isinstance(node, graph.At) and len(names) == 1:
+                out[node.name] = _timed(node, came, told.get(node.name, BEGIN))
+            elif isinstance(node, graph.Keyed):
+                inputs[node.name] = came
+                moved = node.output_watermark(came.watermark)
+                if moved is not None:
+                    out[node.name] = _Reach(moved, came.latest, came.whole)
+    return inputs
+
+
+def _timed(node: graph.At, came: _Reach, given: int) -> _Reach:
+    """Behind a step that gives times: what it gave counts, not the times from before."""
+    if came.whole:
+        return _Reach(given, given, whole=True)
+    latest = held_by(node.behind, came.latest)
+    return _Reach(held_by(node.behind, came.watermark), max(given, latest))
