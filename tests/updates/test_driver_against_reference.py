@@ -85,12 +85,9 @@ def check(
     for sink, rows in expected.items():
         assert_same(found.rows[sink], rows, what=sink)
     assert found.slates == expected.slates
-    # What is published in the order of arrival may come behind the watermark of who reads it. That
-    # is late, and the engine counts it; the reference knows of records alone whether they are.
-    behind = any(one.order == "arrival" and one.how.publishes for one in recipe.updaters)
     for name, counts in expected.counts.items():
         account = found.ledger.get(name, {})
-        for what in ("offered", "diverted") if behind else ("offered", "diverted", "late"):
+        for what in ("offered", "diverted", "late"):
             assert account.get(what, 0) == counts.get(what, 0), (name, what)
         assert found.dead[name] == counts.get("dead", 0) + counts.get("failed", 0), name
 

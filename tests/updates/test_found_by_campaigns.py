@@ -65,3 +65,15 @@ def test_two_publishers_of_one_record_have_an_order(timer: str) -> None:
     rows = [at(i, v=2 * i + 1, hops=2) for i in range(4)]
     for parallelism in (1, 3):
         check(Recipe((0.0,), ("s0",), (one, other, last)), [{"in0": rows}], parallelism, {}, 8)
+
+
+@pytest.mark.parametrize("late", ["apply", "divert"])
+@pytest.mark.parametrize("steps", [(), ("window 10s",)])
+def test_what_is_made_of_late_events_by_arrival_is_not_late_itself(
+    late: str, steps: tuple[str, ...]
+) -> None:
+    """It has the time from which the late event counts, so nobody behind it misses it."""
+    first = Node((Feed("in0"),), Behaviour(remember="count", emits="one"), order="arrival")
+    then = Node((Feed("u0", steps),), Behaviour(remember="count", emits="one"), late=late)
+    batches = [[at(0), at(30), at(4)], [at(45), at(12), at(14)], [at(60)]]
+    check(Recipe((0.0,), (), (first, then)), [{"in0": rows} for rows in batches], 1, {}, 1)

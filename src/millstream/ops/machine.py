@@ -78,7 +78,7 @@ class Machine:
         most, blank = self.job.max_slate, self.blank
         for us, src, pos, packed, behind in events:
             stored = cell.data
-            self.late = behind > 0
+            self.late = behind > 0 and self.job.order == "event"
             event = Event(names.get(src, ""), us - behind, key, packed)
             ctx._us = us
             try:
@@ -122,7 +122,7 @@ class Machine:
             gone_by = self.now if job.clock == "wall" else max(us, self.closed)
             if cell.expires <= gone_by:
                 stored = None  # for this call; if it fails, nothing has changed
-        self.late = behind > 0
+        self.late = behind > 0 and job.order == "event"
         event = Event(TIMER if timer else self.names.get(src, ""), us - behind, cell.key, packed)
         ctx._us = us
         cause = Cause(us, src, pos, packed, timer)

@@ -68,13 +68,11 @@ class Events:
         """Keyless records are set aside, and late ones if the updater wants that."""
         counts, job, closed = self.host.ledger(node.name), node.job, self.order.closed[node.name]
         counts["offered"] += len(chunk)
-        late = np.zeros(len(chunk), np.bool_)
-        if job.order == "event":
-            late = chunk.late() | (chunk.ts < closed)
-            if job.late == "divert" and late.any():
-                counts["diverted"] += int(late.sum())
-                self.host.push_late(node.name, chunk.take(late))
-                chunk, late = chunk.take(~late), late[~late]
+        late = chunk.late() | (chunk.ts < closed)
+        if job.order == "event" and job.late == "divert" and late.any():
+            counts["diverted"] += int(late.sum())
+            self.host.push_late(node.name, chunk.take(late))
+            chunk, late = chunk.take(~late), late[~late]
         if not len(chunk):
             return
         known, batch = keys_of(chunk, keys), self.host.batch
@@ -89,11 +87,12 @@ class Events:
             good = np.ones(len(chunk), np.bool_)
             good[list(bad)] = False
             chunk, known, late = chunk.take(good), known.take(good), late[good]
-        counts["late"] += int(late.sum())
-        counts["aggregated"] += len(chunk) - int(late.sum())
+        told = int(late.sum()) if job.order == "event" else 0  # by arrival nothing comes too late
+        counts["late"] += told
+        counts["aggregated"] += len(chunk) - told
         if len(chunk):
             values, due, behind = packed_values(chunk, keys), chunk.ts, None
-            if late.any():  # what is late for good is applied with what this batch applies first
+            if late.any():  # it counts when its participant has come so far, or from now on
                 due = np.maximum(chunk.ts if chunk.due is None else chunk.due, chunk.ts)
                 due[late] = np.maximum(due[late], closed)
                 behind = due - chunk.ts

@@ -249,7 +249,7 @@ class Updaters:
                 state.counts["diverted"] += 1
                 self.push_late(node, [record])
                 continue
-            call = self._event(node, number, record, late)
+            call = self._event(node, number, record)
             if call is None:
                 state.counts["dead"] += 1
                 continue
@@ -260,7 +260,7 @@ class Updaters:
                 out.append(call)
         return out
 
-    def _event(self, node: nodes.Update, number: int, record: Record, late: bool) -> Call | None:
+    def _event(self, node: nodes.Update, number: int, record: Record) -> Call | None:
         """A record as an event; None if it has no key to be had."""
         keys = node.keys[number]
         values = [record.row.get(name) for name in keys]
@@ -275,7 +275,7 @@ class Updaters:
         name = identity(key, exact=False)
         self.states[node].keys.setdefault(name, key)
         self.created += 1
-        applied = record.due if late and record.due is not None else record.ts
+        applied = record.ts if record.due is None else max(record.due, record.ts)
         at = (applied, False, record.source, record.position, self.created)
         return Call(node, name, *at, value, applied - record.ts)
 
@@ -295,7 +295,7 @@ class Updaters:
             raise
         except Exception:  # a user's function may raise anything: the event is a dead letter
             state.counts["failed" if call.timer else "dead"] += 1
-            state.counts["late"] -= call.behind > 0
+            state.counts["late"] -= call.behind > 0 and job.order == "event"
             return []
         for stream, _, _ in ctx.published:
             self._expect(node, stream)
