@@ -205,6 +205,7 @@ class Working:
             progress={self.source: progress},
             watermarks={},
             told={},
+            shares={},
             orders={one.name: one.order(known) for one in self.plan.operators.values()},
             segments={},
             files={},

@@ -17,6 +17,7 @@ from millstream.ops.ordering import Sample
 from millstream.ops.overload import Shed
 from millstream.ops.progress import BEGIN, END, Reached, SourceProgress, merge_reached
 from millstream.ops.records import DeadLetter
+from millstream.ops.shares import Shares
 from millstream.state.bases import Segments
 from millstream.state.holdings import Total
 from millstream.state.manifests import Output
@@ -40,6 +41,7 @@ class Batch:
     progress: dict[str, SourceProgress]  # per source, before this batch
     watermarks: dict[str, int]  # per keyed step, reached before this batch
     told: dict[str, int]  # per step that gives times, the latest before this batch
+    shares: dict[str, Shares]  # per updater that may shed, what became of its events before this
     orders: dict[str, Any]  # per operator, what it made of the last manifest
     segments: Segments  # all that is stored, or what has changed since the base; in a task: of its
     files: dict[str, SegmentFile]  # shards
@@ -201,6 +203,7 @@ class Clocks:
     on_time: dict[str, int]
     ends: dict[str, int]  # per keyed step where time ends, if this is all of its input
     progress: dict[str, SourceProgress] = field(default_factory=dict)  # per source
+    shares: dict[str, Shares] = field(default_factory=dict)  # per updater that may shed
     outputs: dict[str, int] = field(default_factory=dict)  # per keyed step the watermark after it
 
     def stands(self, step: str, watermark: int, before: int) -> int:

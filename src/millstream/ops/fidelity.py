@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
+from math import prod
 from typing import Protocol
 
 import numpy as np
 
 from millstream.ops.chunks import Int64
 from millstream.ops.progress import BEGIN, END, SourceProgress
-from millstream.ops.shares import DIVERTED, KEPT
+from millstream.ops.shares import DIVERTED, KEPT, Shares
 from millstream.ops.spans import Span
 
 COLUMNS = ("fidelity", "participants", "closed_by")
@@ -68,6 +69,7 @@ class Closing:
     policy: Policy | None  # None: by the watermark only
     direct: frozenset[str] = frozenset()  # sources and keyed steps whose records it gets
     overflow: frozenset[str] = frozenset()  # sources of which it gets what overload diverts
+    spilled: frozenset[str] = frozenset()  # the same of updaters; it hears of those above them
 
     @property
     def feeding(self) -> list[str]:
@@ -75,8 +77,8 @@ class Closing:
         return sorted(self.direct | self.overflow)
 
     def ways(self, source: str) -> list[str]:
-        """Which of the records of a source come to it."""
-        reaching = ((KEPT, self.direct), (DIVERTED, self.overflow))
+        """Which of the records of a source, or of the events of an updater, come to it."""
+        reaching = ((KEPT, self.direct), (DIVERTED, self.overflow | self.spilled))
         return [way for way, sources in reaching if source in sources]
 
 
@@ -165,10 +167,12 @@ def fidelity_of(
     all_of: list[Standing],
     closing: Closing,
     progress: dict[str, SourceProgress],
+    shares_of: dict[str, Shares],
 ) -> tuple[float, str]:
     """The fidelity of the window that ends at a pane, and who took part of those expected.
 
-    Of what somebody has brought counts what no overload policy kept from it.
+    Of what somebody has brought counts what no overload policy kept from it, of a source
+    (`progress`) or of an updater (`shares_of`).
     """
     start, until = span.moment(end - span.panes), span.moment(end)
     shares = [one.share(start, until) for one in all_of]
@@ -178,8 +182,12 @@ def fidelity_of(
         for name, one in progress.items()
         if one.shares is not None and (ways := closing.ways(name))
     }
+    for name, one in shares_of.items():
+        if ways := closing.ways(name):
+            reached[name] = one.of(start, until, start, ways)
     came = (share * reached.get(one.source, 1.0) for share, one in zip(shares, all_of, strict=True))
-    return sum(came) / len(shares), f"{seen}/{len(shares)}"
+    through = prod(reached.get(name, 1.0) for name in closing.spilled - closing.direct)
+    return through * sum(came) / len(shares), f"{seen}/{len(shares)}"
 
 
 # -- which windows are open -----------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from millstream.ops.shares import Shares, Taken
+from millstream.ops.shares import Shares, Spell, Taken, remembered
 
 END = 2**62  # the watermark after the end of all input, in microseconds
 BEGIN = -(2**62)
@@ -33,6 +33,7 @@ class Reached:
     latest: dict[str, int] = field(default_factory=dict)  # participant -> latest time
     files: dict[int, int] = field(default_factory=dict)  # the same for files that go on
     taken: Taken = field(default_factory=Taken)  # where its records went, if overload keeps some
+    spells: tuple[Spell, ...] = ()  # the same of the events of an updater, whose times are known
 
     def merge(self, other: Reached) -> None:
         """Take in what another task saw."""
@@ -40,6 +41,7 @@ class Reached:
         raise_all(self.latest, other.latest)
         raise_all(self.files, other.files)
         self.taken.merge(other.taken)
+        self.spells = remembered((*self.spells, *other.spells))
 
 
 def raise_all(into: dict[str, int] | dict[int, int], by: dict[str, int] | dict[int, int]) -> None:
@@ -125,8 +127,16 @@ def told_since(
     told: dict[str, int], reached: dict[str, Reached], sources: Collection[str]
 ) -> dict[str, int]:
     """Steps that give times, and the latest each gave, after a batch in which all got so far."""
-    since = {name: one.top for name, one in reached.items() if name not in sources}
+    steps = ((name, one.top) for name, one in reached.items() if name not in sources)
+    since = {name: top for name, top in steps if top > BEGIN}
     return {name: max(since.get(name, BEGIN), told.get(name, BEGIN)) for name in {**told, **since}}
+
+
+def shares_since(kept: dict[str, Shares], reached: dict[str, Reached]) -> dict[str, Shares]:
+    """Updaters that may shed, and what became of their events, after such a batch."""
+    return {
+        name: one.with_spells(reached.get(name, Reached()).spells) for name, one in kept.items()
+    }
 
 
 def merge_reached(parts: Iterable[dict[str, Reached]]) -> dict[str, Reached]:

@@ -9,13 +9,19 @@ dropped, and a window the share of its records that reached it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
+from millstream.ops.chunks import Int64
+
 NEVER = (sys.maxsize, -sys.maxsize)  # from when to when records are whose times are not known
 _MOST = 128  # spells that are remembered; older ones are put together the more the older they are
+
+_STRETCHES = 8  # of a batch in a task, in which records went one way
 
 KEPT, DIVERTED = "kept", "diverted"
 
@@ -104,8 +110,12 @@ class Shares:
             low = min(one.low for one in known)
             since = low if top is None else top
             known.append(Spell(min(since, low), max(since, low), dropped=between))
-        spells = _remembered([*self.spells, *known])
+        spells = remembered((*self.spells, *known))
         return Shares(self.oldest, spells, untimed if self.oldest else 0)
+
+    def with_spells(self, spells: tuple[Spell, ...]) -> Shares:
+        """The same after a batch in which all times were known."""
+        return replace(self, spells=remembered((*self.spells, *spells))) if spells else self
 
     def of(self, start: int, end: int, top: int, ways: Collection[str]) -> float:
         """The share of the records of a window that went one of these ways."""
@@ -114,12 +124,30 @@ class Shares:
             one.inside(start, end) * sum(getattr(one, way) for way in ways) for one in spells
         )
         offered = sum(one.inside(start, end) * sum(one[2:]) for one in spells)
-        return came / offered if offered else 1.0
+        return min(1.0, max(0.0, came / offered)) if offered > 0 else 1.0
 
 
-def _remembered(spells: list[Spell]) -> tuple[Spell, ...]:
+def spells_of(times: Int64, **ways: int) -> tuple[Spell, ...]:
+    """Records of these times, in a few stretches without the largest gaps.
+
+    ways: how often each goes which way; -1 if it had been taken to.
+    """
+    if not len(times):
+        return ()
+    at = np.sort(times)
+    cuts = np.sort(np.argsort(-np.diff(at), kind="stable")[: _STRETCHES - 1] + 1)
+    pieces = np.split(at, cuts)
+    return tuple(
+        Spell(int(p[0]), int(p[-1]), **{way: each * len(p) for way, each in ways.items()})
+        for p in pieces
+    )
+
+
+def remembered(some: Iterable[Spell]) -> tuple[Spell, ...]:
     """At most so many: neighbours become one where that is least, for how long ago they were."""
-    spells.sort()
+    spells = sorted(some)
+    if len(spells) <= _MOST:
+        return tuple(spells)
     newest = max(one.high for one in spells)
     while len(spells) > _MOST:
         gaps = [(two.high - one.low) / (newest + 1 - one.low) for one, two in pairwise(spells)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.operators.batch import Batch, Clocks, Heard, held_back
-from millstream.ops.progress import Reached, told_since
+from millstream.ops.progress import Reached, shares_since, told_since
 from millstream.plan.reaching import ends
 from millstream.plan.stages import Plan
 
@@ -21,5 +21,6 @@ def clocks_of(plan: Plan, batch: Batch, heard: Heard, holds: dict[str, int]) -> 
         plan.watermarks({name: p.on_time() for name, p in progress.items()}, held),
         ends(plan, progress, told_since(batch.told, heard.reached, progress)),
         progress,
+        shares_since(batch.shares, heard.reached),
         outputs,
     )

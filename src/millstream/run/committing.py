@@ -5,7 +5,8 @@ from __future__ import annotations
 from millstream.operators.batch import Batch, Control, held_back
 from millstream.operators.protocol import Done, Known
 from millstream.ops.lateness import check_participants
-from millstream.ops.progress import BEGIN, END, Reached, merge_reached, told_since
+from millstream.ops.progress import BEGIN, END, Reached, merge_reached, shares_since, told_since
+from millstream.ops.shares import Shares, Spell
 from millstream.plan.stages import Plan
 from millstream.run import fitting
 from millstream.run import ledger as books
@@ -56,6 +57,8 @@ def next_manifest(
     books.check(manifest.ledger)
     reached = merge_reached(control.reached for control in controls)
     manifest.told = told_since(batch.told, reached, batch.progress)
+    shares = shares_since(batch.shares, reached)
+    manifest.shares = {name: list(map(list, one.spells)) for name, one in shares.items()}
     progress = _move_sources(plan, known, batch, controls, trackers, manifest)
     watermarks = plan.watermarks(progress, holds, old.watermarks, batch.left)
     passed = {name: at for name, at in watermarks.items() if BEGIN < at < END}
@@ -105,3 +108,12 @@ def _move_sources(
         state.watermark = progress[node.name] = seen.watermark()
         manifest.sources[node.name] = state
     return progress
+
+
+def shares_of_updaters(plan: Plan, manifest: Manifest) -> dict[str, Shares]:
+    """What became of the events of updaters whose policies may keep some from them."""
+    return {
+        node.name: Shares(False, tuple(Spell(*one) for one in manifest.shares.get(node.name, [])))
+        for node in plan.updaters()
+        if node.job.overload.sheds
+    }

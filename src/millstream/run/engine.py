@@ -37,7 +37,7 @@ from millstream.run.again import go_on
 from millstream.run.agreeing import disagreement, jumbled_sources, same_attempts
 from millstream.run.arrival import LAST, ArrivalClock
 from millstream.run.bundling import bundle, check_waiting, overdue, told
-from millstream.run.committing import next_manifest
+from millstream.run.committing import next_manifest, shares_of_updaters
 from millstream.run.executors import Executor
 from millstream.run.faults import BUNDLED, crash_point
 from millstream.run.handing import Hands
@@ -501,6 +501,7 @@ class Engine:
             progress=progress,
             watermarks=self.manifest.watermarks,
             told=self.manifest.told,
+            shares=shares_of_updaters(self.plan, self.manifest),
             orders=orders,
             left={s: at for one in evicting for s, at in one.leaves(orders[one.name]).items()},
             segments=segments,

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Protocol, TypeVar
 
 from millstream.operators.batch import Batch, Heard, hear, stored_of
-from millstream.ops.progress import Reached, told_since
+from millstream.ops.progress import Reached, shares_since, told_since
 from millstream.plan.stages import Plan
 from millstream.run.splits import AnySplit, Item
 from millstream.run.tasks import Task, levels_of
@@ -81,7 +81,9 @@ def caught_up(batch: Batch, heard: Heard) -> tuple[Batch, Heard]:
         name: one.seen(heard.reached.get(name, Reached())) for name, one in batch.progress.items()
     }
     told = told_since(batch.told, heard.reached, progress)
-    return replace(batch, progress=progress, told=told), replace(heard, reached={})
+    shares = shares_since(batch.shares, heard.reached)
+    batch = replace(batch, progress=progress, told=told, shares=shares)
+    return batch, replace(heard, reached={})
 
 
 class InProcess:

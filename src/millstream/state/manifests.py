@@ -173,6 +173,7 @@ class Manifest(msgspec.Struct):
     gone: list[str] = []  # files of the base that are no longer used
     watermarks: dict[str, Int64] = {}  # operator -> how far its input has come, for good
     told: dict[str, Int64] = {}  # step that gives times -> the latest it gave
+    shares: dict[str, list[Spell]] = {}  # what became of the events of updaters that may shed
     ledger: dict[str, dict[str, Int64]] = {}
     firing: dict[str, Firing] = {}  # operator -> when it gave early results last
     strategies: dict[str, str] = {}  # operator -> how its windows slid last

@@ -12,7 +12,7 @@ from millstream.errors import RunError
 from millstream.graph.nodes import Node, Update
 from millstream.operators.protocol import Host
 from millstream.operators.published import event_chunk
-from millstream.operators.updates.relieving import turn_away
+from millstream.operators.updates.relieving import note_ways, turn_away
 from millstream.operators.updates.work import Arrival, Order
 from millstream.ops.cells import Cell, Publication
 from millstream.ops.chunks import Chunk, Int64, concat
@@ -96,6 +96,7 @@ class Events:
                 due = np.maximum(chunk.ts if chunk.due is None else chunk.due, chunk.ts)
                 due[late] = np.maximum(due[late], closed)
                 behind = due - chunk.ts
+            self._note_kept(node, due)
             self._deliver(node, known, due, chunk.src, chunk.pos, values, behind)
 
     # -- published events -----------------------------------------------------------------------
@@ -121,6 +122,7 @@ class Events:
                 pos = np.array([one.pos for one in mine], np.int64)
                 values = pa.array([one.value for one in mine], pa.binary())
                 self._place(keys, step)
+                self._note_kept(step, ts)
                 self._deliver(step, keys, ts, number, pos, values)
         return True
 
@@ -154,6 +156,11 @@ class Events:
         bad = keys.place(node.job.partition, self.host.batch.shards)
         for why in bad.values():  # there is no record to set aside: its cause was applied already
             raise RunError(f"{node.name}: {why}; this batch was not committed")
+
+    def _note_kept(self, node: Update, times: Int64) -> None:
+        """Events that enter an updater which may turn others away."""
+        if node.job.overload.sheds and self.arrivals is None:
+            note_ways(self.host.control, node.name, times, kept=1)
 
     # -- where events go ------------------------------------------------------------------------
 

@@ -18,14 +18,16 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.graph.nodes import Update
+from millstream.operators.batch import Control
 from millstream.operators.protocol import Host, Known
 from millstream.operators.updates.work import Relief, Work
-from millstream.ops.chunks import Chunk, flat
+from millstream.ops.chunks import Chunk, Int64, flat
 from millstream.ops.codec import decode_key
 from millstream.ops.events import keys_of
 from millstream.ops.keynames import key_text
 from millstream.ops.overload import Shed, Standing
-from millstream.ops.progress import END
+from millstream.ops.progress import END, Reached
+from millstream.ops.shares import remembered, spells_of
 from millstream.ops.updates import UpdateGroup, UpdateJob
 from millstream.state.manifests import OVERLOADED, Manifest
 from millstream.state.segments import Segment, rows_between, time_of
@@ -140,11 +142,20 @@ def turn_away(host: Host, node: Update, keys: tuple[str, ...], chunk: Chunk) -> 
     counts["offered"] += rows
     counts["dropped" if stream is None else "diverted"] += rows
     counts["shed" if stream is None else "overflow"] += rows
+    due = chunk.ts if chunk.due is None else np.maximum(chunk.ts, chunk.due)
+    note_ways(host.control, node.name, due, **{"dropped" if stream is None else "diverted": 1})
     packed = Counter(keys_of(chunk, keys).packed.to_pylist())
     host.control.shed.extend(_by_keys(node.name, packed, stream))
     if stream is not None:
         host.count(stream, rows, 0)
         host.push(stream, chunk)
+
+
+def note_ways(control: Control, updater: str, times: Int64, **ways: int) -> None:
+    """Which way each event of these times goes, for the figures of windows after the updater."""
+    if len(times):
+        reached = control.reached.setdefault(updater, Reached())
+        reached.spells = remembered((*reached.spells, *spells_of(times, **ways)))
 
 
 def _by_keys(updater: str, packed: Counter[bytes], stream: str | None) -> Iterator[Shed]:
@@ -177,6 +188,8 @@ class Withheld:
                 late = int(np.count_nonzero(np.asarray(flat(mine.column("behind"))) > 0))
             counts.update({"late": -late, "aggregated": late - len(mine)})
             counts.update({"dropped": len(mine), "shed": len(mine)})
+            times = np.asarray(flat(mine.column("time")))
+            note_ways(work.control, job.name, times, kept=-1, dropped=1)
             packed = Counter(flat(mine.column("key")).to_pylist())
             work.control.shed.extend(_by_keys(job.name, packed, None))
 

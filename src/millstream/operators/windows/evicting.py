@@ -139,7 +139,8 @@ def with_fidelity(work: Work, job: WindowJob, chunk: Chunk, *, left: bool = True
         end = span.pane_at(at)
         # A window over which an older one was evicted has left with it: none stays behind.
         why = "watermark" if end <= complete else evicted.get(end) or _next(evicted, end)
-        share, who = fidelity_of(span, end, all_of, job.closing, work.clocks.progress)
+        known_of = work.clocks.progress, work.clocks.shares
+        share, who = fidelity_of(span, end, all_of, job.closing, *known_of)
         figures.append((share, who, why if left else None))
     if figures and left:
         share, who, why = figures[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from millstream.api.mapreduce import combiner
@@ -26,7 +27,17 @@ def _closing(plan: Plan, node: nodes.Windowed) -> WindowJob:
     reaching = _feeding(plan, node)
     direct = frozenset(name for name, diverted in reaching if not diverted)
     overflow = frozenset(name for name, diverted in reaching if diverted)
-    return replace(job, closing=Closing(node.policy, direct, overflow))
+    spilled = frozenset(_spilling(plan, node))
+    return replace(job, closing=Closing(node.policy, direct, overflow, spilled))
+
+
+def _spilling(plan: Plan, node: nodes.Node) -> Iterator[str]:
+    """The updaters of which a step gets, without another exchange, what they divert."""
+    if isinstance(node, nodes.Published):
+        yield from (one.name for one in plan.diverting(node) if isinstance(one, nodes.Update))
+    for one in plan.feeding(node):
+        if not isinstance(one, nodes.Source | nodes.Keyed):
+            yield from _spilling(plan, one)
 
 
 def _feeding(plan: Plan, node: nodes.Node) -> set[tuple[str, bool]]:
