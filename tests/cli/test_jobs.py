@@ -75,7 +75,14 @@ def test_commands_write_files_and_go_on_where_they_ended(spark: Any, here: Path)
         ]
         words = Counter(" ".join((here / "in.txt").read_text().split()).split())
         assert Counter({word: int(number) for number, word in lines}) == words
-    assert json.loads(Path(".millstream/streaming/flow.json").read_text())["flow"] == "streaming"
+    (made,) = Path(".millstream").glob("streaming-*/flow.json")
+    assert json.loads(made.read_text())["flow"] == "streaming"
+    other = ["other" if word == "out" else word.replace("uniq -c", "uniq") for word in command]
+    assert called(*other).exit_code == 0  # another command has nothing to do with the first one
+    found = " ".join(part.read_text() for part in Path("other").glob("part-*")).split()
+    assert sorted(found) == sorted(words)
+    done = called(*command[:3], "--reducer", "uniq", *command[5:])
+    assert "choose another directory" in str(done.exception)  # it holds other results
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ class Request:
 def run_program(stages: Sequence[Stage], request: Request) -> None:
     """Run to the end; lines go to files, or are printed when all is done."""
     if request.output is not None:
-        where = request.checkpoint or Path(".millstream") / request.name
-        _run(stages, request, request.output, where)
+        assert request.checkpoint is not None
+        _run(stages, request, request.output, request.checkpoint)
         return
     if request.reading.follow:
         raise ConfigError("--follow: results of an input that goes on need a place, with --output")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -236,7 +237,7 @@ def _request(
         output,
         given["window"],
         given["ordered"],
-        given["checkpoint"],
+        given["checkpoint"] or _usual_checkpoint(context, name, output),
         {
             **{option: given[option] for option in ("master", "parallelism", "debug")},
             "function_timeout": TASK_TIMEOUT,
@@ -245,3 +246,13 @@ def _request(
         file,
         looks_of(given["snapshots"], None, None, None),
     )
+
+
+def _usual_checkpoint(context: typer.Context, name: str, output: Path | None) -> Path | None:
+    """Where the same command goes on, and another one begins anew; nowhere if lines are printed."""
+    if output is None:
+        return None
+    how = ("checkpoint", "master", "parallelism", "snapshots", "debug", "quiet")
+    what = {option: value for option, value in context.params.items() if option not in how}
+    digest = hashlib.sha256(repr((sorted(what.items()), context.args)).encode()).hexdigest()
+    return Path(".millstream") / f"{name}-{digest[:8]}"
