@@ -11,12 +11,13 @@ from rich.console import Console
 
 import millstream as ms
 from millstream.api.early import Unseen
-from millstream.cli.early import answer_table, looks_of
+from millstream.cli.answers import answer_table
+from millstream.cli.early import looks_of
 from millstream.errors import ConfigError
 
 
-def shown(snapshot: ms.Snapshot, rows: int = 20) -> str:
-    console = Console(width=100, record=True, file=StringIO())
+def shown(snapshot: ms.Snapshot, rows: int = 20, width: int = 100) -> str:
+    console = Console(width=width, record=True, file=StringIO())
     console.print(answer_table(snapshot, rows))
     return console.export_text()
 
@@ -102,6 +103,28 @@ def test_a_bound_far_out_does_not_squeeze_all_other_bars() -> None:
     bars = shown(ms.Snapshot(0.1, table, False)).splitlines()[2:4]
     assert bars[0].rstrip().endswith("┤")
     assert bars[1].rstrip().endswith("─→")
+
+
+def test_bounds_are_shown_in_full_where_a_line_has_no_room_for_all() -> None:
+    columns: dict[str, list[object]] = {"carrier": ["UA", "OO"]}
+    for name in ("n", "delay", "miles", "planes", "gates"):
+        columns |= {name: [717_644_192.0, 128_208.0]}
+        columns |= {f"{name}_lower": [700_000_000.0, None], f"{name}_upper": [750_000_000.0, None]}
+    snapshot = ms.Snapshot(0.1, pa.table(columns), False)
+    assert shown(snapshot, width=140).count("717,644,192 ± 4.5%") == 5
+    narrow = shown(snapshot, width=84)
+    assert narrow.count("718M ± 4.5%") == 5
+    assert narrow.count("128k ±   ?") == 5
+    assert "…" not in narrow
+    assert "●" not in narrow
+    exact = ms.Snapshot(1.0, pa.table(columns), True)
+    assert shown(exact, width=100).count("7.17644e+08") == 5
+    assert shown(exact, width=50).count("718M") == 5
+
+
+def test_bounds_about_nothing_are_told_as_they_are() -> None:
+    table = pa.table({"n": [0.0], "n_lower": [-1500.0], "n_upper": [1000.0]})
+    assert "0 ±1.5k" in shown(ms.Snapshot(0.1, table, False)).replace("± ", "±")
 
 
 def test_sums_that_are_no_numbers_are_shown() -> None:

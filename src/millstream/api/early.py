@@ -133,7 +133,7 @@ class Looks:
     cuts: bool = True  # batches end at the shares at which one looks, not only after them
 
     def __post_init__(self) -> None:
-        if not 0.5 <= self.confidence < 1:
+        if not isinstance(self.confidence, int | float) or not 0.5 <= self.confidence < 1:
             raise ConfigError(
                 f"snapshots(confidence={self.confidence!r}): expected a share from 0.5 to below 1"
             )

@@ -13,7 +13,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from millstream.cli.early import answer_table, show_answer
+from millstream.cli.answers import answer_table, show_answer
 from millstream.run.ledger import WAYS, summary
 from millstream.run.telling import told_work, warnings_of
 from millstream.state.storage import open_storage

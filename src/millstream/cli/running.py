@@ -18,8 +18,8 @@ from millstream.api.config import Application
 from millstream.api.early import Looks, Snapshot
 from millstream.api.flow import Flow
 from millstream.cli import complain
+from millstream.cli.answers import show_answer
 from millstream.cli.display import Display, make_display, show_summary
-from millstream.cli.early import show_answer
 from millstream.cli.guarding import Guard, calls_functions
 from millstream.cli.reloading import Listening
 from millstream.errors import MillstreamError, RunError

@@ -142,12 +142,26 @@ class Population:
             )
         for file in self.files:
             seen = look(file.path)
-            if seen is None or (seen.size, seen.changed) != (file.size, file.changed):
+            if seen is None or seen.stamp != (file.size, file.changed):
                 raise RunError(
                     f"{file.path} was changed, replaced or removed after its blocks were drawn. "
                     "What was read of it cannot be told from what is new: put it back as it was, "
                     "or begin again with a new checkpoint"
                 )
+
+    def written_to(self) -> tuple[list[str], list[str]]:
+        """The files that are no longer what their blocks were cut from, and those that only grew.
+
+        What has grown still begins with its blocks; what is gone by now was read before.
+        """
+        rewritten, grown = [], []
+        for file in self.files:
+            now = look(file.path)
+            if now is not None and now.size > file.size:
+                grown.append(file.path)
+            elif now is not None and now.stamp != (file.size, file.changed):
+                rewritten.append(file.path)
+        return rewritten, grown
 
 
 def _holds(path: str) -> bool:

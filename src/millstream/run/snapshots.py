@@ -65,7 +65,7 @@ def exact_table(looked: Looked, looks: Looks, table: pa.Table | None) -> pa.Tabl
     if looked.top is not None:
         return _as_places(looked.top, table)
     for name, (over, under) in looks.ratios:
-        above, below = (table.column(one).cast(pa.float64()) for one in (over, under))
+        above, below = (table.column(one).cast(pa.float64(), safe=False) for one in (over, under))
         there = pc.if_else(pc.equal(below, 0.0), None, below)
         table = table.append_column(name, pc.divide(above, there))
     return _with_bounds(table, [*measures, *(name for name, _ in looks.ratios)])
@@ -159,7 +159,9 @@ def _in_whole(table: pa.Table, whole: set[str]) -> pa.Table:
         column = table.column(at)
         if stem in whole:
             end = name[len(stem) :]
-            column = round_by[end](column).cast(pa.int64())
+            column = round_by[end](column)
+            fits = pc.less(pc.abs(column), 2.0**63)  # beyond that the answer is null too
+            column = pc.if_else(fits, column, None).cast(pa.int64())
         elif pa.types.is_floating(column.type) and column.null_count == len(column):
             column = pa.nulls(len(table))
         table = table.set_column(at, name, column)

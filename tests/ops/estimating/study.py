@@ -222,6 +222,7 @@ class Score:
     row_wide: float = 0.0
     row_given: int = 0
     row_right: int = 0
+    row_far: list[np.ndarray] = field(default_factory=list)  # of the truth, in half widths of rows
 
     @property
     def share(self) -> float:
@@ -237,6 +238,18 @@ class Score:
     def times(self) -> float:
         """How many times as wide as those of a sample of as many rows."""
         return self.wide / self.row_wide if self.row_wide else np.nan
+
+    @property
+    def fair_times(self) -> float:
+        """The same, of a sample of rows whose bounds are so wide that they are right as often.
+
+        Where tails are long, bounds of the textbook are narrow because they are wrong.
+        """
+        if not self.row_far:
+            return np.nan
+        far = np.sort(np.concatenate(self.row_far))
+        needed = far[min(int(np.ceil(self.share * len(far))), len(far)) - 1]
+        return self.times / max(float(needed), 1e-9)
 
     @property
     def row_share(self) -> float:
@@ -322,6 +335,9 @@ def _compare(
     score.row_right += int((both & inside).sum())
     score.wide += float((found.upper - found.lower)[both].sum())
     score.row_wide += float((high - low)[both].sum())
+    off, half = np.abs(truth[seen] - (low + high) / 2)[both], ((high - low) / 2)[both]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        score.row_far.append(np.where(off <= 1e-9 * np.abs(truth[seen][both]), 0.0, off / half))
 
 
 def main() -> None:
@@ -331,7 +347,7 @@ def main() -> None:
     asked.add_argument("--runs", type=int, default=200)
     asked.add_argument("--start", type=int, default=0)
     said = asked.parse_args()
-    print("shape | aggregate | pointwise, above, worst look | given | paths | wide, rows' coverage")
+    print("shape | aggregate | pointwise, above, worst look | given | paths | wide, rows', fair")
     for shape in said.shapes or list(SHAPES):
         scores = study(shape, said.runs, said.start)
         for name in [n for p, n in scores if p == POINTWISE]:
@@ -346,7 +362,7 @@ def main() -> None:
                 f"{shape:14s} | {name:9s} | {at.share:6.2%} "
                 f"{(at.given - at.right - at.below) / max(1, at.given):6.2%} {worst:6.2%} | "
                 f"{at.given / max(1, at.given + at.none):6.1%} | {every:6.2%} | "
-                f"{at.times:5.2f} {at.row_share:6.2%}{flag}",
+                f"{at.times:5.2f} {at.row_share:6.2%} {at.fair_times:5.2f}{flag}",
                 flush=True,
             )
 

@@ -172,7 +172,7 @@ class Answers:
                 TOTAL: n * (middle - shift),
                 SQUARES: squares + n * (middle - shift) ** 2,
             }
-        sums = _state(given, measure, "sum")
+        sums = _sums(given, measure)
         if not measure.kernel.mean:  # type: ignore[union-attr]
             kind = given.schema.field(f"state.{measure.state}.sum").type
             self._whole = (
@@ -283,6 +283,16 @@ def _factors(measure: Measure) -> tuple[str, ...]:
     return (COUNT, TOTAL) if mean_only else (COUNT, TOTAL, SIZE)
 
 
+def _sums(given: pa.Table, measure: Measure) -> Floats:
+    """Totals as near as a float is, also where whole numbers have left 64 bits."""
+    total = _state(given, measure, "sum")
+    if f"state.{measure.state}.upper" not in given.column_names:
+        return total
+    about = _state(given, measure, "upper") * 2.0**32
+    found: Floats = total + 2.0**64 * np.rint((about - total) / 2.0**64)
+    return found
+
+
 def _state(given: pa.Table, measure: Measure, field: str) -> Floats:
     column = flat(given.column(f"state.{measure.state}.{field}"))
-    return np.asarray(column.cast(pa.float64()).fill_null(0.0))
+    return np.asarray(column.cast(pa.float64(), safe=False).fill_null(0.0))
