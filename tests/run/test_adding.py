@@ -67,6 +67,30 @@ def test_a_window_is_filled_from_stored_panes(tmp_path: Path) -> None:
     assert max(start for _, start in got) == max(start for _, start in want)
 
 
+@pytest.mark.parametrize("timed_later", [False, True])
+def test_where_it_begins_is_up_to_its_own_sources(timed_later: bool) -> None:
+    """Not to others that have come further, nor to the clock when files were read."""
+
+    def beside(*windows: tuple[str, str]) -> ms.Flow:
+        made = ms.Flow("beside")
+        when: dict[str, Any] = {} if timed_later else {"time": "ts"}
+        source = made.source(ms.Files("x", schema=SCHEMA, **when), name="in")
+        source = source.at("ts") if timed_later else source
+        for name, size in windows:
+            counts = source.key_by("k").window(ms.tumbling(size)).agg(n=ms.count())
+            counts.named(name).sink(ms.Memory(), name=f"{name} out")
+        other = made.source(ms.Generator(tuple, time="ts", schema=SCHEMA), name="other")
+        other.sink(ms.Memory(), name="others")
+        return made
+
+    with Driver(beside(("old", "10s"))) as driver:
+        driver.push("in", records(range(4))).push("other", records(range(900, 901))).step()
+        driver.replace(beside(("old", "10s"), ("new", "5s")))
+        driver.push("in", records(range(4, 30))).end()
+        found = sorted((row["window_start"] - BEGIN).seconds for row in driver.output("new out"))
+        assert set(found) == set(range(5, 30, 5))
+
+
 def test_an_aggregate_is_filled_if_its_state_is_known_and_null_until_then(tmp_path: Path) -> None:
     window = ms.tumbling("60s")
     old = ("old", window, {"mean": ms.mean("v")})

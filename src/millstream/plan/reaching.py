@@ -36,6 +36,13 @@ def ends(
     return {name: max(one.watermark, one.latest) for name, one in reaches}
 
 
+def latest(
+    plan: Plan, progress: Mapping[str, SourceProgress], told: Mapping[str, int]
+) -> dict[str, int]:
+    """The latest time above the input of every keyed operator: nothing later was read so far."""
+    return {name: one.latest for name, one in _reaches(plan, progress, told).items()}
+
+
 def furthest(
     plan: Plan, progress: Mapping[str, SourceProgress], told: Mapping[str, int]
 ) -> dict[str, int]:
@@ -63,7 +70,7 @@ def _reaches(
                 at = progress[node.name].furthest()
                 out[node.name] = _Reach(at, at, progress[node.name].lateness is None)
             elif isinstance(node, graph.At) and len(names) == 1:
-                out[node.name] = _timed(node, came, told.get(node.name, BEGIN))
+                out[node.name] = _timed(node, came, told.get(node.name))
             elif isinstance(node, graph.Keyed):
                 inputs[node.name] = came
                 moved = node.output_watermark(came.watermark)
@@ -72,9 +79,12 @@ def _reaches(
     return inputs
 
 
-def _timed(node: graph.At, came: _Reach, given: int) -> _Reach:
-    """Behind a step that gives times: what it gave counts, not the times from before."""
+def _timed(node: graph.At, came: _Reach, given: int | None) -> _Reach:
+    """Behind a step that gives times: what it gave counts, not the times from before.
+
+    given: the latest; None if it gave none, or an older version did not write it down.
+    """
     if came.whole:
-        return _Reach(given, given, whole=True)
-    latest = held_by(node.behind, came.latest)
-    return _Reach(held_by(node.behind, came.watermark), max(given, latest))
+        return came if given is None else _Reach(given, given, whole=True)
+    high = held_by(node.behind, came.latest)
+    return _Reach(held_by(node.behind, came.watermark), high if given is None else max(given, high))

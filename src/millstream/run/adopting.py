@@ -17,6 +17,8 @@ import numpy as np
 
 from millstream.graph import nodes
 from millstream.ops.jobs import Family, WindowJob, timestamp
+from millstream.ops.progress import BEGIN, SourceProgress
+from millstream.plan.reaching import latest
 from millstream.plan.stages import Plan
 from millstream.run.program import ALL, describe_program, is_plain, keeps
 from millstream.state.manifests import Manifest
@@ -34,16 +36,27 @@ def adopt(
     program = copy.deepcopy(known)
     described = describe_program(plan)
     notes = _drop(plan, program, manifest)
-    latest = [state.top for state in manifest.sources.values() if state.top is not None]
-    if manifest.batch >= 0 and latest:
-        for family in plan.families.values():
-            notes.extend(_fill(family, program, manifest, max(latest)))
+    read_to = _read_to(plan, manifest)
+    for family in plan.families.values() if manifest.batch >= 0 else ():
+        came = max(read_to[job.name] for job in family.jobs)
+        if came > BEGIN:
+            notes.extend(_fill(family, program, manifest, came))
     if manifest.batch >= 0:
         alone = (node.name for node in plan.nodes if _is_alone(node))
         fresh = [name for name in alone if name not in program["operators"]]
         notes.extend(f"{name} is new and begins with what comes from now on" for name in fresh)
     program.update({name: described[name] for name in _DESCRIBED})
     return program, notes
+
+
+def _read_to(plan: Plan, manifest: Manifest) -> dict[str, int]:
+    """Per keyed step the latest time that was read of the sources above it."""
+    tops = {name: state.top for name, state in manifest.sources.items() if state.top is not None}
+    progress = {
+        node.name: SourceProgress(node.spec.lateness_micros(), top=tops.get(node.name, BEGIN))
+        for node in plan.sources()
+    }
+    return latest(plan, progress, manifest.told)
 
 
 # -- what is gone -------------------------------------------------------------------------------
