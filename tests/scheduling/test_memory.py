@@ -72,6 +72,8 @@ def test_with_less_than_spark_itself_takes_it_goes_on_in_small_batches() -> None
     machine = Machine(512 * MB, 900 * MB, 5.0, 0.9)
     machine.batch(20 * MB)
     assert machine.batch(100 * MB)[0] == MB
+    assert "most of the budget of 0.54 GB" in str(machine.cramped)
+    assert Memory(2048 * MB).cramped is None
 
 
 def test_what_starting_takes_is_not_taken_for_rows() -> None:

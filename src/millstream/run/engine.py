@@ -341,6 +341,7 @@ class Engine:
         self._adapt(controls, splits)
         if self.memory.tight:
             give_back()
+        self._say(self.memory.cramped)
         self.done = self.manifest.complete
         return True
 
@@ -385,10 +386,13 @@ class Engine:
         told = list(self.noticing.silence(self.trackers, self.clock()))
         now = self.wall()
         told += self.noticing.idleness(self.plan, self.manifest, self.trackers, self.started, now)
-        if self._steady.wrong is not None and self._steady.wrong not in self.notes:
-            told.append(self._steady.wrong)
-        if told:
-            self.notes = [*self.notes, *told]
+        self._say(*told, self._steady.wrong)
+
+    def _say(self, *told: str | None) -> None:
+        """Tell what was not told before, at once."""
+        new = [one for one in told if one is not None and one not in self.notes]
+        if new:
+            self.notes = [*self.notes, *new]
             self.patience.on_pause()
 
     def _parallelism(self, pending: int, parts: int) -> int:

@@ -71,6 +71,16 @@ class Memory:
         left = _KEPT * self.budget - self.floor
         return max(_LEAST, min(most, left / self._ratio))
 
+    @property
+    def cramped(self) -> str | None:
+        """What to say of a budget that the processes use up by themselves."""
+        if self.floor is None or self.floor < _KEPT * self.budget:
+            return None
+        return (
+            f"memory: Spark and Python take most of the budget of {self.budget / 1e9:.2g} GB by "
+            "themselves, so batches are as small as can be, which takes longer; give it more"
+        )
+
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Look from time to time while a batch runs."""
