@@ -15,6 +15,8 @@ from millstream.errors import ConfigError, RunError
 from millstream.io.kafka import producing
 from millstream.run import engine as engines
 from millstream.run import publishing
+from millstream.run.failing import letters_in
+from millstream.state.checkpoint import Checkpoint
 from millstream.testing import run_in_process
 
 SCHEMA = "ts bigint, k string, v bigint"
@@ -211,6 +213,33 @@ def test_rows_that_cannot_be_records_are_dead_letters(topics: Any, tmp_path: Pat
     assert (ledger["out"]["aggregated"], ledger["out"]["dead"]) == (2, 1)
 
 
+def test_rows_of_functions_that_lack_what_the_sink_names(topics: Any, tmp_path: Path) -> None:
+    """However they fall into batches: what a function gives is known when it is there."""
+    rows = [{"n": n} for n in range(8)]
+
+    def given(row: dict[str, Any]) -> dict[str, Any]:
+        n = row["n"]
+        value: Any = {0: n, 3: None}.get(n % 4, f"v{n}")
+        more = {"other": "x"} if n == 5 else {}
+        return {"v": value, **more, **({} if n % 4 == 1 else {"k": f"k{n}"})}
+
+    found = []
+    for name, size in (("one", 1), ("all", 100)):
+        topic = topics.make()
+        flow = ms.Flow(name)
+        stream = flow.source(ms.Generator(lambda: iter(rows), schema="n bigint")).map(given)
+        sink = ms.Kafka(topics.address, topic, key="k", headers="nobody", format="text")
+        stream.sink(sink, name="out")
+        ledger = run_in_process(flow, tmp_path / name, dead_letter_limit=1, batch_rows=size)["out"]
+        assert (ledger["offered"], ledger["aggregated"], ledger["dead"]) == (8, 4, 4)
+        found.append(sorted((one.key(), one.value()) for one in topics.committed(topic)))
+        dead = list(letters_in(Checkpoint(tmp_path / name).dead))
+        assert sum("it has no 'k', which key= names" in one["error"] for one in dead) == 2
+        assert sum("writes texts or bytes" in one["error"] for one in dead) == 2
+    wanted = [(b"k2", b"v2"), (b"k3", None), (b"k6", b"v6"), (b"k7", None)]
+    assert found == [wanted, wanted]
+
+
 def test_kafka_away_stops_the_flow_and_nothing_is_missing_after(
     topics: Any, tmp_path: Path, source: ms.Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +274,8 @@ def test_kafka_away_stops_the_flow_and_nothing_is_missing_after(
         ({"changes": "all"}, "use one of"),
         ({"key": "nobody"}, "there is no column 'nobody'"),
         ({"headers": "nobody"}, "there is no column 'nobody'"),
+        ({"format": "text"}, r"writes one column, and there are 3 \(ts, k, v\)"),
+        ({"format": "text", "key": ("ts", "k")}, "writes texts or bytes, and 'v' is int64"),
         ({"topic": "never-made"}, "has no topic 'never-made'"),
     ],
 )

@@ -306,5 +306,5 @@ def test_a_parquet_column_keeps_the_type_it_was_written_with(tmp_path: Path) -> 
     (letter,) = map(json.loads, file.read_text().splitlines())
     assert letter["operator"] == "out"
     told = letter["error"]
-    assert "column 'value' of 'Mixing' is double in the files written so far" in told
+    assert "column 'value' of 'Mixing' is double in what was written so far" in told
     assert '(first 1 of key 0) and str here ("one" of key 7)' in told.replace("1.0 of", "1 of")

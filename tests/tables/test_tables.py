@@ -169,6 +169,38 @@ def test_rows_that_a_database_cannot_take_are_dead_letters(
     assert "of its key is null" in told[0] and all("the character 0" in one for one in told[1:])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_functions_give_fits_the_table_or_is_a_dead_letter(
+    kind: str, place: str, tmp_path: Path
+) -> None:
+    """A batch that is committed must be one that the table takes: it is asked for ever after."""
+    rows: list[dict[str, Any]] = [
+        {"k": "a", "v": 1, "w": None},
+        {"v": 2},
+        {"k": "c", "v": "x"},
+        {"k": "d", "v": 2.5},
+        {"k": "e", "v": 3.0, "w": [], 'a "b"': 5},
+        {"k": "a", "v": 9, "w": [1]},
+    ]
+    (tmp_path / "in").mkdir()
+    for number in range(len(rows)):
+        (tmp_path / "in" / f"{number}.jsonl").write_text(f'{{"n": {number}}}\n')
+    flow = ms.Flow("fits")
+    source = ms.Files(tmp_path / "in", schema="n bigint", max_files_per_batch=1)
+    stream = flow.source(source).map(lambda row: rows[row["n"]])
+    stream.sink(groups.sink(kind, place, "fits", key="k"), name="out")
+    ledger = run_in_process(flow, tmp_path / "ck", dead_letter_limit=1)
+    assert (ledger["out"]["aggregated"], ledger["out"]["dead"]) == (3, 3)
+    found = {row.pop("k"): row for row in rows_in(kind, place, "fits")}
+    assert found == {
+        "a": {"v": 9, "w": "[1]", 'a "b"': None},
+        "e": {"v": 3, "w": "[]", 'a "b"': 5},
+    }
+    told = [one["error"] for one in letters_in(Checkpoint(tmp_path / "ck").dead)]
+    assert "it has no 'k', which key= names" in told[0]
+    assert all("column 'v'" in one and "is int64 in what was written" in one for one in told[1:])
+
+
 def test_iceberg_knows_its_batch_when_snapshots_are_gone_and_takes_new_columns(
     tmp_path: Path,
 ) -> None:

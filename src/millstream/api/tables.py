@@ -54,7 +54,7 @@ class Iceberg:
         return self.table
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Iceberg, (self.table,)  # written in the driver; properties stay there
+        return _iceberg, (self.table, self.key)  # written in the driver; properties stay there
 
     def __hash__(self) -> int:
         return hash((self.table, self.columns))
@@ -111,6 +111,10 @@ class Postgres:
 
 def _postgres(table: str, key: str | tuple[str, ...]) -> Postgres:
     return Postgres("postgresql://elsewhere", table=table, key=key)
+
+
+def _iceberg(table: str, key: str | tuple[str, ...]) -> Iceberg:
+    return Iceberg(table, key=key)
 
 
 TableSink = Delta | Iceberg | Postgres

@@ -10,10 +10,11 @@ from __future__ import annotations
 import base64
 import re
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -138,14 +139,14 @@ def text_lines(table: pa.Table) -> bytes:
             "results that were written before have changed, and plain lines cannot be taken back; "
             "start anew, with another checkpoint and an empty directory"
         )
-    lines = (next((value for value in row if value is not None), b"") for row in _rows(table))
+    lines = (next((value for value in row if value is not None), b"") for row in python_rows(table))
     return b"".join((one.encode() if isinstance(one, str) else one) + b"\n" for one in lines)
 
 
-def without_line(table: pa.Table) -> dict[int, str]:
+def without_line(table: pa.Table, who: str = "ms.Text") -> dict[int, str]:
     """The rows that are no line of text, and why: their columns come from a function."""
     wrong: dict[int, str] = {}
-    for at, row in enumerate(_rows(table)):
+    for at, row in enumerate(python_rows(table)):
         found = [
             (name, one)
             for name, one in zip(table.column_names, row, strict=True)
@@ -153,18 +154,31 @@ def without_line(table: pa.Table) -> dict[int, str]:
         ]
         if len(found) > 1:
             names = ", ".join(name for name, _ in found)
-            wrong[at] = (
-                f"ms.Text writes one column, and there are {len(found)} ({names}); {_CHOOSE}"
-            )
+            wrong[at] = f"{who} writes one column, and there are {len(found)} ({names}); {_CHOOSE}"
         elif found and not isinstance(found[0][1], str | bytes):
             wrong[at] = (
-                f"ms.Text writes texts or bytes, and {found[0][0]!r} has {found[0][1]!r:.80}; "
+                f"{who} writes texts or bytes, and {found[0][0]!r} has {found[0][1]!r:.80}; "
                 f"{_AS_TEXT}"
             )
     return wrong
 
 
-def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+def without_key(key: Sequence[str], table: pa.Table) -> dict[int, str]:
+    """The rows of a function that lack a part of the key: its name may not be the one of key=."""
+    found: dict[int, str] = {}
+    for name in key:
+        why = (
+            f"it has no {name!r}, which key= names; where a null is meant, say so: map(..., "
+            "schema=...) declares the columns"
+        )
+        there = name in table.column_names
+        lacking = table.column(name).is_null().to_numpy() if there else np.ones(len(table), bool)
+        found |= dict.fromkeys(np.flatnonzero(lacking).tolist(), why)
+    return found
+
+
+def python_rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+    """The values of each row."""
     return zip(*(python_values(column) for column in table.columns), strict=True)
 
 

@@ -1,4 +1,4 @@
-"""Columns of one type for Parquet files: the files of a directory are read together.
+"""Columns of one type for Parquet files and tables: the files of a directory are read together.
 
 Results may have values of many types. A column of results whose values differ when it is first
 written holds JSON text, then and in all files to come. Of records, as functions give them one by
@@ -42,10 +42,18 @@ class Fitted:
     refused: dict[int, str]
 
 
-def fit(table: pa.Table, known: pa.Schema, step: str, places: Places | None = None) -> Fitted:
+def fit(
+    table: pa.Table,
+    known: pa.Schema,
+    step: str,
+    places: Places | None = None,
+    *,
+    widens: bool = True,
+) -> Fitted:
     """A table as one that goes with what was written before of the results of a step.
 
     places: time, source and position of rows that are records, so that the first of them decides.
+    widens: whether doubles may follow whole numbers, as in files, but not in most tables.
     """
     refused: dict[int, str] = {}
     columns: dict[str, pa.Array] = {}
@@ -58,10 +66,12 @@ def fit(table: pa.Table, known: pa.Schema, step: str, places: Places | None = No
             if holds_mixed(column.type):  # 1 here and 2.5 there are doubles in a file
                 column = _widened(column)
             was = _first_seen(name, column, table, places)
+            if _shapeless(column.type, widens):
+                was = pa.field(name, pa.string(), metadata={_JSON: b"1"})
         if _is_json(was):
             column = pa.array(map(_text, column.to_pylist()), pa.string())
         elif column.type != was.type:
-            column = _of_type(column, was, table, step, refused)
+            column = _of_type(column, was, table, step, refused, widens)
         columns[name] = column
         if not pa.types.is_null(was.type):
             fields.append(was)
@@ -91,6 +101,15 @@ def _first_seen(name: str, column: pa.Array, table: pa.Table, places: Places | N
     return pa.field(name, column.type, metadata=marks)
 
 
+def _shapeless(kind: pa.DataType, widens: bool) -> bool:
+    """Whether values have parts of which nobody knows what they are, as in {} and []."""
+    if pa.types.is_struct(kind) and not kind.num_fields:
+        return True  # no file takes these
+    parts = [kind.field(at).type for at in range(kind.num_fields)]
+    unknown = not widens and any(map(pa.types.is_null, parts))  # files of other types may follow
+    return unknown or any(_shapeless(one, widens) for one in parts)
+
+
 def _widened(column: pa.Array) -> pa.Array:
     found = widened(column.to_pylist())
     return column if found is None else found
@@ -105,34 +124,43 @@ def _text(value: Any) -> str | None:
 
 
 def _of_type(
-    column: pa.Array, was: pa.Field, table: pa.Table, step: str, refused: dict[int, str]
+    column: pa.Array,
+    was: pa.Field,
+    table: pa.Table,
+    step: str,
+    refused: dict[int, str],
+    widens: bool,
 ) -> pa.Array:
     """The values that go with a type; rows with others are refused."""
     plain = column if not holds_mixed(column.type) else _widened(column)
-    whole = _going_with(plain, was.type)
+    whole = _going_with(plain, was.type, widens)
     if whole is not None:
         return whole
     values = column.to_pylist()
     for index, value in enumerate(values):
         one = None if value is None else widened([value])
-        if value is None or (one is not None and _going_with(one, was.type) is not None):
+        if value is None or (one is not None and _going_with(one, was.type, widens) is not None):
             continue
         seen = (was.metadata or {}).get(_SEEN, b"").decode()
         refused[index] = (
-            f"column {was.name!r} of {step!r} is {was.type} in the files written so far "
+            f"column {was.name!r} of {step!r} is {was.type} in what was written so far "
             f"(first {seen}) and {type(value).__name__} here ({_shown(table, index, was.name)})"
-            "; give all one type, or write them with ms.Jsonl, which takes any"
+            "; give all one type (map(..., schema=...) declares it), or write them with ms.Jsonl, "
+            "which takes any"
         )
         values[index] = None
-    return _going_with(pa.array(values), was.type)
+    return _going_with(pa.array(values), was.type, widens)
 
 
-def _going_with(column: pa.Array, kind: pa.DataType) -> pa.Array | None:
+def _going_with(column: pa.Array, kind: pa.DataType, widens: bool = True) -> pa.Array | None:
     """A plain column as one of files of this type, if no value of it changes but for 1 to 1.0."""
     if holds_mixed(column.type) or differ({column.type, kind}):
         return None
     if wider(column.type, kind) != kind:  # the files before have narrower numbers
-        return column
+        if widens:
+            return column
+        if not pa.types.is_integer(kind):
+            return None  # only whole numbers say by themselves when they lose something
     try:
         return column.cast(kind)
     except REFUSED:
@@ -173,6 +201,7 @@ def agreed(known: dict[str, str], controls: Iterable[Control]) -> tuple[dict[str
     agree = True
     for control in sorted(controls, key=lambda one: (one.level, one.part)):
         for sink, text in control.written.items():
+            before = unpacked(known.get(sink)).names
             fields = {field.name: field for field in unpacked(written.get(sink))}
             for field in unpacked(text):
                 other = fields.setdefault(field.name, field)
@@ -182,7 +211,7 @@ def agreed(known: dict[str, str], controls: Iterable[Control]) -> tuple[dict[str
                 elif _is_json(other) != _is_json(field) or (apart and _differ(other, field)):
                     fields[field.name] = pa.field(field.name, pa.string(), metadata={_JSON: b"1"})
                     agree = False
-                elif apart and sink not in known:  # 1 here, 2.5 there
+                elif apart and field.name not in before:  # 1 here, 2.5 there
                     fields[field.name] = other.with_type(wider(other.type, field.type))
                     agree = False
             written[sink] = packed(pa.schema(list(fields.values())))

@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from millstream.api.sinks import FileSink, Parquet
 from millstream.api.sources import Kafka
-from millstream.api.tables import Postgres
+from millstream.api.tables import Postgres, TableSink
 from millstream.graph import nodes
 from millstream.io.folders import by_folder, without_folder
 from millstream.io.kafka.encoding import encode
-from millstream.io.writers import stage_file, without_line
+from millstream.io.writers import stage_file, without_key, without_line
 from millstream.operators.naming import names_of
-from millstream.ops.chunks import Chunk, concat, encode_block, placed
+from millstream.ops.chunks import Chunk, Int64, concat, encode_block, placed
 from millstream.ops.edges import leaving
 from millstream.ops.records import DeadLetter, as_json
 from millstream.plan.stages import Plan, gives_changes, marks_changes
@@ -57,9 +57,10 @@ def sink_outputs(task: Task) -> Iterator[Item]:
             continue
         if isinstance(spec, Kafka):
             chunks = [_encode(task, node, chunk) for chunk in chunks]
-        if isinstance(spec, Postgres):
-            chunks = [_fit_for_postgres(task, name, spec, chunk) for chunk in chunks]
-        yield (DRIVER, "deliver", name, encode_block(concat([placed(c) for c in chunks])))
+        if isinstance(spec, TableSink):
+            chunks = _fit_for_table(task, node, spec, chunks)
+        if chunks := [one for one in chunks if len(one)]:
+            yield (DRIVER, "deliver", name, encode_block(concat([placed(c) for c in chunks])))
 
 
 def _stage(task: Task, name: str, spec: FileSink, chunks: list[Chunk]) -> None:
@@ -73,7 +74,7 @@ def _stage(task: Task, name: str, spec: FileSink, chunks: list[Chunk]) -> None:
     refused = without_folder(table, columns)
     first = task.batch.written.get(name) is None
     if suffix == "parquet":
-        table = _fit(task, name, table, chunks, refused)
+        table, _ = _fit(task, name, table, chunks, refused)
     elif suffix == "txt":
         _refuse(task, name, refused := without_line(table), table, chunks)
         table = _without(table, refused)
@@ -88,9 +89,18 @@ def _stage(task: Task, name: str, spec: FileSink, chunks: list[Chunk]) -> None:
 
 
 def _fit(
-    task: Task, name: str, table: pa.Table, chunks: list[Chunk], refused: dict[int, str]
-) -> pa.Table:
-    """Columns as they were written before; rows that do not fit are dead letters, as are some."""
+    task: Task,
+    name: str,
+    table: pa.Table,
+    chunks: list[Chunk],
+    refused: dict[int, str],
+    *,
+    widens: bool = True,
+) -> tuple[pa.Table, Int64]:
+    """Columns as they were written before, and which rows are left.
+
+    Rows that do not fit are dead letters, as are those that are refused already.
+    """
     known = fitting.unpacked(task.batch.written.get(name))
     kept = np.setdiff1d(np.arange(len(table)), [*refused]) if refused else np.arange(len(table))
     before, places = task.plan.node(name).inputs[0], None
@@ -98,11 +108,11 @@ def _fit(
         marks = [(chunk.ts, np.full(len(chunk), chunk.src), chunk.pos) for chunk in chunks]
         ts, src, pos = (np.concatenate(several)[kept] for several in zip(*marks, strict=True))
         places = (ts, src, pos)
-    fitted = fitting.fit(_without(table, refused), known, before.name, places)
+    fitted = fitting.fit(_without(table, refused), known, before.name, places, widens=widens)
     task.control.written[name] = fitting.packed(fitted.schema)
     refused = refused | {int(kept[row]): why for row, why in fitted.refused.items()}
     _refuse(task, name, refused, table, chunks)
-    return fitted.table
+    return fitted.table, np.setdiff1d(np.arange(len(table)), [*refused])
 
 
 def _gives_records(node: nodes.Node) -> bool:
@@ -124,17 +134,30 @@ def _without(table: pa.Table, refused: dict[int, str]) -> pa.Table:
 def _encode(task: Task, node: nodes.Node, chunk: Chunk) -> Chunk:
     """Rows for a topic as records; rows that cannot be one are dead letters."""
     assert isinstance(node, nodes.Sink)
-    found = encode(encoding_of(node), chunk.table)
+    found = encode(encoding_of(task.plan, node), chunk.table)
     _refuse(task, node.name, found.refused, chunk.table, [chunk])
     return chunk.at(found.table, np.array(found.rows, np.int64))
 
 
-def _fit_for_postgres(task: Task, name: str, spec: Postgres, chunk: Chunk) -> Chunk:
-    """The rows that a table of PostgreSQL takes; the others are dead letters."""
-    refused = refused_rows(spec.columns, chunk.table)
-    _refuse(task, name, refused, chunk.table, [chunk])
-    kept = [row for row in range(len(chunk)) if row not in refused]
-    return chunk if not refused else chunk.take(np.array(kept, np.int64))
+def _fit_for_table(
+    task: Task, node: nodes.Node, spec: TableSink, chunks: list[Chunk]
+) -> list[Chunk]:
+    """The rows that a table takes; the others are dead letters.
+
+    Tasks see to that, because a batch that is committed can leave out none of its rows.
+    """
+    table = concat([chunk.table for chunk in chunks])
+    given = task.plan.columns.get(node.inputs[0].name) is None
+    refused = without_key(spec.columns, table) if given else {}
+    if isinstance(spec, Postgres):
+        refused |= refused_rows(spec.columns, table)
+    fitted, kept = _fit(task, node.name, table, chunks, refused, widens=False)
+    taken = []
+    for chunk in chunks:
+        mine, kept = kept[kept < len(chunk)], kept[kept >= len(chunk)] - len(chunk)
+        taken.append(chunk.at(fitted.slice(0, len(mine)), mine))
+        fitted = fitted.slice(len(mine))
+    return taken
 
 
 def _refuse(

@@ -16,7 +16,7 @@ from millstream.plan.stages import Plan
 from millstream.state.manifests import Manifest
 
 
-def encoding_of(sink: graph.Sink) -> Encoding:
+def encoding_of(plan: Plan, sink: graph.Sink) -> Encoding:
     """How tasks encode the rows of a sink."""
     spec: Kafka = sink.spec
     most = int((spec.options or {}).get("message.max.bytes", MAX_RECORD))
@@ -29,6 +29,7 @@ def encoding_of(sink: graph.Sink) -> Encoding:
         min(most, 2**31 - 1),
         spec.schemas,
         spec.known_by,
+        given=plan.columns.get(sink.inputs[0].name) is None,
     )
 
 

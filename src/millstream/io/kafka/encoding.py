@@ -14,7 +14,7 @@ import pyarrow as pa
 from millstream.errors import ConfigError, RunError
 from millstream.io.kafka.avro import told_of, writer_of
 from millstream.io.kafka.registry import Registry
-from millstream.io.writers import json_bytes, json_rows
+from millstream.io.writers import json_bytes, json_rows, python_rows, without_key, without_line
 from millstream.ops.chunks import flat
 
 OP = "op"
@@ -42,6 +42,7 @@ class Encoding:
     most: int = MAX_RECORD
     registry: Registry | None = None
     subject: str = ""
+    given: bool = False  # columns come from a function: any row may lack any of them
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,9 @@ class Encoded:
 
 def encode(how: Encoding, table: pa.Table) -> Encoded:
     """Rows as records."""
-    _check_columns(how, table)
+    for name in dict.fromkeys((*how.keys, *how.headers)):
+        if name not in table.column_names:  # no row of these has it
+            table = table.append_column(name, pa.nulls(len(table)))
     ops = _operations(how, table)
     keys = _keys(how, table)
     headers = _headers(how, table)
@@ -63,6 +66,7 @@ def encode(how: Encoding, table: pa.Table) -> Encoded:
     marks = [OP, "revision"] if how.changes is not None else []
     rows = table.select([name for name in left if name not in marks])
     values, refused = _values(how, rows, ops)
+    refused |= without_key(how.keys, table) if how.given else {}
     kept = []
     for at, (key, value) in enumerate(zip(keys, values, strict=True)):
         size = len(key or b"") + len(value or b"") + sum(len(one or b"") for one in headers[at])
@@ -83,15 +87,6 @@ def encode(how: Encoding, table: pa.Table) -> Encoded:
         for field in STAGED
     ]
     return Encoded(pa.Table.from_arrays(arrays, schema=STAGED), kept, refused)
-
-
-def _check_columns(how: Encoding, table: pa.Table) -> None:
-    for name in (*how.keys, *how.headers):
-        if name not in table.column_names:
-            raise RunError(
-                f"sink {how.sink!r}: there is no column {name!r}; there are "
-                f"{', '.join(table.column_names)}"
-            )
 
 
 def _operations(how: Encoding, table: pa.Table) -> list[str | None]:
@@ -132,6 +127,8 @@ def _values(
     how: Encoding, rows: pa.Table, ops: list[str | None]
 ) -> tuple[list[bytes | None], dict[int, str]]:
     """The values of records, and why rows have none."""
+    if how.format in ("text", "bytes"):
+        return _texts(how, rows)
     if how.format != "avro":
         return list(_plainly(how, rows, ops)), {}
     assert how.registry is not None
@@ -151,9 +148,6 @@ def _values(
 
 
 def _plainly(how: Encoding, rows: pa.Table, ops: list[str | None]) -> Iterator[bytes | None]:
-    if how.format in ("text", "bytes"):
-        yield from _plain(how, rows)
-        return
     if how.changes != "debezium":
         yield from json_rows(rows)
         return
@@ -163,23 +157,14 @@ def _plainly(how: Encoding, rows: pa.Table, ops: list[str | None]) -> Iterator[b
         yield json_bytes({**envelope, "op": _DEBEZIUM[op or "+"]})
 
 
-def _plain(how: Encoding, rows: pa.Table) -> Iterator[bytes | None]:
-    """The only column that is neither key nor header."""
+def _texts(how: Encoding, rows: pa.Table) -> tuple[list[bytes | None], dict[int, str]]:
+    """The only value of each row that is neither key nor header."""
     names = [name for name in rows.column_names if name not in how.keys]
-    names = names or rows.column_names
-    if len(names) != 1:
-        raise RunError(
-            f"sink {how.sink!r}: format={how.format!r} writes one column beside key= and "
-            f"headers=, and there are {len(names)} ({', '.join(names)}); choose one with select()"
-        )
-    for value in flat(rows.column(names[0])).to_pylist():
-        if value is not None and not isinstance(value, str | bytes):
-            raise RunError(
-                f"sink {how.sink!r}: format={how.format!r} writes texts or bytes, and column "
-                f"{names[0]!r} has {value!r}; make a text of it, like select('CAST(... AS STRING) "
-                "AS value')"
-            )
-        yield value.encode() if isinstance(value, str) else value
+    rows = rows.select(names or rows.column_names)
+    refused = without_line(rows, f"format={how.format!r} of Kafka")
+    values = [next((one for one in row if one is not None), None) for row in python_rows(rows)]
+    found = [None if at in refused else as_bytes(one) for at, one in enumerate(values)]
+    return found, refused
 
 
 def newest(table: pa.Table) -> pa.Table:

@@ -22,6 +22,7 @@ from millstream.api.sources.kafka import Kafka
 from millstream.api.tables import Iceberg, Postgres
 from millstream.errors import ConfigError, MillstreamError
 from millstream.graph import nodes
+from millstream.graph.changing import marks_changes
 from millstream.operators.protocol import KeyedStep
 from millstream.ops.expressions import Expression, ExpressionError, find_name
 from millstream.ops.fidelity import COLUMNS as FIDELITY
@@ -133,7 +134,7 @@ def _check(
                     "write"
                 )
         case nodes.Sink(spec=Text()):
-            _check_text(node, have, types)
+            _check_text(node, "ms.Text", have, types)
         case nodes.Sink(spec=(Redis() | Delta() | Iceberg() | Postgres()) as spec):
             for key in spec.columns:
                 _check_name(node, "key", key, have)
@@ -141,6 +142,8 @@ def _check(
             for what, names in (("key", spec.keys), ("headers", spec.header_columns)):
                 for name in names:
                     _check_name(node, what, name, (*have, "op"))
+            if spec.format in ("text", "bytes"):
+                _check_text(node, f"format={spec.format!r}", _values_of(node, spec, have), types)
     if isinstance(node, nodes.Windowed):
         for name, agg in node.aggs:
             for column in agg.columns:
@@ -169,10 +172,19 @@ def _check_zone(
         )
 
 
-def _check_text(node: nodes.Node, have: tuple[str, ...], types: dict[str, pa.DataType]) -> None:
+def _values_of(node: nodes.Node, spec: Kafka, have: tuple[str, ...]) -> tuple[str, ...]:
+    """What records of a topic have for a value: neither key nor header, if there is such."""
+    marked = marks_changes(node.inputs[0]) and spec.changes is None
+    left = [one for one in (*have, *(["op"] if marked else [])) if one not in spec.header_columns]
+    return tuple(one for one in left if one not in spec.keys) or tuple(left)
+
+
+def _check_text(
+    node: nodes.Node, who: str, have: tuple[str, ...], types: dict[str, pa.DataType]
+) -> None:
     if len(have) != 1:
         raise ConfigError(
-            f"{node.name}: ms.Text writes one column, and there are {len(have)} "
+            f"{node.name}: {who} writes one column, and there are {len(have)} "
             f"({', '.join(have)}); choose one with select()"
         )
     kind = types.get(have[0], pa.string())
@@ -184,7 +196,7 @@ def _check_text(node: nodes.Node, have: tuple[str, ...], types: dict[str, pa.Dat
     )
     if not any(is_line(kind) for is_line in (*lines, pa.types.is_null)):
         raise ConfigError(
-            f"{node.name}: ms.Text writes texts or bytes, and {have[0]!r} is {kind}; make a text "
+            f"{node.name}: {who} writes texts or bytes, and {have[0]!r} is {kind}; make a text "
             f"of it, like select('CAST({have[0]} AS STRING) AS line')"
         )
 

@@ -72,13 +72,15 @@ class DeltaWriter:
                 absent.append_column(_GONE, pa.repeat(pa.scalar(True), len(gone))),
             ]
         )
-        same = (f't."{one}" IS NOT DISTINCT FROM s."{one}"' for one in self.spec.columns)
-        values = {f'"{name}"': f's."{name}"' for name in rows.column_names}
+        quoted = {name: '"' + name.replace('"', '""') + '"' for name in rows.column_names}
+        same = (f"t.{quoted[k]} IS NOT DISTINCT FROM s.{quoted[k]}" for k in self.spec.columns)
+        values = {name: f"s.{name}" for name in quoted.values()}
         merge = table.merge(
             changed,
             " AND ".join(same),
             source_alias="s",
             target_alias="t",
+            merge_schema=True,
             commit_properties=properties,
         )
         merge = merge.when_matched_delete(f"s.{_GONE}")

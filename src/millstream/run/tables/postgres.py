@@ -27,6 +27,7 @@ class PostgresWriter:
         self._pg = required("psycopg", "postgres", "ms.Postgres")
         self._sql = importlib.import_module("psycopg.sql")
         self.spec, self._owner = spec, owner
+        self._columns: set[str] = set()  # that the table is known to have
         try:
             self._connection = self._pg.connect(**_parameters(self._pg, spec))
         except self._pg.OperationalError as error:
@@ -97,18 +98,28 @@ class PostgresWriter:
         )
 
     def _make(self, schema: pa.Schema) -> None:
-        columns = [
-            self._sql.SQL("{} {}").format(self._name(one.name), self._sql.SQL(_pg_type(one.type)))
+        """The table with all columns of rows: those that it lacks are added."""
+        if self._columns.issuperset(schema.names):
+            return
+        target, made = self._name(self.spec.table), self._sql.SQL
+        kinds = {
+            one.name: made("{} {}").format(self._name(one.name), made(_pg_type(one.type)))
             for one in schema
-        ]
+        }
+        columns = list(kinds.values())
         if self.spec.columns:
-            keys = self._sql.SQL(", ").join(map(self._name, self.spec.columns))
-            columns.append(self._sql.SQL("PRIMARY KEY ({})").format(keys))
+            keys = made(", ").join(map(self._name, self.spec.columns))
+            columns.append(made("PRIMARY KEY ({})").format(keys))
         self._connection.execute(
-            self._sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(
-                self._name(self.spec.table), self._sql.SQL(", ").join(columns)
-            )
+            made("CREATE TABLE IF NOT EXISTS {} ({})").format(target, made(", ").join(columns))
         )
+        known = self._connection.execute(made("SELECT * FROM {} LIMIT 0").format(target))
+        there = {one.name for one in known.description}
+        for column in (kinds[name] for name in schema.names if name not in there):
+            self._connection.execute(
+                made("ALTER TABLE {} ADD COLUMN IF NOT EXISTS {}").format(target, column)
+            )
+        self._columns = there.union(schema.names)
 
     def _upsert(self, rows: pa.Table, *, keyed: bool) -> None:
         sql = self._sql.SQL

@@ -75,9 +75,6 @@ class Tabled:
         key = list(self.spec.columns)
         if not key:
             return table, None
-        for column in key:
-            if column not in table.column_names:
-                raise RunError(f"key={column!r}: there is no such column in {table.column_names}")
         last = _last_of(table, key, self.deltas)
         taken = pc.equal(last.column("op"), "-") if self.deltas else None
         marks = [name for name in _MARKS if name in last.column_names and self.deltas]
@@ -116,7 +113,8 @@ def _plain(table: pa.Table) -> pa.Table:
         elif pa.types.is_dictionary(field.type):
             column = column.cast(field.type.value_type)
         table = table.set_column(at, field.name, column)
-    return table
+    known = [field.name for field in table.schema if not pa.types.is_null(field.type)]
+    return table.select(known) if known else table  # a column comes with its first value
 
 
 def _last_of(table: pa.Table, key: list[str], deltas: bool) -> pa.Table:
