@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 import millstream as ms
 from millstream.testing import Driver
-from tests.sql.comparing import sign_rows
+from tests.sql.comparing import integrated, sign_rows
 from tests.variants import variants
 
 ITEMS = """
@@ -78,9 +80,50 @@ def test_a_group_whose_sum_does_not_fit_is_a_dead_letter_until_it_does() -> None
     with Driver(flow) as driver:
         driver.push("items_records", [row | {"id": n, "l": 2**62} for n in (1, 2)]).step()
         assert driver.output("out") == []
-        assert "9223372036854775808, which does not fit in 64 bits" in driver.dead[0]["error"]
+        driver.push("items_records", [row | {"id": 3, "l": 1}]).step()
+        (letter,) = driver.dead  # and not one for every batch it fails in
+        assert "9223372036854775808, which does not fit in 64 bits" in letter["error"]
+        driver.push("items_records", [row | {"id": 3, "l": 0}]).step()
         driver.push("items_records", [row | {"id": 1, "l": -1}]).step()
         assert driver.output("out") == [{"k": "a", "s": 2**62 - 1, "op": "+"}]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+@pytest.mark.parametrize(
+    "over",
+    ["ORDER BY id", "ORDER BY id ROWS BETWEEN 1 PRECEDING AND CURRENT ROW", "PARTITION BY k"],
+)
+def test_a_sum_over_rows_that_does_not_fit_costs_its_rows(
+    over: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the batches; also where few rows of a group are read at first."""
+    monkeypatch.setattr("millstream.operators.over.FEW", 1)
+    sign_rows(monkeypatch)
+    values = [2**62, 2**62, 5, -(2**62), -(2**62), 7, 2**62]
+    rows = [
+        {"k": "a", "price": None, "qty": 1, "id": n, "l": value, "ts": NOON}
+        for n, value in enumerate(values)
+    ]
+    frames = {
+        "ORDER BY id": [values[: n + 1] for n in range(7)],
+        "PARTITION BY k": [values] * 7,
+    }.get(over, [values[max(0, n - 1) : n + 1] for n in range(7)])
+    sums = {n: sum(frame) for n, frame in enumerate(frames)}
+    flow = ms.Flow("items")
+    flow.sql(ITEMS)
+    flow.sql(f"SELECT id, SUM(l) OVER ({over}) AS s FROM items").sink(ms.Memory(), name="out")
+    with Driver(flow, dead_letter_limit=1) as driver:
+        for at in range(0, 7, size):
+            driver.push("items_records", rows[at : at + size]).step()
+        assert integrated(driver.output("out")) == Counter(
+            {(n, one): 1 for n, one in sums.items() if one < 2**63}
+        )
+        ledger, lost = driver.ledger["over"], {n for n, one in sums.items() if one >= 2**63}
+        assert ledger.get("failed", 0) == len(driver.dead)
+        assert lost <= {json.loads(letter["raw"])["id"] for letter in driver.dead}
+        assert all("cast the column to DOUBLE" in letter["error"] for letter in driver.dead)
+        if "ORDER" in over:  # each is told once
+            assert len(driver.dead) == len(lost) == {"ORDER BY id": 2}.get(over, 1)
 
 
 @pytest.mark.parametrize("window", [ms.sliding("10s", "1s"), ms.tumbling("10s"), ms.session("5s")])

@@ -3,37 +3,41 @@
 All rows of a group are kept in a bag in that order, and beside it what was given of them. If a row
 came or went, those that this can reach are gone through anew (`tails.py`), and what differs is
 given. Where a function looks at a whole group, all of it is.
+
+A sum that does not fit in its type costs the row that it is of: that is a dead letter, and kept
+among what was given with the reason, so that it is told once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.errors import RunError
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.grouped.moves import VALUE, Moves
-from millstream.operators.protocol import Input, KeyedStep, Share
+from millstream.operators.protocol import Host, Input, KeyedStep, Share
 from millstream.operators.stores import Bag
-from millstream.operators.tails import FEW, Reach, Tails, tails_of
+from millstream.operators.tails import FAILED, FEW, Reach, Tails, tails_of
 from millstream.operators.top import told
 from millstream.operators.topping import PLACE, Topping, changed_rows
 from millstream.operators.waiting import give, rows_for
 from millstream.ops.chunks import Int64, Mask, concat, flat
-from millstream.ops.expressions import ExpressionError
 from millstream.ops.keys import factorize
 from millstream.ops.overlooking import UP_TO_HERE, Frame, Rows, Total, counted, extreme, outermost
+from millstream.ops.records import DeadLetter, as_json
 from millstream.state.bags import Entries, Order
 
 RANKS = ("row_number", "rank", "dense_rank")
 NEIGHBOURS = ("lag", "lead")
 _MOST = 5_000  # rows of an end of a group beyond which all of it is read
 AGGREGATES = ("count", "sum", "avg", "min", "max", "first_value", "last_value")
+
+Evaluated = tuple[pa.Array, dict[int, str]]  # what is said of rows, and why of some nothing is
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,8 @@ class Overlooking(Topping):
             if parts:
                 changed = concat(parts)
                 given.add(changed)
-                give(host, self.name, self._chunk(changed, batch.number))
+                sound = self._without_failed(changed, host)
+                give(host, self.name, self._chunk(sound, batch.number))
         rows.store()
         given.store()
 
@@ -165,11 +170,24 @@ class Overlooking(Topping):
         for one in self.by[: len(self.by) - len(PLACE)]:
             codes, _ = factorize([flat(rows.column(one.column))])
             differs[1:] |= codes[1:] != codes[:-1]
-        places, made = Rows(begins, differs), rows
+        places, said = Rows(begins, differs), _Said(rows)
         for call in self.calls:
-            column = self._evaluated(call, _values(call, rows), places)
-            made = made.append_column(f"{VALUE}{call.name}", column)
-        return made
+            column, failed = evaluate(call, _values(call, rows), places)
+            said.add(call, column, failed)
+        return said.rows()
+
+    def _without_failed(self, changed: pa.Table, host: Host) -> pa.Table:
+        """What leaves of changes: rows that a function could not be computed for are told."""
+        counts, added = host.ledger(self.name), np.asarray(flat(changed.column("count"))) > 0
+        failed = np.zeros(len(changed), np.bool_)
+        if FAILED in changed.column_names:
+            failed = np.asarray(changed.column(FAILED).is_valid())
+            lost = changed.filter(pa.array(failed & added))
+            host.control.dead.extend(_letters(self.name, lost))
+            counts["failed"] += len(lost)
+            changed = changed.filter(pa.array(~failed)).drop_columns([FAILED])
+        counts["answered"] += int((added & ~failed).sum())
+        return changed
 
     def _said_of(self, tails: Tails) -> pa.Table:
         """The same of the ends of groups, going on from what was said of the rows before."""
@@ -178,19 +196,18 @@ class Overlooking(Topping):
         going = tails.shown | tails.last  # what functions see that go on from the row before
         first = np.r_[True, tails.group[going][1:] != tails.group[going][:-1]]
         further = Rows(first[: int(going.sum())], tails.differs[going] | first[: int(going.sum())])
-        made = tails.now.filter(pa.array(tails.shown))
+        said = _Said(tails.now.filter(pa.array(tails.shown)))
         for call in self.calls:
             values = _values(call, tails.now)
             if not goes_on(call):
-                column = self._evaluated(call, values, places).filter(pa.array(tails.shown))
+                said.add(call, *_of_rows(tails.shown, *evaluate(call, values, places)))
             else:
-                column = self._continued(call, values, tails, going, further)
-            made = made.append_column(f"{VALUE}{call.name}", column)
-        return made
+                said.add(call, *self._continued(call, values, tails, going, further))
+        return said.rows()
 
     def _continued(
         self, call: Call, values: pa.Array | None, tails: Tails, going: Mask, rows: Rows
-    ) -> pa.Array:
+    ) -> Evaluated:
         """A function of all rows up to this one, of which the one before knew the rest."""
         last = tails.last[going]
         said = pa.nulls(len(last), call.type)
@@ -202,22 +219,14 @@ class Overlooking(Topping):
             said = known.take(pa.array(place, mask=~last))
         if call.function in (*RANKS, "count"):
             values = None if values is None else _replaced(values.filter(pa.array(going)), last)
-            own = np.asarray(self._evaluated(call, values, rows))
+            own, failed = evaluate(call, values, rows)
             before = np.asarray(said.fill_null(0))[np.maximum(rows.start, 0)]
             counted_twice = last[rows.start] & (values is None)
-            return pa.array((own + before - counted_twice)[~last])
+            return pa.array((np.asarray(own) + before - counted_twice)[~last]), failed
         assert values is not None
         mine = values.filter(pa.array(going)).cast(call.type)
-        column = self._evaluated(call, pc.if_else(pa.array(last), said, mine), rows)
-        return column.filter(pa.array(~last))
-
-    def _evaluated(self, call: Call, values: pa.Array | None, rows: Rows) -> pa.Array:
-        try:
-            return evaluate(call, values, rows)
-        except (ValueError, ExpressionError) as error:
-            raise RunError(
-                f"{self.name}: {call}: {error}; cast the column to DOUBLE or DECIMAL(38, 0)"
-            ) from None
+        column, failed = evaluate(call, pc.if_else(pa.array(last), said, mine), rows)
+        return _of_rows(~last, column, failed)
 
     def stored(self) -> Tables:
         """The same, in order both."""
@@ -258,6 +267,45 @@ def goes_on(call: Call) -> bool:
     return call.function in ("count", "min", "max", "first_value")
 
 
+@dataclass
+class _Said:
+    """Rows, what functions say of them, and which of them one could not be computed for."""
+
+    table: pa.Table
+    failed: dict[int, str] = field(default_factory=dict)
+
+    def add(self, call: Call, column: pa.Array, failed: dict[int, str]) -> None:
+        """What one more function says."""
+        self.table = self.table.append_column(f"{VALUE}{call.name}", column)
+        for row, why in failed.items():
+            self.failed.setdefault(
+                row, f"{call}: {why}; cast the column to DOUBLE or DECIMAL(38, 0)"
+            )
+
+    def rows(self) -> pa.Table:
+        """All of it, with why of rows that failed."""
+        if not self.failed:
+            return self.table
+        why = [self.failed.get(row) for row in range(len(self.table))]
+        return self.table.append_column(FAILED, pa.array(why, pa.string()))
+
+
+def _letters(step: str, lost: pa.Table) -> Iterator[DeadLetter]:
+    """Of results that could not be computed, with the rows they are of."""
+    names = [name for name in lost.column_names if name.startswith(VALUE)]
+    for row in lost.select([*names, FAILED, "pos"]).to_pylist():
+        shown = as_json({name.removeprefix(VALUE): row[name] for name in names})
+        yield DeadLetter(step, -1, row["pos"], shown, row[FAILED])
+
+
+def _of_rows(kept: Mask, column: pa.Array, failed: dict[int, str]) -> Evaluated:
+    """What was said of some of the rows."""
+    if failed:
+        place = np.cumsum(kept) - 1
+        failed = {int(place[row]): why for row, why in failed.items() if kept[row]}
+    return column.filter(pa.array(kept)), failed
+
+
 def _values(call: Call, rows: pa.Table) -> pa.Array | None:
     return None if call.column is None else flat(rows.column(f"{VALUE}{call.column}"))
 
@@ -277,23 +325,28 @@ def _replaced(values: pa.Array, blank: Mask) -> pa.Array:
     return values.take(pa.array(np.arange(len(values)), mask=blank))
 
 
-def evaluate(call: Call, values: pa.Array | None, rows: Rows) -> pa.Array:
-    """What a function says of every row; `values`: of the column it is of, if it is of one."""
+def evaluate(call: Call, values: pa.Array | None, rows: Rows) -> Evaluated:
+    """What a function says of every row; `values`: of the column it is of, if it is of one.
+
+    Beside it, why it says nothing of some rows: what would be said does not fit.
+    """
     if call.function in RANKS:
-        return pa.array(rows.rank(call.function))
+        return pa.array(rows.rank(call.function)), {}
     if call.function in NEIGHBOURS:
         assert values is not None
         steps = call.offset if call.function == "lead" else -call.offset
-        return rows.neighbours(values.cast(call.type), steps, call.default)
+        return rows.neighbours(values.cast(call.type), steps, call.default), {}
     low, high = rows.frame(call.frame)
     if call.function == "count":
-        return pa.array(counted(values, low, high))
+        return pa.array(counted(values, low, high)), {}
     assert values is not None
+    failed: dict[int, str] = {}
     match call.function:
         case "first_value" | "last_value":
             made = outermost(values, low, high, last=call.function == "last_value")
         case "min" | "max":
             made = extreme(values, low, high, most=call.function == "max")
         case _:
-            made = Total(call.type, mean=call.function == "avg").of(values, low, high)
-    return made.cast(call.type)
+            total = Total(call.type, call.function == "avg", failed)
+            made = total.of(values, low, high)
+    return made.cast(call.type), failed

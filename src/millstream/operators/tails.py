@@ -19,6 +19,7 @@ from millstream.ops.chunks import Int64, Mask, concat, flat
 from millstream.state.bags import Order, arranged
 
 FEW = 64  # rows of a group that are read at first
+FAILED = "failed"  # of a row that was not given: why what is said of it could not be computed
 _NEVER = 2**62
 
 
@@ -154,9 +155,11 @@ class _Given:
         return _Given(table.take(pa.array(order)), group, rank, begin, start, end, known)
 
     def is_last(self, groups: Int64, rank: Int64) -> Mask:
-        """Whether the row before the first is this one, and no other is equal to it."""
+        """Whether the row before the first is this one, was given, and no other is equal to it."""
         at = self.start[groups] - 1
         same = self.rank[at] == rank
+        if self.table is not None and FAILED in self.table.column_names:
+            same &= np.asarray(self.table.column(FAILED).is_null())[at]
         earlier = np.maximum(at - 1, 0)
         twin = (at > self.begin[groups]) & (self.rank[earlier] == rank)
         unique: Mask = same & ~twin

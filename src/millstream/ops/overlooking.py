@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from millstream.ops.chunks import Int64, Mask
 from millstream.ops.exact import rounded
 from millstream.ops.sql.decimals import compute, fit, unscaled
+from millstream.ops.sql.types import ExpressionError
 
 _HALF = 32  # bits of a whole number that are added up together
 _MASK = (1 << _HALF) - 1
@@ -160,13 +161,17 @@ def _most(codes: Int64, low: Int64, high: Int64, none: np.int64) -> Int64:
 
 @dataclass(frozen=True)
 class Total:
-    """The sum of every frame, or with `mean` its average, exact and rounded once."""
+    """The sum of every frame, or with `mean` its average, exact and rounded once.
+
+    Frames whose answer does not fit in its type have none: `failed` says why, by row.
+    """
 
     type: pa.DataType  # of the answers
     mean: bool
+    failed: dict[int, str]
 
     def of(self, values: pa.Array, low: Int64, high: Int64) -> pa.Array:
-        """One value per row, null where a frame has none; ValueError if one does not fit."""
+        """One value per row, null where a frame has none."""
         count = counted(values, low, high)
         if pa.types.is_decimal(values.type):
             return self._decimals(values, low, high, count)
@@ -184,9 +189,9 @@ class Total:
         fits = (more >= -(1 << (_HALF - 1))) & (more < 1 << (_HALF - 1))
         total = (np.where(fits, more, 0) << _HALF) + less
         if not self.mean:
-            for at in np.flatnonzero(~fits)[:1].tolist():
-                raise ValueError(f"{(int(more[at]) << _HALF) + int(less[at])} needs over 64 bits")
-            return pa.array(total, mask=count == 0)
+            for at in np.flatnonzero(~fits).tolist():
+                self.failed[at] = f"{(int(more[at]) << _HALF) + int(less[at])} needs over 64 bits"
+            return pa.array(total, mask=~fits | (count == 0))
         means = total / np.maximum(count, 1)
         large = np.flatnonzero(~fits | (np.abs(total) > _WHOLE))
         for at in large.tolist():  # Python divides whole numbers of any length and rounds once
@@ -219,12 +224,15 @@ class Total:
         place = np.r_[0, np.cumsum(there)]
         begins, ends = place[low].tolist(), place[high].tolist()
         made: list[Decimal | None] = []
-        for begin, end, size in zip(begins, ends, count.tolist(), strict=True):
-            if not size:
-                made.append(None)
-                continue
-            whole = Decimal(f"{running[end] - running[begin]}E-{scale}")
-            made.append(fit(compute("/", whole, Decimal(size)) if self.mean else whole, self.type))
+        for at, (begin, end, size) in enumerate(zip(begins, ends, count.tolist(), strict=True)):
+            made.append(None)
+            if size:
+                whole = Decimal(f"{running[end] - running[begin]}E-{scale}")
+                share = compute("/", whole, Decimal(size)) if self.mean else whole
+                try:
+                    made[at] = fit(share, self.type)
+                except ExpressionError as error:
+                    self.failed[at] = str(error)
         return pa.array(made, self.type)
 
 

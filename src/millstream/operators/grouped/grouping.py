@@ -73,6 +73,8 @@ class Grouping(Immediate):
             work = _Work(self, moves, Kept(groups, moves.keys), keepers, bags, batch.number)
             chunk = work.changes(groups, 0 if latest <= BEGIN else latest)
             control.dead.extend(work.dead)
+            host.ledger(self.name)["failed"] += len(work.dead)
+            host.ledger(self.name)["answered"] += work.answered
             give(host, self.name, chunk)
         for store in (groups, *bags.values()):
             store.store()
@@ -111,6 +113,7 @@ class _Work:
         self.operator, self.moves, self.kept, self.batch = operator, moves, kept, batch
         self.keepers, self.bags = keepers, bags
         self.dead: list[DeadLetter] = []
+        self.answered = 0  # groups that are there and have not failed
         self.heads = {f"key.{nth}": self._key(f"key.{nth}") for nth in range(len(operator.keys))}
 
     def _key(self, name: str) -> pa.Array:
@@ -123,18 +126,20 @@ class _Work:
         there: Mask = size > 0 if self.operator.keys else np.ones(len(size), np.bool_)
         states, answers = self._answers()
         there_now = there.copy()
+        there_now[list(answers.failed)] = False
+        before = kept.flags("shown")
+        told = kept.there & ~before & ~kept.flags("gone")  # it has failed since an earlier batch
         for at, why in answers.failed.items():
-            if there[at]:
+            if there[at] and not told[at]:
                 self.dead.append(self._failed(at, why))
-                there_now[at] = False
         exact = list(answers.exact)
         new = exactly(answers.columns, exact)
-        before = kept.flags("shown")
         same = before & there_now
         if same.any():
             both = np.flatnonzero(same)
             same[both] = equal(kept.rows(_GIVEN, same), new.take(pa.array(both)))
         removed, added = before & ~same, there_now & ~same
+        self.answered = int(there_now.sum())
         came = np.full(moves.count, latest, np.int64)
         if len(moves.group):
             came = np.full(moves.count, BEGIN, np.int64)
