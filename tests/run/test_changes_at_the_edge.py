@@ -157,13 +157,6 @@ def test_a_step_that_fails_on_a_result_does_so_once() -> None:
         assert len(driver.dead) == 1
 
 
-def test_a_column_op_of_ones_own_cannot_be_marked_too() -> None:
-    flow = ms.Flow("own")
-    counts(flow).map(lambda row: {"op": 1, **row}).sink(ms.Memory())
-    with pytest.raises(RunError, match="give it another name"):
-        seen(flow)
-
-
 def test_what_a_step_names_op_is_not_there() -> None:
     flow = ms.Flow("named")
     counts(flow).where("op <> '-'").sink(ms.Memory())

@@ -179,3 +179,70 @@ def test_the_first_record_decides_the_type_of_a_column(
     found = [value for table in tables for value in table["v"].to_pylist()]
     assert sorted(found, key=lambda one: (one is None, one)) == [1, 2.5, 4, None]
     assert all("'v' of 'map' is int64 in the files" in why for why in dead(tmp_path))
+
+
+# -- columns that only functions know of -----------------------------------------------------------
+
+
+def as_it_is(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "ts"}
+
+
+def test_a_column_called_like_the_mark_of_changes_costs_its_records() -> None:
+    """It is null in the others, in whose batch it is; and what took its place is no change."""
+    flow = ms.Flow("marks")
+    begun(flow).map(as_it_is).changes(key="k").sink(ms.Memory(), name="out")
+    first = [{"ts": START, "k": key, "v": 1} for key in (1, 2, 3)]
+    second = [
+        {"ts": START, "k": 1, "v": 2, "op": None},
+        {"ts": START, "k": 2, "v": 2, "op": "d"},
+    ]
+    third = [{"ts": START, "k": 2, "v": 3}]
+    with run(flow, first, second, third) as driver:
+        out = [(row["k"], row["v"], row["op"]) for row in driver.output("out")]
+        assert sorted(out[:3]) == [(1, 1, "+"), (2, 1, "+"), (3, 1, "+")]
+        assert sorted(out[3:]) == [(1, 2, "u"), (2, 1, "-"), (2, 3, "+")]
+        (letter,) = driver.dead
+        assert (letter["operator"], json.loads(letter["raw"])["k"]) == ("out", 2)
+        assert "'op' of its own" in letter["error"]
+
+
+def test_such_a_column_that_is_known_is_refused_before_the_run(tmp_path: Path) -> None:
+    flow = ms.Flow("known")
+    read(flow, tmp_path, [{"v": "a"}], "v string, op string").changes(key="v").sink(ms.Memory())
+    with pytest.raises(ms.ConfigError, match="have a column 'op' of their own"):
+        run_in_process(flow, tmp_path / "ck")
+    assert not (tmp_path / "ck").exists()
+
+
+@pytest.mark.parametrize("how", ["inner", "full", "asof"])
+@pytest.mark.parametrize("together", [True, False])
+def test_columns_that_both_sides_of_a_join_have(how: str, together: bool) -> None:
+    """What one of them has is given, whatever the batches; what both have is a dead letter."""
+    flow = ms.Flow("sides")
+    left, right = (
+        flow.source(ms.Generator(tuple, time="ts"), name=name).map(as_it_is)
+        for name in ("left", "right")
+    )
+    left.join(right, on="k", how=how).sink(ms.Memory(), name="out")
+    lefts = [{"k": 1, "v": 1}, {"k": 2, "u": "x"}, {"k": 3, "v": 7}]
+    rights = [{"k": 1, "v": "y"}, {"k": 2, "v": "z", "w": 3}, {"k": 3, "w": 1}]
+    with Driver(flow, now=START.timestamp(), dead_letter_limit=1) as driver:
+        for one, other in zip(lefts, rights, strict=True):
+            driver.push("right", [other | {"ts": START}])
+            driver.push("left", [one | {"ts": START}])
+            if not together:
+                driver.step()
+        driver.end()
+        out = [{n: v for n, v in r.items() if v is not None} for r in driver.output("out")]
+        rows = [{n: v for n, v in r.items() if n != "op"} for r in out if r.get("op") != "-"]
+        assert sorted(rows, key=lambda row: int(row["k"])) == [
+            {"k": 2, "u": "x", "v": "z", "w": 3}, {"k": 3, "v": 7, "w": 1}
+        ]  # fmt: skip
+        (letter,) = driver.dead
+        assert "both sides have a value in 'v'" in letter["error"]
+        found = json.loads(letter["raw"])
+        assert (found["left"]["v"], found["right"]["v"]) == (1, "y")
+        account = driver.ledger["join"]
+        assert account["offered"] == account["aggregated"] == 6
+        assert (account["answered"], account["failed"]) == (2, 1)

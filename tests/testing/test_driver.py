@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -130,28 +131,33 @@ def test_a_silent_participant_does_not_hold_back_the_others() -> None:
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_too_many_participants_are_refused(parallelism: int) -> None:
+def test_records_of_participants_that_are_too_many_are_dead_letters(parallelism: int) -> None:
     flow = counting(participant="who")
     with Driver(flow, now=NOW, max_participants=3, parallelism=parallelism) as driver:
         driver.push("in", [at(1, who=who) for who in "abc"]).step()
-        driver.push("in", [at(2, who="a")])
-        driver.push("in", [at(2, who="d")])
-        with pytest.raises(ms.RunError) as caught:
-            driver.step()
+        driver.push("in", [at(2, who="a"), at(2, who="e")])
+        driver.push("in", [at(2, who="d"), at(2, who="b")]).step()
+        assert [json.loads(letter["raw"])["who"] for letter in driver.dead] == ["e", "d"]
         assert (
-            "source 'in': participant='who' has 4 different values by now, more than "
-            "max_participants=3. Name a column"
-        ) in str(caught.value)
+            "participant='who' has more different values than max_participants=3. Name a column"
+        ) in driver.dead[0]["error"]
         assert driver.engine.manifest.sources["in"].latest.keys() == set("abc")
+        account = driver.ledger["in"]
+        assert (account["offered"], account["aggregated"], account["dead"]) == (7, 5, 2)
+        driver.end()
+        assert numbers(driver) == [(10, 5)]
 
 
 def test_two_tasks_together_see_too_many_participants() -> None:
-    with Driver(counting(participant="who"), now=NOW, max_participants=3, parallelism=2) as driver:
-        driver.push("in", [at(1, who="a"), at(1, who="b")])
-        driver.push("in", [at(1, who="c"), at(1, who="d")])
-        with pytest.raises(ms.RunError, match="has 4 different values"):
-            driver.step()
-        assert not driver.engine.manifest.sources
+    """The first by position take part, whichever task read them; some may be declared."""
+    for declared in ((), ("d",)):
+        flow = counting(participant="who", participants=declared)
+        with Driver(flow, now=NOW, max_participants=3, parallelism=2) as driver:
+            driver.push("in", [at(1, who="a"), at(1, who="b")])
+            driver.push("in", [at(1, who="c"), at(1, who="d")]).step()
+            known = driver.engine.manifest.sources["in"].latest.keys()
+            assert known == ({"a", "b", "d"} if declared else {"a", "b", "c"})
+            assert len(driver.dead) == 1
 
 
 def test_a_time_far_ahead_of_the_clock_does_not_move_the_watermark() -> None:

@@ -17,7 +17,7 @@ change log all objects are kept, since it is counted what removals found.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,6 +66,12 @@ class Changes(KeyedStep):
                 "already; leave it out"
             )
         return Tagger(self.name, self.keys, number, self.op, self.only, self.within)
+
+    def operator_over(self, number: int, inputs: tuple[Input, ...]) -> Tagger:
+        """The same; of functions each batch may have columns of its own."""
+        (records,) = inputs
+        made = self.operator(number, records.changes)
+        return replace(made, any_columns=records.columns is None)
 
     def columns(self, have: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """All but what a log says of the change."""
@@ -130,6 +136,7 @@ class Tagger(Immediate):
     op: Operations | None = None
     only: tuple[tuple[Expression, ...], ...] = ()
     within: int | None = None
+    any_columns: bool = False  # rows that are stored may have columns that new ones lack
 
     def inlet(self, host: Host) -> Records:
         """Records by the hash of their object."""
@@ -205,7 +212,9 @@ class Tagger(Immediate):
         table.put_hashed(rows.filter(pa.array(known | ~settled)))
 
     def _chunk(self, parts: list[tuple[pa.Table, int]], batch: int) -> Chunk:
-        names = [n for n in parts[-1][0].column_names if n.startswith(ROW)]
+        tables = [part for part, _ in reversed(parts)] if self.any_columns else [parts[-1][0]]
+        every = dict.fromkeys(name for table in tables for name in table.column_names)
+        names = [name for name in every if name.startswith(ROW)]
         keep = [*_PLACE, "hash"]
         rows = concat([_with_all(part, names).select([*keep, *names]) for part, _ in parts])
         ts, src, pos, hashes = (np.asarray(flat(rows.column(name))) for name in keep)

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.errors import RunError
 from millstream.ops.chunks import Chunk, Int64, Mask, concat, flat
 from millstream.ops.keys import dense, factorize, group_by
 
@@ -26,10 +25,10 @@ _OPS = np.array(["-", "+", "u"], object)
 _BACK, _NEW, _CHANGED = range(3)
 
 
-def leaving(chunks: Iterable[Chunk], step: str, early: frozenset[int], marked: bool) -> list[Chunk]:
+def leaving(chunks: Iterable[Chunk], early: frozenset[int], marked: bool) -> list[Chunk]:
     """The rows of one batch that reached one edge, as they leave there.
 
-    `marked`: they have a column `op`. Else they are early results whose `revision` says as much,
+    `marked`: they get a column `op`. Else they are early results whose `revision` says as much,
     and what is taken back is left out. `early` has the numbers of operators whose results have one.
     """
     chunks = list(chunks)
@@ -37,11 +36,6 @@ def leaving(chunks: Iterable[Chunk], step: str, early: frozenset[int], marked: b
         return [given(chunk) for chunk in chunks]
     by_origin: dict[tuple[int, bool], list[Chunk]] = {}
     for chunk in chunks:
-        if MARK in chunk.table.column_names:
-            raise RunError(
-                f"{step}: records have a column {MARK!r} of their own, and changes are marked with "
-                "one of that name; give it another name, for example in .select()"
-            )
         by_origin.setdefault((chunk.src, chunk.weight is None), []).append(chunk)
     out: list[Chunk] = []
     for (src, plain), several in by_origin.items():

@@ -14,7 +14,7 @@ needs that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappush, heapreplace, merge
 from itertools import count, repeat
@@ -24,8 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.errors import RunError
-from millstream.ops.chunks import Chunk, Int64
+from millstream.ops.chunks import Chunk, Int64, Mask
 from millstream.ops.progress import BEGIN, Reached, SourceProgress
 from millstream.ops.shares import NEVER
 
@@ -54,11 +53,9 @@ class Watch:
         progress: SourceProgress,
         participant: str | None,
         future: int,
-        source: str = "",
         most: int = 10_000,
     ) -> None:
-        self.progress, self.participant = progress, participant
-        self.source, self.most = source, most
+        self.progress, self.participant, self.most = progress, participant, most
         self.limit = future  # a time beyond it is not trusted
         self.ahead = 0  # records beyond it
         self.reached = Reached()
@@ -115,11 +112,31 @@ class Watch:
 
     # -- participants by a column -----------------------------------------------------------------
 
+    def one_too_many(self, chunk: Chunk) -> tuple[Mask, str] | None:
+        """Records of participants that there is no room for, and why; None if there are none.
+
+        Each is in every manifest, and may hold back the watermark: the first ones count.
+        """
+        known = self._known.keys() | self._declared
+        if self.participant is None or len(known) + len(chunk) <= self.most:
+            return None
+        names = participants_of(chunk, self.participant).dictionary_encode()
+        values = names.dictionary.to_pylist()  # in the order of their first records
+        new = [at for at, name in enumerate(values) if name not in known]
+        beyond = new[max(0, self.most - len(known)) :]
+        if not beyond:
+            return None
+        why = (
+            f"participant={self.participant!r} has more different values than "
+            f"max_participants={self.most:,}. Name a column of the few that send (a node, a "
+            "gateway), leave participant= out, or set max_participants higher"
+        )
+        return np.isin(names.indices.to_numpy(zero_copy_only=False), beyond), why
+
     def _by_value(self, chunk: Chunk, seen: Int64, place: Place) -> Int64 | None:
         names = participants_of(chunk, str(self.participant)).dictionary_encode()
         codes = names.indices.to_numpy(zero_copy_only=False)
         values = names.dictionary.to_pylist()
-        check_participants(self.source, self.participant, self._known.keys() | values, self.most)
         order = np.argsort(codes, kind="stable")
         bounds = np.searchsorted(codes[order], np.arange(len(values) + 1))
         rows = {name: order[bounds[i] : bounds[i + 1]] for i, name in enumerate(values)}
@@ -235,16 +252,6 @@ def _in_order(rows: dict[str, Int64]) -> Iterator[tuple[int, str, int]]:
     """The rows of all participants by position: the row, whose it is, and which of theirs."""
     each = ((zip(mine.tolist(), repeat(name), count())) for name, mine in rows.items())
     return merge(*each)
-
-
-def check_participants(source: str, column: str | None, known: Sized, most: int) -> None:
-    """Refuse more participants than a manifest should hold: each is in every one of them."""
-    if column is not None and len(known) > most:
-        raise RunError(
-            f"source {source!r}: participant={column!r} has {len(known):,} different values by "
-            f"now, more than max_participants={most:,}. Name a column of the few that send (a "
-            f"node, a gateway), leave participant= out, or set max_participants higher"
-        )
 
 
 def _due(ts: Int64, seen: Int64, before: int, lateness: int) -> Int64 | None:

@@ -10,15 +10,20 @@ from millstream.ops.lateness import Extent, out_of_order
 
 
 def jumbled_sources(batch: Batch, controls: list[Control]) -> set[str]:
-    """Sources of which some record is late by one that another task read."""
+    """Sources of which some record is late, or one participant too many, by what others read."""
     found: dict[str, list[list[Extent]]] = {}
+    who: dict[str, set[str]] = {}
     for control in controls:
         for name, extents in control.extents.items():
             found.setdefault(name, []).append(extents)
+            known = who.setdefault(name, set(batch.progress[name].latest))
+            known.update(control.reached[name].latest)
+    several = {name for name, parts in found.items() if len(parts) > 1}
     return {
         name
-        for name, parts in found.items()
-        if len(parts) > 1 and out_of_order(chain(*parts), batch.progress[name])
+        for name in several
+        if len(who[name]) > batch.max_participants
+        or out_of_order(chain(*found[name]), batch.progress[name])
     }
 
 

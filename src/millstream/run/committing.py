@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from millstream.operators.batch import Batch, Control, held_back
 from millstream.operators.protocol import Done, Known
-from millstream.ops.lateness import check_participants
 from millstream.ops.progress import BEGIN, END, Reached, merge_reached, shares_since, told_since
 from millstream.ops.shares import Shares, Spell
 from millstream.plan.stages import Plan
@@ -92,8 +91,6 @@ def _move_sources(
         before = known.manifest.sources.get(node.name) or SourceState()
         report = reports.get(node.name, Reached())
         seen = batch.progress[node.name].seen(report)
-        most = known.settings.max_participants
-        check_participants(node.name, node.spec.participant, seen.latest, most)
         tracker = trackers[node.name]
         tracker.reached(report.files, batch.now)
         state = SourceState(seen_at=dict(before.seen_at), heard=before.heard)

@@ -18,9 +18,9 @@ from millstream.io.kafka.encoding import encode
 from millstream.io.writers import stage_file, without_key, without_line
 from millstream.operators.naming import names_of
 from millstream.ops.chunks import Chunk, Int64, concat, encode_block, placed
-from millstream.ops.edges import leaving
+from millstream.ops.edges import MARK, given, leaving
 from millstream.ops.records import DeadLetter, as_json
-from millstream.plan.stages import Plan, gives_changes, marks_changes
+from millstream.plan.stages import gives_changes, marks_changes
 from millstream.run import fitting
 from millstream.run.splits import DRIVER, Item
 from millstream.run.tables.postgres import refused_rows
@@ -32,15 +32,34 @@ if TYPE_CHECKING:
     from millstream.run.tasks import Task
 
 
-def edge(plan: Plan, node: nodes.Node, before: nodes.Node, chunks: list[Chunk]) -> list[Chunk]:
+def edge(task: Task, node: nodes.Node, before: nodes.Node, chunks: list[Chunk]) -> list[Chunk]:
     """What of the records that came here in this batch leaves, as readers see it."""
+    plan = task.plan
     early = (one for one in plan.windowed() if one.emission.mode == "early")
     numbers = frozenset(plan.number(one) for one in early)
     again = any(one.weight is not None for one in chunks) and not gives_changes(before)
     marked = marks_changes(before) or again
     if marked and names_of(before, plan.inputs_of) is None:
         chunks = [replace(one, moves=True) for one in chunks]
-    return leaving(chunks, node.name, numbers, marked)
+    if marked:
+        chunks = [_without_mark(task, node.name, one) for one in chunks]
+    return leaving(chunks, numbers, marked)
+
+
+def _without_mark(task: Task, name: str, chunk: Chunk) -> Chunk:
+    """Rows that have no column of their own with the name of the mark; others are dead letters.
+
+    It is known before the run unless a function gave it.
+    """
+    if MARK not in chunk.table.column_names:
+        return chunk
+    own = np.asarray(chunk.table.column(MARK).is_valid())
+    lost = given(chunk.take(own))
+    why = f"a column {MARK!r} of its own, by which changes are marked; give it another name"
+    task.count(name, len(lost), 0)
+    _refuse(task, name, dict.fromkeys(range(len(lost)), why), lost.table, [lost])
+    kept = chunk.take(~own)
+    return kept.with_table(kept.table.drop_columns([MARK]))
 
 
 def sink_outputs(task: Task) -> Iterator[Item]:
@@ -48,7 +67,7 @@ def sink_outputs(task: Task) -> Iterator[Item]:
     for name, chunks in task.sunk.items():
         node = task.plan.node(name)
         spec = node.spec  # type: ignore[attr-defined]
-        chunks = [one for one in edge(task.plan, node, node.inputs[0], chunks) if len(one)]
+        chunks = [one for one in edge(task, node, node.inputs[0], chunks) if len(one)]
         task.count(name, sum(map(len, chunks)), 0)
         if not chunks:
             continue

@@ -39,7 +39,7 @@ from millstream.ops.lateness import Place, Watch, participants_of
 from millstream.ops.ordering import Sample, as_block, bounds_of, in_order, ranges
 from millstream.ops.processing import Processor, process
 from millstream.ops.progress import END, Reached, merge_reached
-from millstream.ops.records import DeadLetter
+from millstream.ops.records import DeadLetter, dead_row
 from millstream.ops.shares import DIVERTED, KEPT
 from millstream.plan.stages import Plan, upstream
 from millstream.run.asides import set_aside
@@ -140,11 +140,26 @@ class Task:
             for d in piece.dead
         )
         watch = self.watch(source)
-        due = watch.mark(piece.chunk, *_place(split))
-        watch.note_way(piece.chunk.ts, DIVERTED if way == DIVERTED else KEPT)
-        chunk = replace(piece.chunk, src=self.plan.number(source), due=due)
+        chunk = self._of_participants(source, watch, piece.chunk, way)
+        due = watch.mark(chunk, *_place(split))
+        watch.note_way(chunk.ts, DIVERTED if way == DIVERTED else KEPT)
+        chunk = replace(chunk, due=due)
         self.reading = (source, split, chunk)
         return chunk
+
+    def _of_participants(self, source: nodes.Source, watch: Watch, chunk: Chunk, way: str) -> Chunk:
+        """Records without those of participants that are too many, which are dead letters."""
+        chunk = replace(chunk, src=self.plan.number(source))
+        beyond = watch.one_too_many(chunk)
+        if beyond is None:
+            return chunk
+        lost, why = beyond
+        letters = (dead_row(source.name, chunk, row, why) for row in np.flatnonzero(lost).tolist())
+        self.control.dead.extend(letters)
+        counts = self.ledger(source.name)
+        counts[way] -= int(lost.sum())
+        counts["dead"] += int(lost.sum())
+        return chunk.take(~lost)
 
     def pieces(self, source: nodes.Source, split: Readable) -> Iterator[Piece]:
         """What a split holds."""
@@ -380,7 +395,6 @@ class Task:
                 self.batch.progress[source.name],
                 source.spec.participant,
                 self._future(source),
-                source.name,
                 self.batch.max_participants,
             )
         return self.watches[source.name]
@@ -396,7 +410,7 @@ class Task:
             self._stateless(self.plan.node(step), chunk)
         for node, before, chunks in self.events:
             inlet = self.inlet(node.name)
-            for chunk in edge(self.plan, node, before, chunks):
+            for chunk in edge(self, node, before, chunks):
                 if inlet is not None and len(chunk):
                     inlet.take(node, before, chunk)
         sent = (item for item in self.forwarded if item[1] in SENT)

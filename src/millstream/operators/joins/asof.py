@@ -96,7 +96,7 @@ class AsOf(Waiting):
                 at = np.where((at >= 0) & (ts - there <= self.within), at, -1)
             matched = right.take(pa.array(np.maximum(at, 0), mask=at < 0))
         ones = np.ones(len(left), np.int64)
-        giving.push(self.layout.joined(left, matched), ts, who, ones, ones)
+        giving.push(left, matched, ts, who, ones, ones)
 
     def _keep(
         self,

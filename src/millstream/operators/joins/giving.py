@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millstream.operators.joins.layout import Layout
+from millstream.operators.joins.layout import Layout, Refused
 from millstream.operators.protocol import Host
 from millstream.operators.waiting import give
-from millstream.ops.chunks import Chunk, Int64
+from millstream.ops.chunks import Chunk, Int64, own_columns
 from millstream.ops.joins import numbers, repeated
 from millstream.ops.keys import blended
+from millstream.ops.records import DeadLetter, as_json
 
 _PIECE = 200_000  # joined rows that are made at once
 
@@ -43,7 +44,7 @@ class Giving:
         ts = np.maximum(numbers(left, "ts"), numbers(right, "ts"))
         who = blended(numbers(left, "who"), numbers(right, "who"))
         revision = blended(numbers(left, "revision"), numbers(right, "revision"))
-        self.push(self.layout.joined(left, right), ts, who, weight, revision)
+        self.push(left, right, ts, who, weight, revision)
 
     def alone(
         self,
@@ -70,14 +71,47 @@ class Giving:
         ts = ts if first is None else np.maximum(ts, first)
         who = blended(numbers(rows, "who"), np.full(len(rows), number + 1, np.int64))
         revision = blended(numbers(rows, "revision"), since)
-        both = (rows, None) if number == 0 else (None, rows)
-        self.push(self.layout.joined(*both), ts, who, weight, revision)
+        left, right = (rows, None) if number == 0 else (None, rows)
+        self.push(left, right, ts, who, weight, revision)
 
-    def push(self, table: pa.Table, ts: Int64, who: Int64, weight: Int64, revision: Int64) -> None:
-        """Give rows to the steps after the join, and count them."""
+    def push(
+        self,
+        left: pa.Table | None,
+        right: pa.Table | None,
+        ts: Int64,
+        who: Int64,
+        weight: Int64,
+        revision: Int64,
+    ) -> None:
+        """Give joined rows to the steps after the join, and count them."""
+        table, refused = self.layout.joined(left, right)
+        self._account(left, right, weight, who, refused)
+        if refused:
+            kept = np.setdiff1d(np.arange(len(table)), list(refused))
+            table = table.take(pa.array(kept))
+            ts, who, weight, revision = (one[kept] for one in (ts, who, weight, revision))
         marks: dict[str, Any] = {}
         if self.changes:
             change = np.full(len(table), self.host.batch.number, np.int64)
             marks = {"weight": weight, "revision": revision, "change": change}
         chunk = Chunk(table, ts, who, self.number, **marks)
         give(self.host, self.step, chunk, int((weight > 0).sum()))
+
+    def _account(
+        self,
+        left: pa.Table | None,
+        right: pa.Table | None,
+        weight: Int64,
+        who: Int64,
+        refused: Refused,
+    ) -> None:
+        """Pairs that cannot be one row are dead letters, of which those taken back say nothing."""
+        counts, lost = self.host.ledger(self.step), 0
+        for row, why in refused.items():
+            if weight[row] > 0 and left is not None and right is not None:
+                sides = [own_columns(one.slice(row, 1)).to_pylist()[0] for one in (left, right)]
+                raw = as_json(dict(zip(("left", "right"), sides, strict=True)))
+                self.host.control.dead.append(DeadLetter(self.step, -1, int(who[row]), raw, why))
+                lost += 1
+        counts["failed"] += lost
+        counts["answered"] += int((weight > 0).sum()) - lost

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.errors import ConfigError, RunError
+from millstream.errors import ConfigError
 from millstream.operators.protocol import Input
-from millstream.ops.chunks import own_columns
-from millstream.ops.mixed import differ, mixed, wider
+from millstream.ops.chunks import concat, own_columns
+from millstream.ops.mixed import differ, exact_columns, exactly, mixed, wider
 
 Types = dict[str, pa.DataType]
+Refused = dict[int, str]  # rows, and why
 _DIGITS = 15  # that every double keeps
 _EXACT = Context(prec=80)  # more than any decimal has
 
@@ -34,12 +36,18 @@ class Layout:
         """Keys with one name on both sides: one column."""
         return {left for left, right in self.keys if left == right}
 
-    def joined(self, left: pa.Table | None, right: pa.Table | None) -> pa.Table:
-        """Rows of both sides beside each other; None: null on that side."""
+    def joined(self, left: pa.Table | None, right: pa.Table | None) -> tuple[pa.Table, Refused]:
+        """Rows of both sides beside each other; None: null on that side.
+
+        Beside them, why some cannot be: both sides have a value in columns of one name, which is
+        known before unless they come from functions.
+        """
         count = len(left) if left is not None else len(right) if right is not None else 0
-        columns = self._of_side(0, left, count)
+        columns, refused = self._of_side(0, left, count), Refused()
+        sides = (own_columns(rows) for rows in (left, right) if rows is not None)
+        exact = {name for rows in sides for name in exact_columns(rows)}
         if self.one_side:
-            return pa.table(columns)
+            return exactly(columns, exact), refused
         others = self._of_side(1, right, count)
         for name in self.merged:
             if name in others:
@@ -48,13 +56,11 @@ class Layout:
         for name, value in others.items():
             called = self.renamed.get(name, name)
             if called in columns:
-                raise RunError(
-                    f"{self.step}: both sides have a column {called!r}, and that could not be "
-                    "known before because they come from a function; give it a schema=, or rename "
-                    "one of them with .select()"
-                )
+                value = _either(called, columns[called], value, refused)
             columns[called] = value
-        return pa.table(columns)
+            if name in exact:
+                exact.add(called)
+        return exactly(columns, exact), refused
 
     def _of_side(self, side: int, rows: pa.Table | None, count: int) -> dict[str, pa.ChunkedArray]:
         if rows is None:
@@ -73,6 +79,19 @@ class Layout:
         if pa.types.is_decimal(column.type):
             return mixed(map(_number, column.to_pylist()))
         return column
+
+
+def _either(
+    name: str, left: pa.ChunkedArray, right: pa.ChunkedArray, refused: Refused
+) -> pa.ChunkedArray:
+    """A column that both sides have, of rows where one of them has a value."""
+    there, other = (np.asarray(column.is_valid()) for column in (left, right))
+    why = f"both sides have a value in {name!r}: rename one of them, or give it a schema="
+    for row in np.flatnonzero(there & other).tolist():
+        refused.setdefault(row, why)
+    place = np.arange(len(there)) + np.where(there, 0, len(there))
+    both = concat([pa.table({name: left}), pa.table({name: right})])
+    return both.column(name).take(pa.array(place))
 
 
 def lay_out(

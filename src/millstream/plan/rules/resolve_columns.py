@@ -24,6 +24,7 @@ from millstream.errors import ConfigError, MillstreamError
 from millstream.graph import nodes
 from millstream.graph.changing import marks_changes
 from millstream.operators.protocol import KeyedStep
+from millstream.ops.edges import MARK
 from millstream.ops.expressions import Expression, ExpressionError, find_name
 from millstream.ops.fidelity import COLUMNS as FIDELITY
 from millstream.ops.mixed import differ, wider
@@ -100,6 +101,8 @@ def _check(
     types: dict[str, pa.DataType],
     columns: dict[str, tuple[str, ...] | None],
 ) -> None:
+    if isinstance(node, nodes.Sink | nodes.Update):
+        _check_mark(node, columns)
     if isinstance(node, nodes.Update):
         return _check_updater(node, types, columns)
     if isinstance(node, KeyedStep):
@@ -152,6 +155,19 @@ def _check(
                 continue
             if agg.numbers is not None:
                 _check_number(node, f"{name}={agg}", agg.numbers, types)
+
+
+def _check_mark(
+    node: nodes.Sink | nodes.Update, columns: dict[str, tuple[str, ...] | None]
+) -> None:
+    """Refuse changes of records that have the column by which changes are marked."""
+    for one in node.inputs:
+        if marks_changes(one) and MARK in (columns.get(one.name) or ()):
+            raise ConfigError(
+                f"{node.name}: records of {one.name!r} have a column {MARK!r} of their own, and "
+                "changes are marked with one of that name; give it another name, for example in "
+                ".select()"
+            )
 
 
 def _check_zone(
