@@ -6,6 +6,7 @@ are left out, and only then is anything cut off.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from math import isfinite
 from typing import Any
 
@@ -121,7 +122,7 @@ def _unsure(snapshot: Snapshot) -> bool:
 
 
 def _number(value: Any) -> float:
-    known = isinstance(value, int | float) and isfinite(value)
+    known = isinstance(value, int | float | Decimal) and isfinite(value)
     return float(value) if known else float("-inf")
 
 
@@ -171,9 +172,9 @@ def _scale(rows: list[dict[str, Any]], name: str) -> float:
 
 def _bar(estimate: list[Any], widest: float) -> str:
     """Where a value and its bounds lie between nothing and the end of the scale."""
-    if not all(isinstance(one, int | float) and isfinite(one) for one in (*estimate, widest)):
+    value, lower, upper = map(_number, estimate)
+    if not all(map(isfinite, (value, lower, upper, widest))):
         return ""
-    value, lower, upper = estimate
     if not widest > 0 or lower < 0:
         return ""
     low, at, high = (min(_BAR - 1, int(one / widest * (_BAR - 1))) for one in (lower, value, upper))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,9 @@ from millstream.errors import RunError
 from millstream.ops.chunks import Int64
 from millstream.ops.codec import decode, encode, fresh
 from millstream.ops.records import describe, shown
+
+if TYPE_CHECKING:
+    from millstream.ops.totals import DecimalTotal
 
 _SHOWN = 200  # characters of a state in a message
 
@@ -61,6 +64,7 @@ class ObjectKernel:
     fails: Callable[[Any], str | None] | None = None  # why a state has no answer
     bare: Callable[[Any], Any] | None = None  # what a message shows of a state
     gather: Callable[[bytes, list[Any]], Any] | None = None  # of pairs: all values of a key at once
+    decimals: DecimalTotal | None = None  # whose total or mean it is, if of decimals
 
     def lift(self, values: list[Any], groups: Int64, count: int) -> tuple[pa.Array, dict[int, str]]:
         """One state per group; values on which `add` raises are given back with the error."""

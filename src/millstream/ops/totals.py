@@ -20,6 +20,7 @@ from millstream.ops.sql.decimals import compute, fit, from_limbs, limbs
 from millstream.ops.sql.types import MOST_DIGITS, ExpressionError
 
 State = list[Any]  # [values, total]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,13 @@ class DecimalTotal:
         """What windows and groups compute it with."""
         return ObjectKernel(
             name, lambda: [0, 0], never, _plus, self._answer, _minus, bulk=self._lift,
-            typed=self._answers, fails=self._fails,
+            typed=self._answers, fails=self._fails, decimals=self,
         )  # fmt: skip
+
+    def near(self, states: list[State]) -> tuple[Floats, Floats]:
+        """How many values states are of, and their totals as near as a float is."""
+        counts, totals = zip(*states, strict=True) if states else ((), ())
+        return np.array(counts, np.float64), np.array(totals, np.float64) / 10.0**self.of.scale
 
     def _lift(self, inputs: list[pa.Array], groups: Int64, count: int) -> pa.Array:
         values = inputs[0].cast(self.of)

@@ -105,8 +105,8 @@ class Looker:
             self._made = self._look(gathered.tracker.taken)
         if self._made is None or not self.looked.answers.held:
             return []
-        whole = gathered.answers.whole if gathered.draws else set()
-        return list(given(self.looked, batch, self._made, whole))
+        types = gathered.answers.types if gathered.draws else {}
+        return list(given(self.looked, batch, self._made, types))
 
     def after_step(self) -> bool:
         """Tell what was committed; True if that is enough."""

@@ -278,6 +278,8 @@ class Handle:
     def _loop(self) -> None:
         engine = self._engine
         enough = self._looker is not None and self._looker.at_start()
+        if self._looker is not None and self._looker.newest is not None:
+            self._show()  # what an earlier run came to, before there is a batch of this one
         while not self._stopping.is_set() and not enough:
             begun = time.monotonic()
             self._answer_requests()
@@ -353,11 +355,15 @@ class Handle:
 
     def _report(self) -> None:
         self.progress = self._reporter.progress()
+        self._show()
+        if self._settings.on_progress is not None:
+            self._engine.hands.tell("on_progress", self._settings.on_progress, self.progress)
+
+    def _show(self) -> None:
+        """Let the live page see it."""
         if self._server is not None:
             drawn = None if self._looker is None else self._looker.drawn
             self._live = self._reporter.live(self.progress, drawn)
-        if self._settings.on_progress is not None:
-            self._engine.hands.tell("on_progress", self._settings.on_progress, self.progress)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from millstream.plan.snapshots import Ranking
 from millstream.run.looked import Looked
 from millstream.run.splits import Item
 from millstream.run.tasks import Task
+
+_ALL_DIGITS = 400  # of any float, with a fraction
 
 
 def estimated_table(
@@ -128,14 +131,16 @@ def _columns(found: Estimates | None, rows: int) -> list[pa.Array]:
 # -- as rows of a stream ------------------------------------------------------------------------
 
 
-def given(looked: Looked, batch: Batch, snapshot: Snapshot, whole: set[str]) -> Iterator[Item]:
+def given(
+    looked: Looked, batch: Batch, snapshot: Snapshot, types: dict[str, pa.DataType]
+) -> Iterator[Item]:
     """A snapshot as rows that go on to the sinks, committed with the batch that brought it.
 
-    whole: the values that are whole numbers in the end. Their estimates are too, so that a column
-    has one type in all files.
+    types: of values that are whole numbers or decimals in the end. Their estimates are too, so that
+    a column has one type in all files.
     """
     plan, step = looked.plan, looked.answers.step
-    table = snapshot.table if snapshot.exact else _in_whole(snapshot.table, whole)
+    table = snapshot.table if snapshot.exact else _rounded(snapshot.table, types)
     marks = (snapshot.progress, snapshot.exact)
     for name, mark in zip(MARKS, marks, strict=True):
         table = table.append_column(name, pa.array([mark] * len(table), pa.scalar(mark).type))
@@ -149,20 +154,34 @@ def given(looked: Looked, batch: Batch, snapshot: Snapshot, whole: set[str]) -> 
     return task.give(step, chunk)
 
 
-def _in_whole(table: pa.Table, whole: set[str]) -> pa.Table:
-    """Estimates of whole numbers rounded, their bounds outwards; nulls that may become anything."""
-    round_by = dict(zip(ESTIMATE, (pc.round, pc.floor, pc.ceil), strict=True))
+def _rounded(table: pa.Table, types: dict[str, pa.DataType]) -> pa.Table:
+    """Estimates of whole numbers and decimals rounded, bounds outwards; nulls may become anything.
+
+    What does not fit the type is null, as the answer will be.
+    """
     for at, name in enumerate(table.column_names):
         stem = next(
             (name[: len(name) - len(end)] for end in ESTIMATE[1:] if name.endswith(end)), name
         )
         column = table.column(at)
-        if stem in whole:
-            end = name[len(stem) :]
-            column = round_by[end](column)
-            fits = pc.less(pc.abs(column), 2.0**63)  # beyond that the answer is null too
-            column = pc.if_else(fits, column, None).cast(pa.int64())
+        if stem in types:
+            column = _fitted(column, types[stem], name[len(stem) :])
         elif pa.types.is_floating(column.type) and column.null_count == len(column):
             column = pa.nulls(len(table))
         table = table.set_column(at, name, column)
     return table
+
+
+def _fitted(column: Any, kind: pa.DataType, end: str) -> Any:
+    """Floats as whole numbers or decimals of a type, an estimate or one of its bounds."""
+    if pa.types.is_decimal(kind):
+        way = dict(zip(ESTIMATE, (ROUND_HALF_EVEN, ROUND_FLOOR, ROUND_CEILING), strict=True))[end]
+        unit, most = Decimal(1).scaleb(-kind.scale), 10.0 ** (kind.precision - kind.scale)
+        fits = (one if one is not None and abs(one) < most else None for one in column.to_pylist())
+        digits = Context(prec=_ALL_DIGITS, rounding=way)
+        made = (
+            None if one is None else Decimal(one).quantize(unit, context=digits) for one in fits
+        )
+        return pa.array(made, kind)
+    rounded = dict(zip(ESTIMATE, (pc.round, pc.floor, pc.ceil), strict=True))[end](column)
+    return pc.if_else(pc.less(pc.abs(rounded), 2.0**63), rounded, None).cast(kind)

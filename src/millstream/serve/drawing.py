@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pyarrow.compute as pc
@@ -47,7 +48,9 @@ def _series(name: str, looks: list[Snapshot]) -> list[dict[str, Any]]:
         others = {value + end for value in values_of(table.column_names) for end in ESTIMATE}
         keys = [one for one in table.column_names if one not in others and one not in _PLACES]
         rows = table.select([*keys, *names]).to_pylist()
-        found.append({tuple(str(r[k]) for k in keys): [r[one] for one in names] for r in rows})
+        found.append(
+            {tuple(str(r[k]) for k in keys): [_point(r[one]) for one in names] for r in rows}
+        )
     largest = sorted(found[-1], key=lambda key: -_number(found[-1][key][0]))[:GROUPS]
     return [{"key": list(key), "points": [look.get(key) for look in found]} for key in largest]
 
@@ -59,6 +62,11 @@ def shortened(look: Snapshot) -> Snapshot:
         return replace(look, table=table.slice(0, KEPT))
     some = pc.select_k_unstable(table, KEPT, [(values[0], "descending")])
     return replace(look, table=table.take(some))
+
+
+def _point(value: Any) -> Any:
+    """A value as it is drawn: decimals are numbers as others are."""
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def _number(value: Any) -> float:

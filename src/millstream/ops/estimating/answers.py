@@ -15,31 +15,28 @@ import pyarrow as pa
 from millstream.ops.chunks import Int64, concat, flat
 from millstream.ops.estimating.estimates import Confidence, Estimates, mean, total, variance
 from millstream.ops.estimating.incidence import Incidence
+from millstream.ops.estimating.kinds import Kind, answer_type, kind_of, state_of, totals_of
 from millstream.ops.estimating.moments import COUNT, SIZE, SQUARES, TOTAL, Blocks, Moments
 from millstream.ops.estimating.ranks import Ranks
 from millstream.ops.estimating.scaled import Metric, Scaled
 from millstream.ops.estimating.sparse import unseen_total
 from millstream.ops.estimating.values import counts_values, quantile_of
 from millstream.ops.jobs import Measure, WindowJob
-from millstream.ops.kernels import Count, Sum, Variance
+from millstream.ops.kernels import Variance
 from millstream.ops.keys import factorize, key_arrays
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def summed(measure: Measure) -> bool:
-    """Whether the totals of blocks are all that an estimate needs."""
-    return isinstance(measure.kernel, Count | Sum | Variance)
-
-
 def estimated(measure: Measure) -> bool:
     """Whether there is an estimator for an aggregate."""
-    return summed(measure) or quantile_of(measure) is not None or counts_values(measure)
+    by_totals = kind_of(measure) is not None
+    return by_totals or quantile_of(measure) is not None or counts_values(measure)
 
 
 def reported_columns(job: WindowJob, columns: Iterable[str]) -> list[str]:
     """The columns of states per key that the driver is told."""
-    wanted = tuple(f"state.{m.state}." for m in job.measures if summed(m))
+    wanted = tuple(f"state.{m.state}." for m in job.measures if kind_of(m))
     return [name for name in columns if name.startswith(("key.", *wanted))]
 
 
@@ -61,7 +58,7 @@ class Answers:
         of two counts or sums of a group, by name.
         """
         self.keys = keys
-        self.measures = {m.name: m for m in measures if summed(m)}
+        self.measures = {m.name: m for m in measures if kind_of(m)}
         self._ranks = {m.name: Ranks(q) for m in measures if (q := quantile_of(m)) is not None}
         self._incidence = {m.name: Incidence() for m in measures if counts_values(m)}
         self.blocks = Blocks(len(starts), float(sizes.sum()))
@@ -69,7 +66,7 @@ class Answers:
         self._known: pa.Table | None = None  # the keys of groups, in the order of their numbers
         self._kept = {name: Moments(_factors(m)) for name, m in self.measures.items()}
         self._shift: dict[str, Floats] = {}  # of every group; NaN before it has a value
-        self._whole: set[str] = set()  # totals of whole numbers
+        self._types: dict[str, pa.DataType | None] = {}  # of exact answers; None: floats
         self._scaled = None if metric is None else Scaled(metric, len(starts))
         self._ratios = {
             name: (pair, Moments((COUNT, TOTAL))) for name, pair in (ratios or {}).items()
@@ -81,10 +78,10 @@ class Answers:
         return 0 if self._known is None else len(self._known)
 
     @property
-    def whole(self) -> set[str]:
-        """The aggregates that are whole numbers in the end."""
-        counts = {name for name, m in self.measures.items() if isinstance(m.kernel, Count)}
-        return counts | {*self._incidence} | self._whole
+    def types(self) -> dict[str, pa.DataType]:
+        """The types of exact answers that are no floats: whole numbers and decimals."""
+        known = {name: kind for name, kind in self._types.items() if kind is not None}
+        return known | dict.fromkeys(self._incidence, pa.int64())
 
     def read(self, blocks: Int64) -> None:
         """These blocks have been read, whatever they gave."""
@@ -98,6 +95,7 @@ class Answers:
         size = self._sizes[cells // count]
         total: dict[str, Floats] = {}
         for name, measure in self.measures.items():
+            self._types[name] = answer_type(given, measure)
             values: dict[str, Floats] = {
                 factor: np.bincount(cell, weights=column, minlength=len(cells)).astype(np.float64)
                 for factor, column in self._values(name, measure, given, groups).items()
@@ -161,25 +159,21 @@ class Answers:
         Means and variances are taken about a value near the middle of their group, so that large
         numbers that differ little keep their digits, also in third powers.
         """
-        n = _state(given, measure, "n")
-        if isinstance(measure.kernel, Count):
-            return {COUNT: n}
-        if isinstance(measure.kernel, Variance):
-            middle, squares = _state(given, measure, "mean"), _state(given, measure, "m2")
+        kind = kind_of(measure)
+        if kind is Kind.COUNT:
+            return {COUNT: state_of(given, measure, "n")}
+        if kind is Kind.VARIANCE:
+            n, middle, squares = (state_of(given, measure, one) for one in ("n", "mean", "m2"))
             shift = self._middle(name, groups, n * middle, n)
             return {
                 COUNT: n,
                 TOTAL: n * (middle - shift),
                 SQUARES: squares + n * (middle - shift) ** 2,
             }
-        sums = _sums(given, measure)
-        if not measure.kernel.mean:  # type: ignore[union-attr]
-            kind = given.schema.field(f"state.{measure.state}.sum").type
-            self._whole = (
-                self._whole | {name} if pa.types.is_integer(kind) else self._whole - {name}
-            )
-            return {COUNT: n, TOTAL: sums}
-        return {COUNT: n, TOTAL: sums - n * self._middle(name, groups, sums, n)}
+        n, sums = totals_of(given, measure)
+        if kind is Kind.MEAN:
+            sums = sums - n * self._middle(name, groups, sums, n)
+        return {COUNT: n, TOTAL: sums}
 
     def _middle(self, name: str, groups: Int64, sums: Floats, n: Floats) -> Floats:
         """What the values of every row are taken about: the mean of what its group first had."""
@@ -239,24 +233,25 @@ class Answers:
 
     def unseen_total(self, name: str, sure: Confidence) -> float:
         """What a group that was in no block can have at most, where that is known."""
-        kernel = self.measures[name].kernel if name in self.measures else None
-        if isinstance(kernel, Count):
-            return unseen_total(self._kept[name], COUNT, self.blocks, sure.spent)
-        if isinstance(kernel, Sum) and not kernel.mean:
-            return unseen_total(self._kept[name], TOTAL, self.blocks, sure.spent)
-        return np.inf
+        factor = totalled(self.measures[name]) if name in self.measures else None
+        if factor is None:
+            return np.inf
+        return unseen_total(self._kept[name], factor, self.blocks, sure.spent)
 
     def _estimate(self, name: str, sure: Confidence) -> Estimates:
-        kernel, kept = self.measures[name].kernel, self._kept[name]
+        measure, kept = self.measures[name], self._kept[name]
         kept.grow(self.groups)
-        if isinstance(kernel, Count):
-            return total(kept, COUNT, self.blocks, sure)
-        if isinstance(kernel, Variance):
-            found = variance(kept, self.blocks, sure)
-            return found.root() if kernel.root else found
         none = kept.total(COUNT) == 0
-        if kernel.mean:  # type: ignore[union-attr]
-            return mean(kept, self.blocks, sure).shifted(np.nan_to_num(self._shifts(name)))
+        match kind_of(measure):
+            case Kind.COUNT:
+                return total(kept, COUNT, self.blocks, sure)
+            case Kind.VARIANCE:
+                found = variance(kept, self.blocks, sure)
+                rooted = isinstance(measure.kernel, Variance) and measure.kernel.root
+                return found.root() if rooted else found
+            case Kind.MEAN:
+                middle = np.nan_to_num(self._shifts(name))
+                return mean(kept, self.blocks, sure).shifted(middle)
         return total(kept, TOTAL, self.blocks, sure).without(none)
 
     def key_columns(self) -> dict[str, pa.Array]:
@@ -269,30 +264,15 @@ class Answers:
 
 def totalled(measure: Measure) -> str | None:
     """What of an aggregate grows with what was seen; None if it does not."""
-    if isinstance(measure.kernel, Count):
-        return COUNT
-    return TOTAL if isinstance(measure.kernel, Sum) and not measure.kernel.mean else None
+    return {Kind.COUNT: COUNT, Kind.SUM: TOTAL}.get(kind_of(measure) or Kind.MEAN)
 
 
 def _factors(measure: Measure) -> tuple[str, ...]:
-    if isinstance(measure.kernel, Count):
-        return (COUNT, SIZE)
-    if isinstance(measure.kernel, Variance):
-        return (COUNT, TOTAL, SQUARES)
-    mean_only = isinstance(measure.kernel, Sum) and measure.kernel.mean
-    return (COUNT, TOTAL) if mean_only else (COUNT, TOTAL, SIZE)
-
-
-def _sums(given: pa.Table, measure: Measure) -> Floats:
-    """Totals as near as a float is, also where whole numbers have left 64 bits."""
-    total = _state(given, measure, "sum")
-    if f"state.{measure.state}.upper" not in given.column_names:
-        return total
-    about = _state(given, measure, "upper") * 2.0**32
-    found: Floats = total + 2.0**64 * np.rint((about - total) / 2.0**64)
-    return found
-
-
-def _state(given: pa.Table, measure: Measure, field: str) -> Floats:
-    column = flat(given.column(f"state.{measure.state}.{field}"))
-    return np.asarray(column.cast(pa.float64(), safe=False).fill_null(0.0))
+    match kind_of(measure):
+        case Kind.COUNT:
+            return (COUNT, SIZE)
+        case Kind.VARIANCE:
+            return (COUNT, TOTAL, SQUARES)
+        case Kind.MEAN:
+            return (COUNT, TOTAL)
+    return (COUNT, TOTAL, SIZE)
