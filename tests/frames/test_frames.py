@@ -19,7 +19,7 @@ def session(spark: Any) -> Any:
     from pyspark.sql import SparkSession
 
     made = SparkSession(spark)
-    made.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    made.conf.set("spark.sql.python.filterPushdown.enabled", "false")  # as by default
     made.conf.set("spark.sql.session.timeZone", "America/New_York")
     return made
 
@@ -70,6 +70,9 @@ def test_a_frame_goes_in_and_what_is_there_comes_out(session: Any, tmp_path: Pat
     assert {row.key: row.n for row in counts.collect()} == {
         f"k{i}": len(range(i, 200, 7)) for i in range(7)
     }
+    assert [row.n for row in counts.where("key = 'k3'").collect()] == [29]
+    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    counts = read(session, ck, slates="counts")
     one = counts.where("key = 'k3'")
     assert [(row.key, row.n) for row in one.collect()] == [("k3", 29)]
     assert counts.where("key IN ('k1', 'none')").select("n").collect()[0].n == 29
