@@ -121,6 +121,28 @@ def test_two_writers_of_one_batch_write_it_once(kind: str, place: str) -> None:
     assert Counter(r["a"] for r in rows_in(kind, place, "t")) == {1: 2, 2: 2}
 
 
+def test_a_table_that_others_change_is_written_to_until_it_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = iter(range(20))
+    write = taking.DeltaWriter.write
+
+    def in_the_way(self: taking.DeltaWriter, *given: Any) -> None:
+        if next(refused, None) is not None:
+            raise taking.Conflict("somebody else was first")
+        write(self, *given)
+
+    monkeypatch.setattr(taking.DeltaWriter, "write", in_the_way)
+    monkeypatch.setattr(taking, "_PAUSE", 0.0)
+    sink = Tabled("out", ms.Delta(f"{tmp_path}/t"), "flow:id:out", deltas=False)
+    sink.deliver(pa.table({"a": [1]}), 0)
+    assert rows_in("delta", str(tmp_path), "t") == [{"a": 1}]
+    refused = iter(range(10**9))
+    monkeypatch.setattr(taking, "PATIENCE", 0.0)
+    with pytest.raises(RunError, match="changed by others all the time"):
+        sink.deliver(pa.table({"a": [2]}), 1)
+
+
 def test_a_database_that_is_started_again_gets_the_batch_once(postgres: PostgreSQL) -> None:
     sink = Tabled("out", ms.Postgres(postgres.url, table="restarted"), "flow:id:r", deltas=False)
     sink.deliver(pa.table({"a": [1]}), 0)

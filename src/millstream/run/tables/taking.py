@@ -20,9 +20,8 @@ from millstream.run.tables.iceberg import IcebergWriter
 from millstream.run.tables.postgres import PostgresWriter
 from millstream.run.tables.writing import Conflict, Lost, TableWriter
 
-PATIENCE = 60.0  # seconds for which a system that went away is asked again
+PATIENCE = 60.0  # seconds for which a system that went away, or is changed by others, is asked
 _PAUSE = 0.25
-_TRIES = 5
 _MARKS = ("op", "revision")
 
 
@@ -48,26 +47,23 @@ class Tabled:
         """Write the rows of a batch, unless it is there already."""
         with self._told(f"did not take batch {batch}, which is committed: it is written", RunError):
             rows, gone = self._changes(table)
-            begun, conflicts = time.monotonic(), 0
+            begun = time.monotonic()
             while True:
                 try:
                     writer = self._opened()
                     if writer.reached() < batch:
                         writer.write(rows, gone, batch)
                     return
-                except Lost:
+                except (Lost, Conflict) as error:
                     self.close()
                     if time.monotonic() - begun > PATIENCE:
-                        raise
-                    time.sleep(_PAUSE)
-                except Conflict:
-                    self.close()
-                    conflicts += 1
-                    if conflicts == _TRIES:
+                        if isinstance(error, Lost):
+                            raise
                         raise RunError(
                             f"{self.spec.shown} is changed by others all the time; stop them and "
                             "run again"
                         ) from None
+                    time.sleep(_PAUSE)
 
     def _changes(self, table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
         """What a batch comes to: rows to put in, and keys of those to take out."""
