@@ -345,4 +345,6 @@ def test_a_module_that_workers_lack_is_named_with_what_to_do() -> None:
         "ModuleNotFoundError: No module named 'geo.shapes'\n\tat org.apache.spark.Task"
     )
     said = str(told(error, ["map"]))
-    assert "cannot import 'geo.shapes'" in said and "--py-files" in said and "\n" not in said
+    assert (
+        "cannot import 'geo.shapes'" in said and "spark.submit.pyFiles" in said and "\n" not in said
+    )

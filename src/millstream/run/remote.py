@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -40,8 +41,7 @@ def open_remote(flow: str, settings: Settings) -> tuple[Any, bool]:
     os.environ.pop("SPARK_REMOTE", None)
     try:
         session = SparkSession.builder.remote(settings.master).appName(flow).getOrCreate()
-        for name, value in settings.spark.items():
-            session.conf.set(name, value)
+        _configure(session, settings.spark)
         session.range(1).count()
     except Exception as error:
         line = (str(error).strip().splitlines() or ["?"])[0][:300]
@@ -49,3 +49,16 @@ def open_remote(flow: str, settings: Settings) -> tuple[Any, bool]:
             f"Spark Connect at {settings.master} does not answer ({line}); start its server there"
         ) from error
     return session, True
+
+
+# What spark-submit would send along, and what it is to `addArtifacts`.
+_SENT = {"spark.submit.pyFiles": "pyfile", "spark.archives": "archive", "spark.files": "file"}
+
+
+def _configure(session: Any, properties: Mapping[str, str]) -> None:
+    """Set properties of the session, and send what others name."""
+    for name, value in properties.items():
+        if name in _SENT:
+            session.addArtifacts(*value.split(","), **{_SENT[name]: True})
+        else:
+            session.conf.set(name, value)

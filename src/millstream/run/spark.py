@@ -260,8 +260,8 @@ def told(error: Exception, steps: list[str], calls: Sequence[Call] = ()) -> RunE
     if absent := _ABSENT.search(text):
         return RunError(
             f"Spark's workers cannot import {absent[1]!r}, which this process can: send it along "
-            "with --py-files or spark.archives (over Connect: session.addArtifacts), or use an "
-            "image that has it (docs/deploying.md). The batch was not committed"
+            "with --spark spark.submit.pyFiles=FILE.py or spark.archives=..., or use an image that "
+            "has it (docs/deploying.md). The batch was not committed"
         )
     gone = isinstance(error, ConnectionError | EOFError)
     if gone or type(error).__name__ == "Py4JNetworkError" or any(t in text for t in _NO_JVM):

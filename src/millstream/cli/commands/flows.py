@@ -51,6 +51,14 @@ def run(
             metavar="NAME=VALUE", help="A property of Spark; may be repeated.", show_default=False
         ),
     ] = None,
+    runner: Annotated[
+        str | None,
+        typer.Option(
+            metavar="rdd|frames",
+            help="Run tasks on RDDs or on DataFrames.  "
+            "[dim]\\[default: rdd, and frames over Spark Connect][/dim]",
+        ),
+    ] = None,
     parallelism: Annotated[
         int | None,
         typer.Option(
@@ -179,6 +187,7 @@ def run(
     looks = looks_of(snapshots, until, within, publish, step)
     given = {
         "master": master,
+        "runner": runner,
         "parallelism": parallelism,
         "shards": shards,
         "batch_rows": batch_rows,
