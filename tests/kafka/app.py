@@ -14,19 +14,15 @@ def count(event: Any, slate: Any, ctx: Any) -> dict[str, Any]:
     return {"k": event.key, "nth": slate["n"], "v": event.value["v"]}
 
 
+def input_of(servers: str, topic: str) -> ms.Kafka:
+    """What is in the topic when the run starts."""
+    schema = "ts bigint, k string, v bigint"
+    return ms.Kafka(servers, topic, schema=schema, time="ts", lateness="3s", follow=False)
+
+
 def build(servers: str, read: str, written: str) -> ms.Flow:
     flow = ms.Flow("kafka")
-    source = flow.source(
-        ms.Kafka(
-            servers,
-            read,
-            schema="ts bigint, k string, v bigint",
-            time="ts",
-            lateness="3s",
-            follow=False,
-        ),
-        name="in",
-    )
+    source = flow.source(input_of(servers, read), name="in")
     sink = ms.Kafka(servers, written, key="k")
     windows = source.key_by("k").window(ms.tumbling("20s"))
     windows.agg(n=ms.count(), total=ms.sum("v")).sink(sink, name="windows")

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+
+from app import count, input_of
 
 import millstream as ms
 from millstream.testing import run_in_process
 
 
-def count(event: Any, slate: Any, ctx: Any) -> dict[str, Any]:
-    slate["n"] = slate.get("n", 0) + 1
-    return {"k": event.key, "nth": slate["n"], "v": event.value["v"]}
-
-
 def make_flow(servers: str, read: str, written: str, root: str) -> ms.Flow:
     flow = ms.Flow("outside")
-    topic = ms.Kafka(
-        servers,
-        read,
-        schema="ts bigint, k string, v bigint",
-        time="ts",
-        lateness="3s",
-        follow=False,
-    )
-    source = flow.source(topic, name="in")
+    source = flow.source(input_of(servers, read), name="in")
     windows = source.key_by("k").window(ms.tumbling("20s")).agg(n=ms.count(), total=ms.sum("v"))
     windows.sink(ms.Kafka(servers, written, key="k"), name="windows to a topic")
     windows.sink(ms.Delta(f"{root}/windows"), name="windows to a table")

@@ -11,7 +11,9 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,37 @@ def test_a_paused_run_that_wakes_up_too_late_writes_nothing(topics: Any, tmp_pat
     overtaken(Running(topics, tmp_path), "after-manifest:2")
 
 
+def struck(
+    running: Running,
+    dice: random.Random,
+    usual: float,
+    point: str | None,
+    trouble: Callable[[], None] | None,
+) -> tuple[int, str]:
+    """The exit code and the words of a run that is killed at a point, or else after a while.
+
+    Trouble comes while it runs; `usual` is how many seconds it takes if nothing happens to it.
+    """
+    process = running.start(**({} if point is None else {"MILLSTREAM_CRASH_AT": point}))
+    if trouble is not None:
+        time.sleep(dice.uniform(0.5, usual))
+        trouble()
+    if point is None:
+        try:
+            process.wait(dice.uniform(0.5, usual))
+        except subprocess.TimeoutExpired:
+            process.kill()
+    _, told = process.communicate(timeout=300)
+    return process.returncode, told
+
+
+def restart(broker: Any, dice: random.Random) -> None:
+    """Kill the broker; it comes back soon."""
+    broker.kill()
+    time.sleep(dice.uniform(0, 1))
+    broker.start()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("point", POINTS)
 def test_zombies_at_every_point(topics: Any, tmp_path: Path, point: str) -> None:
@@ -130,24 +163,13 @@ def test_random_kills_of_the_flow_and_of_the_broker(topics: Any, tmp_path: Path)
         usual = 4.0
         for _ in range(12):
             named = dice.random() < 0.5
-            env = {}
-            if named:
-                env["MILLSTREAM_CRASH_AT"] = f"{dice.choice(POINTS)}:{dice.randrange(9)}"
-            process, begun = running.start(**env), time.monotonic()
-            if left % 5 == 0:
-                time.sleep(dice.uniform(0.5, usual))
-                topics.broker.kill()
-                time.sleep(dice.uniform(0, 1))
-                topics.broker.start()
-            if not named:
-                try:
-                    process.wait(dice.uniform(0.5, usual))
-                except subprocess.TimeoutExpired:
-                    process.kill()
-            _, told = process.communicate(timeout=300)
-            assert process.returncode in (0, -signal.SIGKILL), (seed, told)
-            left -= process.returncode != 0
-            if process.returncode == 0:
+            point = f"{dice.choice(POINTS)}:{dice.randrange(9)}" if named else None
+            trouble = partial(restart, topics.broker, dice) if left % 5 == 0 else None
+            begun = time.monotonic()
+            code, told = struck(running, dice, usual, point, trouble)
+            assert code in (0, -signal.SIGKILL), (seed, told)
+            left -= code != 0
+            if code == 0:
                 usual = max(1.0, min(usual, time.monotonic() - begun))
                 break
         running.finish()

@@ -14,13 +14,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.flaky import FlakyStore
-from tests.kafka.test_kill import POINTS, Running
+from tests.kafka.test_kill import POINTS, Running, restart, struck
 from tests.services import S3
 
 pytest.importorskip("obstore")
@@ -111,6 +112,13 @@ def test_a_zombie_at_every_point(topics: Any, tmp_path: Path, server: S3, point:
     running.close()
 
 
+def be_away(store: FlakyStore, dice: random.Random) -> None:
+    """Nobody is there for some seconds."""
+    store.away = True
+    time.sleep(dice.uniform(0, 3))
+    store.away = False
+
+
 @pytest.mark.long
 def test_random_kills_of_all_that_takes_part(topics: Any, tmp_path: Path, server: S3) -> None:
     """`KILLS` (300) runs are killed in all, a part of them while broker or store fail as well."""
@@ -125,34 +133,22 @@ def test_random_kills_of_all_that_takes_part(topics: Any, tmp_path: Path, server
         )
         usual = 8.0
         for attempt in range(dice.randrange(3, 9)):
-            begun, env = time.monotonic(), {}
-            if named := dice.random() < 0.7:
-                env["MILLSTREAM_CRASH_AT"] = f"{dice.choice(POINTS)}:{attempt + dice.randrange(5)}+"
+            begun, point = time.monotonic(), None
+            if dice.random() < 0.7:
+                point = f"{dice.choice(POINTS)}:{attempt + dice.randrange(5)}+"
             running.store.share = dice.choice([0.0, 0.0, 0.05])
-            process = running.start(**env)
             trouble = dice.choice(["", "", "", "broker", "store"])
-            if trouble:
-                time.sleep(dice.uniform(0.5, usual))
-                met[trouble] += 1
-            if trouble == "broker":
-                topics.broker.kill()
-                time.sleep(dice.uniform(0, 1))
-                topics.broker.start()
-            elif trouble == "store":
-                running.store.away = True
-                time.sleep(dice.uniform(0, 3))
-                running.store.away = False
-            if not named:
-                try:
-                    process.wait(dice.uniform(0.5, usual))
-                except subprocess.TimeoutExpired:
-                    process.kill()
-            _, told = process.communicate(timeout=300)
+            met[trouble] += bool(trouble)
+            happens = {
+                "broker": partial(restart, topics.broker, dice),
+                "store": partial(be_away, running.store, dice),
+            }
+            code, told = struck(running, dice, usual, point, happens.get(trouble))
             refused = bool(trouble) and ("Kafka at" in told or "the store did not answer" in told)
             met["refused at its start"] += refused
-            assert refused or process.returncode in (0, -signal.SIGKILL), (seed, rounds, told)
-            kills += process.returncode == -signal.SIGKILL
-            if process.returncode == 0:
+            assert refused or code in (0, -signal.SIGKILL), (seed, rounds, told)
+            kills += code == -signal.SIGKILL
+            if code == 0:
                 usual = max(2.0, min(usual, time.monotonic() - begun))
                 break
         running.store.share = 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from millstream.state.buckets import OnHdfs, open_bucket
 from millstream.state.doctor import examine
 from millstream.state.storage import open_storage
 from millstream.testing import run_in_process
-from tests.services import unavailable
+from tests.services import create_at_once, unavailable
 from tests.stores.apps import averages
 from tests.stores.test_runs import expected, make_input, outputs
 
@@ -59,21 +58,8 @@ def test_objects_are_written_whole_listed_and_created_once(where: str) -> None:
 
 @pytest.mark.long
 def test_of_many_that_create_an_object_one_does(where: str) -> None:
-    won: list[int] = []
-
-    def create(number: int) -> None:
-        try:
-            OnHdfs(where).create("race/one", b"%d" % number)
-            won.append(number)
-        except FileExistsError:
-            pass
-
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(won) == 1 and OnHdfs(where).read("race/one") == b"%d" % won[0]
+    won = create_at_once(lambda mine: OnHdfs(where).create("race/one", mine))
+    assert OnHdfs(where).read("race/one") == won
 
 
 @pytest.mark.long

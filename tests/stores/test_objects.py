@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ from millstream.state import buckets, cache
 from millstream.state.locations import Url, located
 from millstream.state.objects import ObjectStore, open_object
 from millstream.state.storage import open_storage
+from tests.services import create_at_once
 
 
 def store(url: str) -> ObjectStore:
@@ -51,22 +51,9 @@ def test_objects_are_read_whole_and_by_range(bucket: str) -> None:
 
 def test_of_many_that_create_an_object_one_does(bucket: str) -> None:
     place = store(f"{bucket}/ck/manifests")
-    won: list[int] = []
-
-    def create(number: int) -> None:
-        try:
-            place.put_new("00000001.json", b"%d" % number)
-            won.append(number)
-        except FileExistsError:
-            pass
-
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(won) == 1 and place.read("00000001.json") == b"%d" % won[0]
-    place.put_new("00000001.json", b"%d" % won[0])  # one's own, said to be there: it is
+    won = create_at_once(lambda mine: place.put_new("00000001.json", mine))
+    assert place.read("00000001.json") == won
+    place.put_new("00000001.json", won)  # one's own, said to be there: it is
 
 
 def test_a_create_that_is_refused_in_error_is_tried_again(
