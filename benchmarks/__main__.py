@@ -31,6 +31,7 @@ NAMES = (
     "warm",
     "http",
     "topics",
+    "places",
     "mapreduce",
     "scale",
     "large",

@@ -31,7 +31,7 @@ def run(quick: bool = False) -> dict[str, Any]:
     """Measure every pair in turns."""
     count, files, turns = (20_000, 4, 1) if quick else (200_000, 5, 2)
     figures: dict[str, Any] = {"events": count, "agree": True, "pairs": {}}
-    with workspace("warm") as work, _Store() as store:
+    with workspace("warm") as work, Store() as store:
         for what, keys in KEYS.items():
             data = events.make(work / what, 2 * count, keys if not quick else keys // 10, files)
             for where in ("directory", "object store") if store.url else ("directory",):
@@ -95,12 +95,12 @@ def table(figures: dict[str, Any]) -> str:
     )
 
 
-class _Store:
+class Store:
     """A server of S3's protocol on this machine, if what it needs is there."""
 
     url = ""
 
-    def __enter__(self) -> _Store:
+    def __enter__(self) -> Store:
         if all(importlib.util.find_spec(name) for name in ("moto", "flask_cors", "obstore")):
             from tests.services import S3
 
