@@ -16,6 +16,7 @@ from millstream.io.kafka import producing
 from millstream.run import engine as engines
 from millstream.run import publishing
 from millstream.run.failing import letters_in
+from millstream.run.topics import TopicSink
 from millstream.state.checkpoint import Checkpoint
 from millstream.testing import run_in_process
 
@@ -148,6 +149,35 @@ def test_an_older_copy_and_an_overtaken_run_write_nothing(
     with pytest.raises(RunError, match="older copy"):
         run_in_process(flow, tmp_path / "ck", **BATCHES)
     assert values(topics, topic) == WANTED
+
+
+def test_a_note_of_progress_that_is_lost_is_not_taken_for_nothing_sent(
+    topics: Any, tmp_path: Path, source: ms.Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, progress = topics.make(), topics.make()
+    flow = flow_to(source, ms.Kafka(topics.address, topic, progress=progress))
+
+    deliver = TopicSink.deliver
+
+    def crash(self: TopicSink, table: Any, batch: int, checksum: int) -> None:
+        deliver(self, table, batch, checksum)
+        if batch == 1:
+            raise Crash
+
+    with monkeypatch.context() as crashing:
+        crashing.setattr(TopicSink, "deliver", crash)
+        with pytest.raises(Crash):
+            run_in_process(flow, tmp_path / "ck", **BATCHES)
+    (note,) = {one.key() for one in topics.committed(progress)}
+    last = topics.committed(progress)[-1].offset()
+    topics.remove(progress, last + 2)  # with the mark of its transaction
+    for _ in range(2):
+        with pytest.raises(RunError, match=f"no longer says how far.*key '{note.decode()}'"):
+            run_in_process(flow, tmp_path / "ck", **BATCHES)
+    topics.send(progress, [(note, b'{"epoch":1}')])
+    run_in_process(flow, tmp_path / "ck", **BATCHES)
+    found = values(topics, topic)
+    assert set(found) == set(WANTED) and set(found.values()) == {1, 2}  # as it was said
 
 
 def test_upserts_come_to_the_table_and_tombstones_remove(

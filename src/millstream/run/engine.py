@@ -153,11 +153,12 @@ class Engine:
         outside = self.outside = self._outside_of(self.plan, program)
         outside.take(Owned(), before, newest)
         outside.check()
-        outside.topics.open(latest)
+        unpublished = [] if latest is None else list(self.checkpoint.unpublished(latest))
+        outside.topics.open(latest, unpublished)
         if latest is not None:
             self.manifest = latest
             published = self.checkpoint.published()
-            for one in self.checkpoint.unpublished(latest):
+            for one in unpublished:
                 known = published is not None or one.batch == 0 or self.checkpoint.store.shared
                 recover(one, outside.sinks, self.checkpoint.staged, self.hands, known=known)
                 self.checkpoint.mark_published(one.batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -85,13 +85,14 @@ class TopicSinks:
             except (RunError, ConfigError) as error:
                 raise type(error)(f"sink {name!r}: {error}") from None
 
-    def open(self, latest: Manifest | None) -> None:
+    def open(self, latest: Manifest | None, unpublished: Sequence[Manifest] = ()) -> None:
         """Take the sinks over; refuses a checkpoint that is behind what they have."""
+        waits = {output.sink for manifest in unpublished for output in manifest.outputs}
         for name, one in self.sinks.items():
             outputs = [] if latest is None else latest.outputs
             checksum = next((out.checksum for out in outputs if out.sink == name), None)
             try:
-                one.publisher.open()
+                one.publisher.open(noted=name in waits)
                 one.publisher.check_same(-1 if latest is None else latest.batch, checksum)
             except RunError as error:
                 raise RunError(f"sink {name!r}: {error}") from None

@@ -71,6 +71,7 @@ class Publisher:
         self.patience, self.waiting = patience, waiting
         self._kafka = require_kafka()
         self._producer: Any = None
+        self._noted = False
         self.progress = Progress(epoch)
 
     # -- starting -------------------------------------------------------------------------------
@@ -106,8 +107,13 @@ class Publisher:
                     self.cluster, error, f"topic {self.progress_topic!r} cannot be made"
                 ) from None
 
-    def open(self) -> None:
-        """Fence whoever wrote before, see how far the sink is, and say whose it is from now on."""
+    def open(self, *, noted: bool = False) -> None:
+        """Fence whoever wrote before, see how far the sink is, and say whose it is from now on.
+
+        noted: rows wait of a run that had noted how far it was; without its note it is not known
+        whether they were sent.
+        """
+        self._noted = noted
         self._patiently(self._begin)
 
     def _begin(self) -> None:
@@ -121,9 +127,17 @@ class Publisher:
                 f"another run of this flow (number {found.epoch}; this is {self.epoch}) writes to "
                 f"topic {self.topic!r} by now; this one ends"
             )
+        if found.epoch == 0 and self._noted:
+            raise RunError(
+                f"topic {self.progress_topic!r} no longer says how far this sink is: it was "
+                f"removed, or does not keep its records. Rows wait that topic {self.topic!r} may "
+                f"have. To send them, perhaps again, write a record with key {self.name!r} "
+                """and value '{"epoch":1}' to it, and start again"""
+            )
         self.progress = found
         if found.epoch < self.epoch:
             self._send(pa.table({}), Progress(self.epoch, found.batch, found.rows, found.checksum))
+        self._noted = True
 
     def _read_progress(self) -> Progress:
         """What was noted last; waits for transactions of others that lie before it."""
