@@ -86,6 +86,30 @@ def test_what_starting_takes_is_not_taken_for_rows() -> None:
     assert machine.floor == 900 * MB and machine.room == 40 * MB  # twice, and it would fit
 
 
+def test_what_a_burst_left_behind_is_not_taken_for_what_small_batches_take() -> None:
+    """It is given back by and by; the next burst gets as much room as the one before had."""
+    machine = Machine(2048 * MB, 600 * MB, 5.0, 0.9)
+    for _ in range(20):
+        machine.batch(1_000 * MB)
+    room = machine.room
+    for _ in range(50):
+        machine.batch(0.5 * MB)
+    assert machine.room >= 32 * MB
+    for _ in range(4):
+        machine.batch(1_000 * MB)
+    assert machine.room >= 0.9 * room
+
+
+def test_a_peak_is_over_also_if_what_comes_after_is_too_short_to_be_seen() -> None:
+    machine = Machine(1 << 40, 100 * MB, 5.0, 0.9)
+    machine._peak = 900 << 30
+    machine.learn(100 * MB, [])
+    assert machine.share > 0.8
+    machine._peak = 0
+    machine.learn(0.1 * MB, [])
+    assert machine.share < 0.1  # that of this very process
+
+
 def test_what_processes_below_have_counts() -> None:
     watched = Memory(1 << 40)
     code = "x = bytearray(80_000_000); print('ready', flush=True); input()"

@@ -10,6 +10,8 @@ import pytest
 
 import millstream as ms
 from millstream.cli.standing import told_status
+from millstream.run import scheduler
+from millstream.run.queues import Waits
 from millstream.serve.following import Follower
 from millstream.serve.metrics import exposition
 from millstream.serve.status import Served
@@ -152,6 +154,12 @@ def test_with_room_for_all_nobody_is_asked() -> None:
             driver.push("in", rows(25 * number, 25 * number + 25)).step()
         assert not policy.asked
         assert not any(queue.held for queue in driver.engine.manifest.queues.values())
+
+
+@pytest.mark.parametrize(("size", "least"), [(100.0, 1_000), (1e5, 10), (1e9, 1), (0.0, 1_000)])
+def test_a_source_always_gives_a_little_of_large_rows_less(size: float, least: int) -> None:
+    queue = ms.Queue(name="in", kind="source", rows=5_000, ready=5_000, input_size=size)
+    assert scheduler._least(Waits(queue, 0)) == least
 
 
 def test_figures_are_measured_and_survive_a_restart() -> None:

@@ -103,13 +103,17 @@ class Memory:
     def learn(self, size: float, controls: Iterable[Control]) -> None:
         """Take in what a batch took that worked on so many bytes of rows."""
         self._recent.append(size)
-        if not self._peak or self.floor is None:
-            return  # too short to be seen, and so too small to matter
-        peak = self._peak + self._elsewhere(controls)
+        if self.floor is None:
+            return
+        # What was too short to be seen says nothing of its rows; but a peak before it is over.
+        peak = (self._peak or _glance(self)) + self._elsewhere(controls)
         self.used = peak
         largest = max(*self._recent, _LEAST)
-        if not self._ratio and largest < _SOME:  # a JVM and workers that have just started
-            self.floor = max(self.floor, peak)
+        if not self._peak or largest < _SOME:
+            # A JVM and workers that have just started; later on, what a large batch has left
+            # behind: that is not what a small one takes for its rows.
+            if self._peak and not self._ratio:
+                self.floor = max(self.floor, peak)
             return
         ratio = max(0, peak - self.floor) / largest
         if ratio > self._ratio:

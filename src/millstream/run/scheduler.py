@@ -28,6 +28,7 @@ from millstream.state.holdings import Holdings
 PATIENCE = 8  # requests in a row that may give an operator nothing
 SMALL = 20_000  # rows that an operator is never made to wait with: they cost less than a batch
 LEAST = 1_000  # rows that a source gives at least, and an operator works on if it does at all
+LITTLE = 1 << 20  # or so many bytes, where rows are large
 
 
 @dataclass(frozen=True)
@@ -135,14 +136,17 @@ class Scheduler:
 
     def _hand_out(self, order: list[Waits], room: Room, sources: list[Waits]) -> Grants:
         work = _Work(room)
-        granted = {one.queue.name: (LEAST, room.size) for one in sources}
+        granted = {one.queue.name: (LEAST, min(room.size, LITTLE)) for one in sources}
         holds: dict[str, int] = {}
         before, self._partly = self._partly, {}
         self.passed = {}
         free = [one for one in order if one.backlog is not None and not one.backlog.holdable]
         for one in order:
             if one.backlog is None:
-                rows = max(LEAST, work.fits(one, min(one.queue.ready, room.rows), free))
+                rows = max(
+                    _least(one),
+                    work.fits(one, min(one.queue.ready, room.rows), free),
+                )
                 granted[one.queue.name] = (
                     rows,
                     min(room.size, int(rows * one.queue.input_size) + 1),
@@ -234,6 +238,12 @@ class _Work:
     def _arriving(self, one: Waits) -> tuple[float, float]:
         queue = one.queue
         return one.arrives * queue.seconds, one.arrives * queue.selectivity * queue.output_size
+
+
+def _least(source: Waits) -> int:
+    """How many rows a source gives at least."""
+    size = source.queue.input_size
+    return min(LEAST, max(1, int(LITTLE / size))) if size else LEAST
 
 
 def _part(left: float, wanted: float) -> float:
