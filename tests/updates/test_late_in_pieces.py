@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import millstream as ms
 from millstream.run import files
-from millstream.testing import run_in_process
+from millstream.testing import Driver, run_in_process
 from tests.deployments.running import read
 
 LATENESS = 5
@@ -46,3 +46,26 @@ def test_late_events_are_applied_in_one_order_whatever_the_tasks(tmp_path: Path)
         times = [at - random.choice((0, 0, 4, 5, 6, 20)) for at in range(40, 64)]
         options = {"parallelism": random.randint(2, 4), "batch_rows": random.choice((6, 12, 500))}
         assert applied(tmp_path / str(case), times, **options) == order_of(times), (times, options)
+
+
+def test_a_late_event_has_its_own_time_also_if_it_goes_round_with_a_later_batch() -> None:
+    def noted(event: Any, slate: dict[str, Any], ctx: Any) -> None:
+        slate["times"] = [*slate.get("times", []), event.ts.timestamp()]
+        if event.value["left"]:
+            ctx.publish("again", event.key, {"left": event.value["left"] - 1})
+
+    def times(**options: Any) -> dict[str, Any]:
+        flow = ms.Flow("round")
+        spec = ms.Generator(tuple, time="ts", lateness="0s", schema="ts bigint, k string, left int")
+        once, again = flow.source(spec, name="in").key_by("k"), flow.stream("again").key_by("key")
+        once.union(again).update(noted, name="up", order="arrival")
+        with Driver(flow, **options) as driver:
+            rows = [(10, "a"), (30, "b"), (4, "c"), (31, "a"), (12, "c"), (33, "b")]
+            driver.push("in", [{"ts": at, "k": k, "left": 1} for at, k in rows]).step()
+            driver.end()
+            return driver.slates("up")
+
+    found = times(cycle_events=1)
+    assert found == times()
+    own = [at for at in found["c"]["times"] if at == int(at)]
+    assert own == [4, 12]

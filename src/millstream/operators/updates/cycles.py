@@ -188,6 +188,6 @@ def event_rows(items: list[Item]) -> pa.Table | None:
         "pos": [item.pos for item in items],
         "value": [item.value for item in items],
         "hops": [item.hops for item in items],
-        "behind": [0] * len(items),  # what was late is applied in the batch it came with
+        "behind": [item.behind for item in items],
     }
     return pa.table(columns, schema=SCHEMA)
