@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +17,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # noqa: 
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 from kafka import Broker, Unavailable, free_port  # noqa: E402
+
+from tests.services import unavailable  # noqa: E402
 
 Record = tuple[bytes | None, bytes | None]
 
@@ -103,15 +103,14 @@ class Topics:
 
 @pytest.fixture(scope="session")
 def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
-    """The broker; without one the tests are skipped, or fail if MILLSTREAM_REQUIRE names it."""
+    """The broker; without one the tests are skipped."""
     place = tmp_path_factory.mktemp("kafka")
     certificate = make_certificate(place)
     try:
         secured = {} if certificate is None else secure_settings(place)
         broker = Broker(place / "broker", **secured).start()
     except Unavailable as error:
-        required = re.split(r"[\s,]+", os.environ.get("MILLSTREAM_REQUIRE", ""))
-        (pytest.fail if "kafka" in required else pytest.skip)(f"no Kafka broker: {error}")
+        unavailable(f"no Kafka broker: {error}")
     yield Topics(broker, certificate)
     broker.stop()
 
