@@ -10,6 +10,8 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +223,39 @@ def test_what_functions_give_fits_the_table_or_is_a_dead_letter(
     told = [one["error"] for one in letters_in(Checkpoint(tmp_path / "ck").dead)]
     assert "it has no 'k', which key= names" in told[0]
     assert all("column 'v'" in one and "is int64 in what was written" in one for one in told[1:])
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_types_that_a_lake_does_not_have_are_written_as_others(kind: str, tmp_path: Path) -> None:
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    columns = {
+        "k": pa.array(["a"]),
+        "u": pa.array([2**64 - 1], pa.uint64()),
+        "small": pa.array([255], pa.uint8()),
+        "half": pa.array([1.5], pa.float16()),
+        "long": pa.array([timedelta(seconds=2)], pa.duration("ms")),
+        "clock": pa.array([time(1, 2, 3)], pa.time32("s")),
+        "day": pa.array([at.date()], pa.date64()),
+        "digits": pa.array([Decimal("1.50")], pa.decimal256(60, 2)),
+        "at": pa.array([at], pa.timestamp("ns", "Europe/Berlin")),
+        "inside": pa.array([{"u": [7]}], pa.struct([("u", pa.list_(pa.uint16()))])),
+    }
+    sink = Tabled("out", groups.sink(kind, str(tmp_path), "odd", key="k"), "f:i:o", deltas=False)
+    for batch in range(2):
+        sink.deliver(pa.table(columns), batch)
+    (row,) = rows_in(kind, str(tmp_path), "odd")
+    assert row == {
+        "k": "a",
+        "u": Decimal(2**64 - 1),
+        "small": 255,
+        "half": 1.5,
+        "long": 2_000_000,
+        "clock": time(1, 2, 3) if kind == "iceberg" else "01:02:03",
+        "day": at.date(),
+        "digits": "1.50",
+        "at": at,
+        "inside": {"u": [7]},
+    }
 
 
 def test_iceberg_knows_its_batch_when_snapshots_are_gone_and_takes_new_columns(

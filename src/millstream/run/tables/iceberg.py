@@ -37,7 +37,7 @@ class IcebergWriter:
 
     def write(self, rows: pa.Table, gone: pa.Table | None, batch: int) -> None:
         exceptions: Any = importlib.import_module("pyiceberg.exceptions")
-        rows, table = _with_micros(rows), self._table()
+        table = self._table()
         if table is None:
             self._catalog.create_namespace_if_not_exists(self.spec.table.rpartition(".")[0])
             table = self._catalog.create_table(self.spec.table, rows.schema)
@@ -60,15 +60,6 @@ class IcebergWriter:
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-def _with_micros(rows: pa.Table) -> pa.Table:
-    """Times in microseconds, which is what version 2 of the format has."""
-    for at, one in enumerate(rows.schema):
-        if pa.types.is_timestamp(one.type) and one.type.unit != "us":
-            micros = rows.column(at).cast(pa.timestamp("us", one.type.tz))
-            rows = rows.set_column(at, one.name, micros)
-    return rows
 
 
 def _any_of(keys: pa.Table) -> Any:

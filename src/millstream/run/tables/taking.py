@@ -17,6 +17,7 @@ from millstream.io.writers import json_text
 from millstream.ops.mixed import holds_mixed
 from millstream.run.tables.delta import DeltaWriter
 from millstream.run.tables.iceberg import IcebergWriter
+from millstream.run.tables.kinds import as_stored
 from millstream.run.tables.postgres import PostgresWriter
 from millstream.run.tables.writing import Conflict, Lost, TableWriter
 
@@ -68,6 +69,8 @@ class Tabled:
     def _changes(self, table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
         """What a batch comes to: rows to put in, and keys of those to take out."""
         table = _plain(table)
+        if not isinstance(self.spec, Postgres):
+            table = as_stored(table, times=isinstance(self.spec, Iceberg))
         key = list(self.spec.columns)
         if not key:
             return table, None
