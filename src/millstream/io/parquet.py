@@ -48,7 +48,11 @@ def opened(path: str, packed: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
         ):
             yield file
     except (pa.ArrowException, OSError) as error:
-        raise RunError(f"cannot read parquet file {path}: {error}") from error
+        told = str(error).strip().rstrip(".")
+        raise RunError(
+            f"cannot read parquet file {path}: {told}. Put a whole copy in its place, or take it "
+            "away, and start again; of this batch nothing was counted"
+        ) from error
 
 
 @contextmanager
