@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.errors import ConfigError, RunError
+from millstream.errors import ConfigError
 from millstream.io.formats import Format
 from millstream.io.readers import Split, read_split
 from millstream.io.schemas import parse_schema
@@ -89,7 +89,9 @@ def test_a_gzip_bomb_of_many_lines_takes_several_batches(
     assert taken < 350
 
 
-def test_a_header_behind_endless_blank_lines_is_refused(tmp_path: Path) -> None:
+def test_records_behind_endless_blank_lines_have_no_header_and_are_dead_letters(
+    tmp_path: Path,
+) -> None:
     path = str(tmp_path / "a.csv.gz")
     with gzip.open(path, "wb", 1) as stream:
         stream.write(b"\n" * 3_000_000 + b" \r\n a,b\n1,2\n")
@@ -97,12 +99,12 @@ def test_a_header_behind_endless_blank_lines_is_refused(tmp_path: Path) -> None:
     (parsed,) = read_split(fmt, Split(0, 0, path, 0, -1))
     assert parsed.table.to_pylist() == [{"a": 1, "b": 2}]
     with gzip.open(path, "wb", 1) as stream:
-        for _ in range(40):
+        for _ in range(17):
             stream.write(b"\n" * 1_000_000)
-    with pytest.raises(
-        RunError, match="the first 16777216 bytes are blank lines or comments, expected a csv"
-    ):
-        list(read_split(fmt, Split(0, 0, path, 0, -1)))
+        stream.write(b"a,b\n1,2\n")
+    (parsed,) = read_split(fmt, Split(0, 0, path, 0, -1))
+    assert (parsed.offered, [letter.raw for letter in parsed.dead]) == (2, ["a,b", "1,2"])
+    assert "the first 16777216 bytes of its file are blank" in parsed.dead[0].error
 
 
 _DEEP = """

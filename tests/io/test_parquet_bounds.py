@@ -306,11 +306,42 @@ def test_rows_are_counted_by_row_group_where_the_file_says_none(tmp_path: Path) 
     assert parsed.table["n"].to_pylist() == list(range(50))
 
 
-def test_a_page_that_differs_from_its_checksum_is_an_error(tmp_path: Path) -> None:
-    table = pa.table({"n": [1, 2], "word": ["good", "fine"]})
-    how = {"write_page_checksum": True, "compression": "none", "use_dictionary": False}
-    path, split = written(tmp_path, table, **how)
-    stored = Path(path).read_bytes()
-    Path(path).write_bytes(stored.replace(b"\x04\0\0\0good", b"\x04\0\0\0gold"))
-    with pytest.raises(RunError, match=r"cannot read parquet file .*checksum"):
+DAMAGE = {
+    "header of a page": lambda stored, at: stored[:at] + b"\xff" * 30 + stored[at + 30 :],
+    "checksum": lambda stored, at: stored.replace(b"w5", b"w\xf5"),
+    "dictionary": lambda stored, at: stored.replace(b"w5", b"w\xf5"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("piece", [20, 4, 3])
+def test_rows_of_a_damaged_row_group_are_dead_letters_and_its_neighbours_are_read(
+    tmp_path: Path, kind: str, piece: int
+) -> None:
+    """However the file is cut into pieces; and their number is exact."""
+    table = pa.table({"n": range(20), "word": [f"w{n}" for n in range(20)]})
+    how = {"write_page_checksum": True, "compression": "none", "row_group_size": 4}
+    path, _ = written(tmp_path, table, use_dictionary=kind == "dictionary", **how)
+    at = pq.ParquetFile(path).metadata.row_group(1).column(0).data_page_offset
+    Path(path).write_bytes(DAMAGE[kind](Path(path).read_bytes(), at))
+    splits = [Split(0, 0, path, low, min(low + piece, 20)) for low in range(0, 20, piece)]
+    found = [parsed for split in splits for parsed in read(split)]
+    rows = [row for parsed in found for row in parsed.table["n"].to_pylist()]
+    assert rows == [*range(4), *range(8, 20)]
+    assert [int(at) for parsed in found for at in parsed.positions] == rows
+    lost = [letter for parsed in found for letter in parsed.dead]
+    assert sum(letter.records for letter in lost) == 4
+    assert sum(parsed.offered for parsed in found) == 20
+    assert all("of row group 1 cannot be read" in letter.error for letter in lost)
+
+
+def test_a_disk_that_cannot_be_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    split = written(tmp_path, pa.table({"n": [1], "word": ["a"]}))[1]
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", fails)
+    with pytest.raises(RunError, match="Input/output error"):
         read(split)

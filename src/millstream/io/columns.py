@@ -87,7 +87,8 @@ def build(
         positions = positions[good]
         ts = None if ts is None else ts[good]
     dead.sort(key=lambda letter: letter.position)
-    return Parsed(table.combine_chunks(), ts, positions, dead, len(positions) + len(dead))
+    offered = len(positions) + sum(one.records for one in dead)
+    return Parsed(table.combine_chunks(), ts, positions, dead, offered)
 
 
 def _formatted(array: pa.Array, text: str, zone: str | None) -> tuple[pa.Array, Bools]:

@@ -17,7 +17,7 @@ from millstream.errors import ConfigError
 from millstream.io.columns import empty_to_null, words_to_null
 from millstream.io.formats import Format
 from millstream.io.lines import BOM, Lines, Raw
-from millstream.io.records import raw_text
+from millstream.io.records import MAX_LINE, raw_text
 from millstream.io.timestamps import Bools
 
 _SHOWN = 1_000  # characters of a header in a message
@@ -87,7 +87,17 @@ def _quoted(line: str, at: int) -> tuple[str, int] | None:
         at = end + 2
 
 
+_NO_HEADER = (
+    f"the first {MAX_LINE} bytes of its file are blank lines or comments, expected a csv header; "
+    "correct the file, or give header=False if it has none"
+)
+
+
 def csv_fields(fmt: Format, lines: Lines, layout: tuple[str, ...], careful: bool) -> Raw:
+    """The fields of lines, in the order of delivery; without a layout there is no header."""
+    if not layout:
+        none = [pa.array([], pa.string()) for _ in fmt.delivered]
+        return Raw(none, np.zeros(0, np.int64), dict.fromkeys(range(len(lines)), _NO_HEADER))
     wanted = [layout.index(name) for name in fmt.delivered.names]
     fast = np.zeros(len(lines), bool) if careful else ~_misread_by_arrow(lines)
     table, fast = _csv_fast(lines, fast, fmt.delimiter, len(layout), wanted)

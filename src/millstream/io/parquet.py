@@ -8,8 +8,9 @@ rows are read and decoded in pieces of bounded size; until then repeated texts s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import numpy as np
@@ -97,32 +98,111 @@ def row_ranges(path: str, start: int, end: int, max_bytes: int) -> list[tuple[in
 
 
 def read_rows(fmt: Format, split: Split, max_rows: int) -> Iterator[Parsed]:
+    """The rows of a split; of a row group that is damaged, those before the damage."""
     with opened(split.path) as file:
         _check_columns(fmt, file.schema_arrow, split.path)
-        groups, at = _groups(file, split)
-        rows = min(max_rows, _affordable(fmt, file, groups, split.path))
-        packed = _packed(fmt, file, groups)
+        groups = _groups(file, split)
+        numbers = [one.number for one in groups]
+        rows, damaged = _affordable(fmt, file, numbers, split.path)
+        rows = min(max_rows, rows)
+        packed = _packed(fmt, file, [one for one in numbers if one not in damaged])
     with opened(split.path, packed) as file:
         # Arrow cannot join the dictionaries of several groups inside of lists and structs.
-        together = [[one] for one in groups] if any("." in path for path in packed) else [groups]
-        for batch in (batch for some in together for batch in _batches(fmt, file, rows, some)):
-            low, high = max(split.start - at, 0), min(split.end - at, batch.num_rows)
+        apart = any("." in path for path in packed)
+        at = split.start
+        for several in _runs(groups, damaged, apart):
+            if (why := damaged.get(several[0].number)) is not None:
+                yield _lost(fmt, several[0], at, split, why)
+            else:
+                at = yield from _read_groups(fmt, file, several, rows, split, at)
+            at = min(split.end, several[-1].end)
+    if at < split.end:
+        raise RunError(f"parquet file {split.path} has {at} rows, expected {split.end}")
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A row group: which it is, and its rows in the file."""
+
+    number: int
+    start: int
+    end: int
+
+
+def _groups(file: pq.ParquetFile, split: Split) -> list[_Group]:
+    """The row groups that overlap the split."""
+    groups: list[_Group] = []
+    first = 0
+    for number in range(file.metadata.num_row_groups):
+        rows = file.metadata.row_group(number).num_rows
+        if first < split.end and first + rows > split.start:
+            groups.append(_Group(number, first, first + rows))
+        first += rows
+    return groups
+
+
+def _runs(groups: list[_Group], damaged: dict[int, str], apart: bool) -> Iterator[list[_Group]]:
+    """Row groups that are read together; one that is damaged is by itself."""
+    run: list[_Group] = []
+    for group in groups:
+        if run and (apart or group.number in damaged or run[-1].number in damaged):
+            yield run
+            run = []
+        run.append(group)
+    if run:
+        yield run
+
+
+def _read_groups(
+    fmt: Format, file: pq.ParquetFile, groups: list[_Group], rows: int, split: Split, at: int
+) -> Generator[Parsed, None, int]:
+    """Some row groups from a row on; gives how far it came."""
+    where = groups[0].start
+    try:
+        for batch in file.iter_batches(
+            rows, [one.number for one in groups], columns=fmt.delivered.names, use_threads=False
+        ):
+            low, high = max(at - where, 0), min(split.end - where, batch.num_rows)
             if low < high:
-                yield from _pieces(fmt, batch.slice(low, high - low), at + low)
-            at += batch.num_rows
-        if at < split.end:
-            raise RunError(f"parquet file {split.path} has {at} rows, expected {split.end}")
+                yield from _pieces(fmt, batch.slice(low, high - low), where + low)
+                at = where + high
+            where += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        if not _is_damage(error, split.path):
+            raise
+        if len(groups) == 1:
+            yield _lost(fmt, groups[0], at, split, str(error))
+            return min(split.end, groups[0].end)
+        for group in groups:  # one by one: only one of them may be damaged
+            if group.end > at:
+                at = yield from _read_groups(fmt, file, [group], rows, split, at)
+    return at
 
 
-def _batches(
-    fmt: Format, file: pq.ParquetFile, rows: int, groups: list[int]
-) -> Iterator[pa.RecordBatch]:
-    yield from file.iter_batches(rows, groups, columns=fmt.delivered.names, use_threads=False)
+def _is_damage(error: Exception, path: str) -> bool:
+    """Whether what was read makes no sense, and not that it could not be read."""
+    if isinstance(error, OSError):
+        return error.errno is None and not is_url(path)
+    return True
 
 
-def _affordable(fmt: Format, file: pq.ParquetFile, groups: list[int], path: str) -> int:
-    """How many rows are read at a time; refuses what cannot but exceed a limit."""
-    rows = MAX_LINE
+def _lost(fmt: Format, group: _Group, at: int, split: Split, why: str) -> Parsed:
+    """A dead letter for rows of a row group of which nothing but their number is known."""
+    low, high = max(at, group.start), min(split.end, group.end)
+    told = f"rows {low} to {high - 1} of row group {group.number} cannot be read: {why}"
+    letter = Dead(low, "", told, high - low)
+    none = [pa.nulls(0, field.type) for field in fmt.delivered]
+    return build(fmt, none, np.zeros(0, np.int64), [letter], str)
+
+
+def _affordable(
+    fmt: Format, file: pq.ParquetFile, groups: list[int], path: str
+) -> tuple[int, dict[int, str]]:
+    """How many rows are read at a time; refuses what cannot but exceed a limit.
+
+    Beside it the row groups of which that cannot be known: the header of a page is damaged.
+    """
+    rows, damaged = MAX_LINE, dict[int, str]()
     with open_bytes(path) if is_url(path) else open(path, "rb", buffering=0) as stream:
         for number in groups:
             group, wanted, held = file.metadata.row_group(number), 0, 0
@@ -134,7 +214,8 @@ def _affordable(fmt: Format, file: pq.ParquetFile, groups: list[int], path: str)
                 try:
                     pages = [*page_sizes(stream, column)]
                 except RunError as error:
-                    raise RunError(f"parquet file {path}: column {name!r}: {error}") from None
+                    damaged[number] = f"column {name!r}: {error}"
+                    break
                 # A run of equal values is stored as one: what a list holds tells only their number.
                 width = max(_VALUE, file.schema.column(at).length)
                 taken = max(sum(pages), column.num_values * width)
@@ -143,6 +224,8 @@ def _affordable(fmt: Format, file: pq.ParquetFile, groups: list[int], path: str)
                     raise _too_much(path, f"column {name!r} takes {taken}", number, group.num_rows)
                 if "DELTA_BYTE_ARRAY" in column.encodings:
                     rows = min(rows, max(_DELTA_ROWS, PIECE // max(sum(pages), 1)))
+            if number in damaged:
+                continue
             if wanted > (PIECE + MAX_RAW) * group.num_rows:
                 raise _too_much(path, f"all columns take {wanted}", number, group.num_rows)
             if held > PAGES:
@@ -152,7 +235,7 @@ def _affordable(fmt: Format, file: pq.ParquetFile, groups: list[int], path: str)
                     f"time. {_TAKE_OUT} with smaller pages, or leave columns out of schema="
                 )
             rows = min(rows, max(1, PIECE * group.num_rows // max(wanted, 1)))
-    return rows
+    return rows, damaged
 
 
 def _too_much(path: str, found: str, group: int, rows: int) -> RunError:
@@ -179,19 +262,6 @@ def _packed(fmt: Format, file: pq.ParquetFile, groups: list[int]) -> list[str]:
 
 def _is_text(kind: pa.DataType) -> bool:
     return kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
-
-
-def _groups(file: pq.ParquetFile, split: Split) -> tuple[list[int], int]:
-    """The row groups that overlap the split, and the row number where the first begins."""
-    groups: list[int] = []
-    first, begin = 0, 0
-    for i in range(file.metadata.num_row_groups):
-        rows = file.metadata.row_group(i).num_rows
-        if first < split.end and first + rows > split.start:
-            begin = begin if groups else first
-            groups.append(i)
-        first += rows
-    return groups, begin if groups else first
 
 
 def _check_columns(fmt: Format, stored: pa.Schema, path: str) -> None:

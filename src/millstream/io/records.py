@@ -40,11 +40,15 @@ reading: ContextVar[Split | None] = ContextVar("reading", default=None)
 
 @dataclass(frozen=True)
 class Dead:
-    """A malformed record: where it is, its raw text (cut at 64 KiB), and why it was refused."""
+    """A malformed record: where it is, its raw text (cut at 64 KiB), and why it was refused.
+
+    Several that follow each other may be one, if nothing is known of them but their number.
+    """
 
     position: int
     raw: str
     error: str
+    records: int = 1
 
 
 @dataclass

@@ -91,7 +91,7 @@ def _placed(parsed: Parsed, source: int, base: int, arrival: int) -> Piece:
     ts: Int64 = (
         parsed.ts if parsed.ts is not None else np.full(len(parsed.table), arrival, np.int64)
     )
-    dead = [Dead(base + d.position, d.raw, d.error) for d in parsed.dead]
+    dead = [replace(one, position=base + one.position) for one in parsed.dead]
     return Piece(Chunk(parsed.table, ts, base + parsed.positions, source), dead, parsed.offered)
 
 

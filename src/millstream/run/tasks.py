@@ -134,7 +134,7 @@ class Task:
         counts = self.ledger(source.name)
         counts["offered"] += piece.offered
         counts[way] += len(piece.chunk)
-        counts["dead"] += len(piece.dead)
+        counts["dead"] += sum(one.records for one in piece.dead)
         self.control.dead.extend(
             DeadLetter(source.name, self.plan.number(source), d.position, d.raw, d.error)
             for d in piece.dead
