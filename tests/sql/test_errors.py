@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from pyspark import cloudpickle
 
 import millstream as ms
+from millstream.testing import Driver
 from tests.sql.test_statements import flow_of
 
 PLACED = [
@@ -73,6 +75,8 @@ REFUSED = [
     ("", "there is no statement"),
     ("SELECT " + "(" * 200 + "1" + ")" * 200 + " FROM trades", "too deeply"),
     ("SELECT " + "+".join("1" * 5000) + " FROM trades", "too deeply"),
+    ("SELECT price FROM trades" + " UNION SELECT price FROM trades" * 500, "too many"),
+    ("SELECT price AS `*` FROM trades", "a name cannot be *"),
 ]
 
 
@@ -90,6 +94,26 @@ def test_what_is_not_supported_is_refused_by_name(sql: str, told: str) -> None:
     with pytest.raises(ms.SqlError) as caught:
         flow_of().sql(sql)
     assert told in str(caught.value)
+
+
+def test_long_statements_are_not_deep() -> None:
+    """Many columns stand beside each other; and what is let through can be sent to workers."""
+    flow = flow_of()
+    columns = ", ".join(f"c{nth} INT" for nth in range(450))
+    flow.sql(f"CREATE STREAM wide ({columns}) WITH (source = 'http', port = 8409)")
+    cases = (f"CASE WHEN w.c{n} > 1 OR w.c1 = 2 THEN 1 ELSE w.c2 END AS d{n}" for n in range(90))
+    flow.sql(f"SELECT {', '.join(cases)} FROM wide w")
+    flow.sql(" UNION ALL ".join(["SELECT c1 FROM wide"] * 200))
+    deep = flow.sql(f"SELECT {'+'.join(['c1'] * 199)} AS x FROM wide")
+    assert cloudpickle.dumps(deep.node)
+
+
+def test_changes_that_have_the_column_of_their_mark() -> None:
+    flow = flow_of()
+    flow.sql("CREATE STREAM t (id INT, op INT, PRIMARY KEY (id)) WITH (source = 'http', port = 8409)")
+    flow.sql("SELECT id, op + 1 AS op FROM t").sink(ms.Memory(), name="out")
+    with pytest.raises(ms.ConfigError, match="out: records have a column 'op' of their own"):
+        Driver(flow)
 
 
 def test_the_text_is_underlined() -> None:

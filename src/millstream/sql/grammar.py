@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 
 _DEEPEST = 60  # brackets within brackets; more is no query anybody wrote
 _LONGEST = 20_000  # tokens of one statement
-_BINARY = 400  # operators of one statement, each of which makes its tree deeper
-_OPENING = ("L_PAREN", "L_BRACKET", "L_BRACE")
-_CLOSING = ("R_PAREN", "R_BRACKET", "R_BRACE")
+_BINARY = 200  # operators around and within one item, each of which makes its tree deeper
+_CHAINED = 400  # queries and tables of one statement
+_OPENING = ("L_PAREN", "L_BRACKET", "L_BRACE", "CASE")
+_CLOSING = ("R_PAREN", "R_BRACKET", "R_BRACE", "END")
+_CHAINING = ("UNION", "INTERSECT", "EXCEPT", "JOIN")  # what stands before is within what follows
+_PARTING = ("COMMA", "SELECT", "FROM", "WHERE", "GROUP_BY", "HAVING", "WHEN", "THEN", "ELSE")
+_FLAT = ("VAR", "NUMBER", "STRING", "IDENTIFIER", "ALIAS", "EQ", "NEQ", "LT", "LTE", "GT", "GTE")
 
 _AFTER_LISTS = ("FROM", "R_PAREN", "WHERE", "GROUP_BY", "ORDER_BY", "HAVING", "LIMIT", "UNION")
 
@@ -48,7 +52,7 @@ def statements_of(text: Text) -> list[Tokens]:
             found[-1].append(token)
     statements: list[Tokens] = [one for one in found if one]
     for one in statements:
-        _check_depth(text, one)
+        _check_shape(text, one)
     return statements
 
 
@@ -113,20 +117,30 @@ def _near(text: Text, message: str) -> Place | None:
     return Place(start, start + 1)
 
 
-def _check_depth(text: Text, tokens: Tokens) -> None:
+def _check_shape(text: Text, tokens: Tokens) -> None:
     """Refuse what would be read for ever, or not at all."""
-    depth, binary = 0, 0
+    around, item, chained = [0], 0, 0  # operators before each open bracket, and since the last one
     for token in tokens:
-        if kind(token) in _OPENING:
-            depth += 1
-        elif kind(token) in _CLOSING:
-            depth -= 1
-        elif kind(token) not in ("VAR", "NUMBER", "STRING", "COMMA", "IDENTIFIER"):
-            binary += 1
-        if depth > _DEEPEST or binary > _BINARY:
+        what = kind(token)
+        if what == "IDENTIFIER" and token.text == "*":
+            raise text.error("a name cannot be *, which is all columns", place_of([token]))
+        if what in _OPENING:
+            around.append(item)
+            item = 0
+        elif what in _CLOSING:
+            item = around.pop() if len(around) > 1 else 0
+        elif what in _PARTING:
+            item = 0
+        elif what in _CHAINING:
+            item, chained = 0, chained + 1
+        elif what not in _FLAT:
+            item += 1
+        if len(around) > _DEEPEST + 1 or sum(around) + item > _BINARY:
             raise text.error(
                 "this is nested too deeply; make views of its parts", place_of([token])
             )
+        if chained > _CHAINED:
+            raise text.error("these are too many; make views of its parts", place_of([token]))
     if len(tokens) > _LONGEST:
         raise text.error("this statement is too long; make views of its parts", place_of(tokens))
 
