@@ -6,7 +6,6 @@ import pytest
 from pyspark import cloudpickle
 
 import millstream as ms
-from millstream.testing import Driver
 from tests.sql.test_statements import flow_of
 
 PLACED = [
@@ -106,14 +105,6 @@ def test_long_statements_are_not_deep() -> None:
     flow.sql(" UNION ALL ".join(["SELECT c1 FROM wide"] * 200))
     deep = flow.sql(f"SELECT {'+'.join(['c1'] * 199)} AS x FROM wide")
     assert cloudpickle.dumps(deep.node)
-
-
-def test_changes_that_have_the_column_of_their_mark() -> None:
-    flow = flow_of()
-    flow.sql("CREATE STREAM t (id INT, op INT, PRIMARY KEY (id)) WITH (source = 'http', port = 8409)")
-    flow.sql("SELECT id, op + 1 AS op FROM t").sink(ms.Memory(), name="out")
-    with pytest.raises(ms.ConfigError, match="out: records have a column 'op' of their own"):
-        Driver(flow)
 
 
 def test_the_text_is_underlined() -> None:

@@ -180,6 +180,27 @@ def test_python_and_sql_mix() -> None:
     assert sorted(row["symbol"] for row in rows) == ["A", "all"]
 
 
+def test_the_event_time_behind_functions_and_unions() -> None:
+    """A function may have changed it, so at() says where it is; streams put together have both."""
+    flow, trades = python_flow()
+    windows = "SELECT window_end, COUNT(*) AS n FROM TUMBLE({}, ts, INTERVAL '1' DAY) GROUP BY 1"
+    recent = "SELECT symbol FROM {} WHERE ts > now() - INTERVAL '5' MINUTE"
+    trades.select("ts", "symbol").map(dict, schema="ts timestamp, symbol string").named("same")
+    for query in (windows, recent):
+        with pytest.raises(ms.SqlError, match=r'behind a Python function .at\("ts"\)'):
+            flow.sql(query.format("same"))
+    placed = flow.sql("SELECT * FROM same").at("ts").named("placed")
+    placed.union(trades.select("ts", "symbol")).named("both")
+    for table in ("placed", "both"):
+        flow.sql(recent.format(table))
+        flow.sql(windows.format(table)).sink(ms.Memory(), name=f"of {table}")
+    with Driver(flow) as driver:
+        timed = [row | {"ts": datetime.fromisoformat(row["ts"])} for row in ROWS]
+        driver.push("trades", timed).end()
+        for table, times in (("placed", 1), ("both", 2)):
+            assert sum(row["n"] for row in driver.output(f"of {table}")) == times * len(ROWS)
+
+
 def test_a_stream_with_a_key_is_changes() -> None:
     """The paper's figure 2: cars that exceed the limit, in two batches."""
     flow = ms.Flow("cars")

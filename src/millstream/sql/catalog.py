@@ -16,6 +16,8 @@ from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.io.formats import DEBEZIUM, Format, parse_schema, with_operation
 from millstream.operators.view import Kept
+from millstream.ops.sql.expression import Expression
+from millstream.ops.sql.nodes import Column as Named
 from millstream.plan.rules.resolve_columns import resolve_columns
 from millstream.plan.stages import Plan
 from millstream.sql.relations import Column, Relation
@@ -131,6 +133,11 @@ def _time(node: nodes.Node) -> str | None:
             return None if node.window.span.whole else "window_end"
         case nodes.Where() | nodes.Keyed():
             return _time(node.inputs[0]) if node.inputs else None
+        case nodes.At(expr=Expression(node=Named(name=name))):
+            return name
+        case nodes.Union():
+            several = {_time(one) for one in node.inputs}
+            return several.pop() if len(several) == 1 else None
         case nodes.Select():
             before = _time(node.inputs[0])
             plain = [one.name for one in node.items if one.sql.strip() in (before, "*")]

@@ -45,8 +45,10 @@ def recent_of(condition: Any, scope: Scope) -> str | None:
     if key not in ("gt", "lt", "gte", "lte") or not is_moment(moment):
         return None
     if key in ("gte", "lte") or not _is_time(column, scope):
+        relation: Relation = scope.relation
         raise scope.text.error(
-            "now() stands in a condition on event time, like ts > now() - INTERVAL '5' MINUTE",
+            "now() stands in a condition on event time, like ts > now() - INTERVAL '5' MINUTE; of "
+            f"this {relation.told_time}",
             scope.text.of(condition),
         )
     length = moment.expression

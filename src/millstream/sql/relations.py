@@ -52,6 +52,16 @@ class Relation:
         return replace(self, columns=columns)
 
     @property
+    def told_time(self) -> str:
+        """What is said to someone who took another column for the event time."""
+        if self.time is not None:
+            return f"it is {self.time}"
+        return (
+            "it is not known to be in a column; WATERMARK FOR or time= says it of a source, and "
+            'behind a Python function .at("ts")'
+        )
+
+    @property
     def schema(self) -> pa.Schema | None:
         """Types by the stream's names; None if one is not known."""
         if self.open or any(one.type is None for one in self.columns):

@@ -131,9 +131,9 @@ def _check_time(text_: Text, given: exp.Expr, relation: Relation, usage: str) ->
     if relation.time is None or relation.time.lower() != (
         known[0].physical.lower() if known else given.name.lower()
     ):
-        told = f"it is {relation.time}" if relation.time else "it has none among its columns"
         raise text_.error(
-            f"windows go by event time, and {given.name} is not the event time of this: {told}",
+            f"windows go by event time, and {given.name} is not the event time of this: "
+            f"{relation.told_time}",
             text_.of(given),
         )
 
