@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 from millstream.adapters.early import answer_of, stored_runs
 from millstream.adapters.flows import Reading, build_flow
 from millstream.adapters.streaming import streaming_stage
 from millstream.api.flow import Flow
 from millstream.cli.jobs import SNAPSHOTS, Glimpses
+from millstream.cli.running import watch
+from millstream.state.checkpoint import Checkpoint
 from millstream.testing import snapshots_in_process
 from tests.adapters.programs import lines_in
 from tests.adapters.test_streaming import AWK_MAP, AWK_SUM
@@ -34,18 +37,41 @@ def test_a_snapshot_is_what_the_program_gives_for_what_was_read(tmp_path: Path) 
     begun = next(again)
     again.close()  # a kill
     assert begun.progress == first.progress
-    part = _counts(answer_of([stage], stored_runs(tmp_path / "two", "job", -1)))
+    manifest = Checkpoint(tmp_path / "two", create=False).latest()
+    assert manifest is not None
+    part = _counts(answer_of([stage], stored_runs(tmp_path / "two", "job", manifest.batch) or {}))
     assert 0.4 < part[b"of"] / whole[b"of"] < 0.6
     assert part[b"of"] == sum(n for word, n in part.items() if word.startswith(b"file"))
 
+    late = stored_runs(tmp_path / "ck", "job", manifest.batch)  # of a run that has ended since
+    assert _counts(answer_of([stage], late or {})) == part
+    assert stored_runs(tmp_path / "ck", "job", -1) is None  # not kept: not the same as nothing
+
     peek = Glimpses([stage], tmp_path / "two", tmp_path / "shown")
-    peek(begun.progress, -1)  # an earlier run has read it
+    peek(begun.progress, manifest.batch)
     (path,) = (tmp_path / "shown" / SNAPSHOTS).iterdir()
     assert path.name == f"{100 * begun.progress:05.1f}%.txt"
     assert _counts(path.read_bytes().split(b"\n")[:-1]) == part
     path.write_bytes(b"taken before\n")
-    peek(begun.progress, -1)
+    peek(begun.progress, manifest.batch)  # an earlier run has read it
     assert path.read_bytes() == b"taken before\n"
+
+
+def test_looks_that_come_while_one_is_taken_are_not_left_out() -> None:
+    """Also if the run has ended by then."""
+
+    class Run:
+        progress, snapshot, overdue, running = SimpleNamespace(notes=()), None, False, True
+        looks: tuple[tuple[float, int], ...] = ((0.1, 0),)
+
+    def slow(share: float, batch: int) -> None:
+        taken.append((share, batch))
+        Run.looks, Run.running = ((0.1, 0), (0.25, 1), (0.5, 2)), False
+
+    taken: list[tuple[float, int]] = []
+    display = SimpleNamespace(update=lambda _: None)
+    watch(Run(), display, SimpleNamespace(asked=False), lambda: None, slow)  # type: ignore[arg-type]
+    assert taken == [(0.1, 0), (0.25, 1), (0.5, 2)]
 
 
 def flow_of(place: Path, out: str) -> Flow:

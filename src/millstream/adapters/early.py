@@ -8,6 +8,7 @@ batch as runs of the first stage. They are read from there, beside the run, whic
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,14 +25,20 @@ from millstream.state.segments import read_segments
 Runs = Mapping[int, list[bytes]]
 
 
-def stored_runs(checkpoint: Path, step: str, batch: int) -> Runs:
-    """What mappers of a step gave up to a committed batch (-1: all), by reducer and in order."""
+GONE = 3  # the exit code of who finds that the state of a batch is no longer kept
+
+
+def stored_runs(checkpoint: Path, step: str, batch: int) -> Runs | None:
+    """What mappers of a step gave up to a committed batch, by reducer and in order.
+
+    None: its state is no longer kept (`retain`).
+    """
     place = Checkpoint(checkpoint, create=False)
     manifest = place.latest()
-    while manifest is not None and manifest.batch > batch >= 0:
+    while manifest is not None and manifest.batch > batch:
         manifest = place.before(manifest)
     if manifest is None:
-        return {}
+        return None
     rows: list[tuple[Any, ...]] = []
     for table in _tables(place, manifest, step):
         names = ("ts", "src", "pos", "value.key", "value.value")
@@ -67,7 +74,10 @@ def answer_of(stages: Sequence[Stage], runs: Runs) -> list[bytes]:
 
 def write_answer(stages: Sequence[Stage], checkpoint: Path, batch: int, path: Path) -> None:
     """What a program gives for all up to a batch, into a file that appears when it is whole."""
-    lines = answer_of(stages, stored_runs(checkpoint, stages[0].name, batch))
+    runs = stored_runs(checkpoint, stages[0].name, batch)
+    if runs is None:
+        sys.exit(GONE)
+    lines = answer_of(stages, runs)
     unfinished = path.with_name(f".{path.name}")
     with unfinished.open("wb") as file:
         file.writelines(line + b"\n" for line in lines)

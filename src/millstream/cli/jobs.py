@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from millstream.adapters.early import write_answer
+from millstream.adapters.early import GONE, write_answer
 from millstream.adapters.flows import COUNTERS, Reading, build_flow, parse_window
 from millstream.adapters.lines import Stage
 from millstream.api.config import Application
@@ -99,10 +99,10 @@ class Glimpses:
         self.stages, self.checkpoint, self.place = stages, checkpoint, output / SNAPSHOTS
 
     def __call__(self, share: float, batch: int) -> None:
-        """Take one of what is committed by now; what an earlier run has taken is there."""
+        """Take one of what was committed by a batch; what an earlier run has taken is there."""
         self.place.mkdir(parents=True, exist_ok=True)
         path = self.place / f"{100 * share:05.1f}%.txt"
-        if batch < 0 and path.exists():
+        if path.exists():
             return
         begun = multiprocessing.get_context("spawn").Process(
             target=write_answer,
@@ -111,7 +111,9 @@ class Glimpses:
         begun.start()
         begun.join()
         if begun.exitcode:
-            print(f"no snapshot at {path.stem}: the program failed on it", file=sys.stderr)
+            gone = begun.exitcode == GONE
+            why = "batches went by faster than it" if gone else "the program failed on it"
+            print(f"no snapshot at {path.stem}: {why}", file=sys.stderr)
             return
         with path.open("rb") as lines:
             shown = [

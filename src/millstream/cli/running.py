@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from rich.console import Console
 
 from millstream.api.config import Application
-from millstream.api.early import Looks, Snapshot
+from millstream.api.early import Looks
 from millstream.api.flow import Flow
 from millstream.cli import complain
 from millstream.cli.answers import show_answer
@@ -84,8 +84,8 @@ def run_flow(
     """Run to the end or to a signal; raises what went wrong.
 
     `load` loads the file again, for `millstream reload`. looks: show early answers. console: where
-    progress is shown. on_look: shows early answers instead, called when one is due with the share
-    that was read and the batch, which is -1 if an earlier run had read it.
+    progress is shown. on_look: shows early answers instead, called for each with the share that
+    was read and the batch it ends with.
     """
     console = console or Console()
     handle = start(flow, checkpoint, Settings.from_options(options), looks)
@@ -141,8 +141,7 @@ def watch(
     on_look: Callable[[float, int], None] | None = None,
 ) -> None:
     """Show progress until the flow has ended; what is said of its program is shown once."""
-    noted = 0
-    seen: Snapshot | None = None
+    noted = looked = 0
     while handle.running and not handle.overdue:
         if stopping.asked and not stopping.told:
             stopping.told = True
@@ -156,15 +155,17 @@ def watch(
         display.update(handle.progress)
         if on_look is None:
             display.look(handle.snapshot)
-        elif (newest := handle.snapshot) is not None and newest is not seen:
-            seen = newest
-            if not newest.exact:
-                on_look(newest.progress, handle.progress.batch)
+        elif looked < len(handle.looks):  # one takes a while, and others may come meanwhile
+            on_look(*handle.looks[looked])
+            looked += 1
         look()
         time.sleep(_LOOK)
     display.update(handle.progress)
     if on_look is None:
         display.look(handle.snapshot)
+    elif not stopping.asked:
+        for share, batch in handle.looks[looked:]:
+            on_look(share, batch)
 
 
 class Ending(Protocol[E]):

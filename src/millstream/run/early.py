@@ -55,6 +55,7 @@ class Looker:
         self.found: queue.SimpleQueue[Snapshot | None] = queue.SimpleQueue()
         self.newest: Snapshot | None = None  # the last one that was told
         self.ended_by: str | None = None
+        self.taken: list[tuple[float, int]] = []  # looks before the end: the share, and the batch
         self._told: list[Snapshot] = []  # those before it, cut short
         self._made: Snapshot | None = None  # not committed yet
         self._place = None if looks.publish is None else open_storage(looks.publish)
@@ -115,6 +116,8 @@ class Looker:
             made = self._exact(self._kept_results(), [])
         if made is not None:
             self.newest = made
+            if not made.exact:
+                self.taken.append((made.progress, self.engine.manifest.batch))
             self._told.append(shortened(made))
             if self._place is not None:
                 program = self.engine.checkpoint.read_program() or {}

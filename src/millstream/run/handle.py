@@ -105,6 +105,11 @@ class Handle:
             yield from iter(self._looker.found.get, None)
 
     @property
+    def looks(self) -> list[tuple[float, int]]:
+        """All looks so far before the end: the share that was read, and the batch it ends with."""
+        return [] if self._looker is None else list(self._looker.taken)
+
+    @property
     def snapshot(self) -> Snapshot | None:
         """The newest snapshot of a flow that is looked at."""
         return None if self._looker is None else self._looker.newest

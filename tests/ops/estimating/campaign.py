@@ -77,7 +77,7 @@ def exact(data: Input, groups: int, quantile: float | None = None) -> dict[str, 
     }
     if quantile is None:
         return found
-    found[f"quantile {quantile}"] = one(lambda v: np.quantile(v, quantile))
+    found["quantile"] = one(lambda v: np.quantile(v, quantile))
     found["distinct"] = np.array(
         [len(np.unique(ids[data.group == g])) if len(of[g]) else np.nan for g in range(groups)]
     )
@@ -107,7 +107,7 @@ def looks(
         "mean": Moments((COUNT, TOTAL)),
         "var": Moments((COUNT, TOTAL, SQUARES)),
     }
-    ranks = {} if quantile is None else {f"quantile {quantile}": Ranks(quantile)}
+    ranks = {} if quantile is None else {"quantile": Ranks(quantile)}
     incidence = Incidence()
     blocks, done = Blocks(count, data.sizes.sum()), 0
     for look, mark in enumerate(MARKS, 1):
