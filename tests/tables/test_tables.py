@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,6 +105,35 @@ def test_a_batch_that_is_written_again_changes_nothing(
     name = {"delta": "again", "postgres": "again"}[kind]
     found = Counter((r["id"], r["k"], r["v"]) for r in rows_in(kind, place, name))
     assert found == Counter((r["id"], r["k"], r["v"]) for r in given)
+
+
+def test_an_older_copy_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    """Its next batch has the number of one that the table has, and other rows."""
+
+    def run(checkpoint: str, files: int) -> None:
+        flow = ms.Flow("copied")
+        source = ms.Files(tmp_path / "in", schema="v bigint", max_files_per_batch=files)
+        flow.source(source).sink(ms.Delta(tmp_path / "table"), name="out")
+        run_in_process(flow, tmp_path / checkpoint)
+
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        (tmp_path / "in" / f"{number}.csv").write_text(f"v\n{number}\n")
+        if number in (0, 2):
+            run("ck", 1)
+            shutil.copytree(tmp_path / "ck", tmp_path / f"copy{number}")
+    with pytest.raises(RunError, match=r"has batch \d of this flow.*it is an older copy"):
+        run("copy0", 9)
+    run("copy2", 9)
+    assert sorted(row["v"] for row in rows_in("delta", str(tmp_path), "table")) == [0, 1, 2, 3]
+    behind = Tabled("out", ms.Delta(f"{tmp_path}/t"), "flow:id:out", deltas=False)
+    for batch in (0, 1, 3):
+        behind.deliver(pa.table({"a": [batch]}), batch)
+    with pytest.raises(RunError, match="another run of this flow"):
+        behind.deliver(pa.table({"a": [2]}), 2)
+    behind.check(3)
+    behind.deliver(pa.table({"a": [2]}), 2)  # what a run before it published is published again
+    assert len(rows_in("delta", str(tmp_path), "t")) == 3
 
 
 @pytest.mark.parametrize("kind", ["delta"])

@@ -152,7 +152,7 @@ class Engine:
         newest = latest.batch if latest is not None and begun else -1
         outside = self.outside = self._outside_of(self.plan, program)
         outside.take(Owned(), before, newest)
-        outside.check()
+        outside.check(-1 if latest is None else latest.batch)
         unpublished = [] if latest is None else list(self.checkpoint.unpublished(latest))
         outside.topics.open(latest, unpublished)
         if latest is not None:
@@ -215,7 +215,8 @@ class Engine:
         program, notes = adopt(plan, known, self.manifest)
         before, outside = self._taken_over, self._outside_of(plan, program)
         try:
-            outside.check()  # topics are taken over when there is something to send
+            # Topics are taken over when there is something to send.
+            outside.check(self.manifest.batch)
             prepare()
             if dry_run:
                 outside.close()

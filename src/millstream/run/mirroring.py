@@ -351,10 +351,10 @@ class Mirrors:
         """Sinks that take rows in the driver, by name."""
         return {**self.rows, **self.tables}
 
-    def check(self) -> None:
-        """See whether all of them answer, before anything is computed for them."""
+    def check(self, newest: int) -> None:
+        """See whether all of them answer, and have no batch after the newest of the checkpoint."""
         for table in self.tables.values():
-            table.check()
+            table.check(newest)
         for one in self._all():
             try:
                 one.mirror.check_outer()

@@ -37,9 +37,9 @@ class Outside:
         """Take the directories, but for those that are held already."""
         self.owned = held.take(self._plan, self._program, self._lease, before, newest)
 
-    def check(self) -> None:
-        """See whether all of them answer, before anything is computed for them."""
-        self.mirrors.check()
+    def check(self, newest: int) -> None:
+        """See whether all of them answer, before anything is computed after this batch."""
+        self.mirrors.check(newest)
         self.topics.check()
 
     def mirror(self, manifest: Manifest, before: Manifest | None) -> None:

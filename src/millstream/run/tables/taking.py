@@ -33,16 +33,24 @@ class Tabled:
         self.name, self.spec, self.deltas = name, spec, deltas
         self._owner = owner
         self._writer: TableWriter | None = None
+        self._newest = -1  # the batch that the checkpoint had at the start
 
     def _opened(self) -> TableWriter:
         if self._writer is None:
             self._writer = _WRITERS[type(self.spec)](self.spec, self._owner)
         return self._writer
 
-    def check(self) -> None:
-        """See whether it can be reached, before anything is computed for it."""
+    def check(self, newest: int = -1) -> None:
+        """See whether it can be reached, and goes with a checkpoint whose newest batch is this."""
         with self._told("cannot be used", ConfigError):
-            self._opened().reached()
+            found = self._opened().reached()
+        if found > newest:
+            raise RunError(
+                f"sink {self.name!r}: {self.spec.shown} has batch {found} of this flow, and the "
+                f"checkpoint ends with batch {newest}: it is an older copy. Go on with the one "
+                "that is ahead, or begin with a new checkpoint (and a new table)"
+            )
+        self._newest = newest
 
     def deliver(self, table: pa.Table, batch: int) -> None:
         """Write the rows of a batch, unless it is there already."""
@@ -52,7 +60,12 @@ class Tabled:
             while True:
                 try:
                     writer = self._opened()
-                    if writer.reached() < batch:
+                    if (found := writer.reached()) > max(batch, self._newest):
+                        raise RunError(
+                            f"{self.spec.shown} has batch {found} of another run of this flow, "
+                            f"and here is batch {batch}; this one ends"
+                        )
+                    if found < batch:
                         writer.write(rows, gone, batch)
                     return
                 except (Lost, Conflict) as error:
