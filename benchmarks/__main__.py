@@ -41,6 +41,7 @@ NAMES = (
     "pipelining",
     "failure",
     "burst",
+    "policies",
     "insitu",
     "boundary",
     "flows",

@@ -279,7 +279,7 @@ def agrees(place: Path, results: list[Any]) -> bool:
 
 
 def figures_of(
-    told: dict[str, Any], samples: list[Any], writer: Writer, times: tuple[float, float, float]
+    told: dict[str, Any], samples: list[Any], writer: Any, times: tuple[float, ...]
 ) -> dict[str, Any]:
     """Latency and memory by the second, and what they come to."""
     before, burst, after = times
@@ -375,9 +375,9 @@ def goals(found: dict[str, Any]) -> list[Any]:
     return told
 
 
-def draw(found: dict[str, Any], times: tuple[float, float, float], quick: bool) -> None:
+def draw(found: dict[str, Any], times: tuple[float, ...], quick: bool, name: str = "burst") -> None:
     """Latency and memory over time, a row of both for every way."""
-    with plot("burst", quick, panels=2 * len(found)) as axes:
+    with plot(name, quick, panels=2 * len(found)) as axes:
         for number, (way, by) in enumerate(found.items()):
             late, memory = axes[2 * number], axes[2 * number + 1]
             for policy, one in by.items():
