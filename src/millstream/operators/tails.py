@@ -63,45 +63,15 @@ def tails_of(
         now = fresh.slice(0, 0)
     made = {name for table in (now, fresh) for name in table.column_names}
     own = sorted(name for name in made if name.startswith(VALUE) or name in PLACE)
-    tables = [now, fresh] if given is None else [now, fresh, given]
-    places = _Places.of(tables, own, by)
-    now = now.take(pa.array(places.order[0]))
-    rank, peers, group = (
-        one[0][places.order[0]] for one in (places.rank, places.peers, places.group)
-    )
-    first = np.full(groups, _NEVER)
-    np.minimum.at(first, places.group[1], places.peers[1])
-    begin, end = (np.searchsorted(group, np.arange(groups), side) for side in ("left", "right"))
-    start = _first_from(group, peers, first, begin, end)
-    start = np.maximum(start - reach.ahead, begin)
-    inside = start < end
-    equal = _peers_begin(group, peers)
-    start[inside] = np.minimum(start[inside], equal[start[inside]])
-    cut = first.copy()
-    cut[inside] = np.minimum(cut[inside], peers[start[inside]])
-    before = max(reach.back, 1)
-    whole = end - begin < most
-    known = whole | (start - before >= begin)
-    was = _Given.of(given, places, cut, groups, most)
-    known &= was.known
-    continues = start > begin
+    places = _Places.of([now, fresh] if given is None else [now, fresh, given], own, by)
+    rows = _Rows.of(places, reach, groups)
+    was = _Given.of(given, places, rows.cut, groups, most)
+    known = rows.known(most) & was.known
     if reach.carries:
-        same = np.zeros(groups, np.bool_)
-        there = np.flatnonzero(continues & known & (was.start > was.begin))
-        same[there] = was.is_last(there, rank[start[there] - 1])
-        known &= ~continues | same
+        known &= rows.go_on_from(was, known)
     if not known.any():
         return known, None
-    low = np.maximum(start - before, begin)
-    at = _ranges(low[known], end[known])
-    shown = at >= np.repeat(start[known], (end - low)[known])
-    last = at == np.repeat(np.where(continues, start - 1, -1)[known], (end - low)[known])
-    chosen = group[at]
-    differs = _others_begin(chosen, peers[at])
-    carried = was.start[group[at[last]]] - 1
-    return known, Tails(
-        now.take(pa.array(at)), chosen, differs, shown, last, was.rows(known), carried, was.table
-    )
+    return known, rows.tails(now.take(pa.array(places.order[0])), was, known)
 
 
 @dataclass(frozen=True)
@@ -128,13 +98,76 @@ class _Places:
         sorts = [np.lexsort((r, g)) for g, r in zip(several[0], several[1], strict=True)]
         return _Places(several[0], several[1], several[2], sorts)
 
+    def sorted(self, table: int) -> tuple[Int64, Int64, Int64]:
+        """Groups, ranks and peers of one table, in its order."""
+        group, rank, peers = (
+            one[table][self.order[table]] for one in (self.group, self.rank, self.peers)
+        )
+        return group, rank, peers
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of groups as they are now, in order, and from which one on they may differ."""
+
+    group: Int64
+    rank: Int64
+    peers: Int64
+    begin: Int64  # of every group its first row, the first that may differ, and where it ends
+    start: Int64
+    end: Int64
+    cut: Int64  # the place from which on rows of a group may differ
+    before: int  # rows that are needed before `start`
+
+    @staticmethod
+    def of(places: _Places, reach: Reach, groups: int) -> _Rows:
+        group, rank, peers = places.sorted(0)
+        first = np.full(groups, _NEVER)
+        np.minimum.at(first, places.group[1], places.peers[1])
+        begin, end = _bounds(group, groups)
+        start = np.maximum(_first_from(group, peers, first, begin, end) - reach.ahead, begin)
+        inside = start < end
+        equal = _peers_begin(group, peers)
+        start[inside] = np.minimum(start[inside], equal[start[inside]])
+        cut = first.copy()
+        cut[inside] = np.minimum(cut[inside], peers[start[inside]])
+        return _Rows(group, rank, peers, begin, start, end, cut, max(reach.back, 1))
+
+    def known(self, most: int) -> Mask:
+        """Groups of which all rows were read, or as many as are needed."""
+        enough: Mask = (self.end - self.begin < most) | (self.start - self.before >= self.begin)
+        return enough
+
+    def go_on_from(self, was: _Given, known: Mask) -> Mask:
+        """Groups of which it is known what was said of the row to go on from, or that have none."""
+        continues = self.start > self.begin
+        same = np.zeros(len(known), np.bool_)
+        there = np.flatnonzero(continues & known & (was.start > was.begin))
+        same[there] = was.is_last(there, self.rank[self.start[there] - 1])
+        found: Mask = ~continues | same
+        return found
+
+    def tails(self, now: pa.Table, was: _Given, known: Mask) -> Tails:
+        """The ends of some groups."""
+        low = np.maximum(self.start - self.before, self.begin)
+        sizes = (self.end - low)[known]
+        at = _ranges(low[known], self.end[known])
+        shown = at >= np.repeat(self.start[known], sizes)
+        continues = self.start > self.begin
+        last = at == np.repeat(np.where(continues, self.start - 1, -1)[known], sizes)
+        group = self.group[at]
+        differs = _others_begin(group, self.peers[at])
+        carried = was.start[group[last]] - 1
+        return Tails(
+            now.take(pa.array(at)), group, differs, shown, last, was.rows(known), carried, was.table
+        )
+
 
 @dataclass(frozen=True)
 class _Given:
     """What was given of groups, and from which row on it may differ."""
 
     table: pa.Table | None
-    group: Int64
     rank: Int64
     begin: Int64
     start: Int64
@@ -146,13 +179,12 @@ class _Given:
         none = np.zeros(groups, np.int64)
         if table is None:
             nothing = np.zeros(0, np.int64)
-            return _Given(None, nothing, nothing, none, none, none, np.ones(groups, np.bool_))
-        order = places.order[2]
-        group, rank, peers = (one[2][order] for one in (places.group, places.rank, places.peers))
-        begin, end = (np.searchsorted(group, np.arange(groups), s) for s in ("left", "right"))
+            return _Given(None, nothing, none, none, none, np.ones(groups, np.bool_))
+        group, rank, peers = places.sorted(2)
+        begin, end = _bounds(group, groups)
         start = _first_from(group, peers, cut, begin, end)
         known = (end - begin < most) | (start > begin)
-        return _Given(table.take(pa.array(order)), group, rank, begin, start, end, known)
+        return _Given(table.take(pa.array(places.order[2])), rank, begin, start, end, known)
 
     def is_last(self, groups: Int64, rank: Int64) -> Mask:
         """Whether the row before the first is this one, was given, and no other is equal to it."""
@@ -186,6 +218,12 @@ def _numbered(order: Int64, begins: Mask) -> Int64:
     number = np.empty(len(order), np.int64)
     number[order] = np.cumsum(begins)
     return number
+
+
+def _bounds(group: Int64, groups: int) -> tuple[Int64, Int64]:
+    """Where every group begins and ends; rows are in order."""
+    numbers = np.arange(groups)
+    return np.searchsorted(group, numbers), np.searchsorted(group, numbers, "right")
 
 
 def _first_from(group: Int64, peers: Int64, least: Int64, begin: Int64, end: Int64) -> Int64:
