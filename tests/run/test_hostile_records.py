@@ -246,3 +246,25 @@ def test_columns_that_both_sides_of_a_join_have(how: str, together: bool) -> Non
         account = driver.ledger["join"]
         assert account["offered"] == account["aggregated"] == 6
         assert (account["answered"], account["failed"]) == (2, 1)
+
+
+@pytest.mark.parametrize("rows", [1, 100])
+def test_lines_of_json_do_not_show_what_other_rows_of_a_batch_have(
+    tmp_path: Path, rows: int
+) -> None:
+    """Where columns are known before the run, all of them are in every line."""
+    flow = ms.Flow("lines")
+    stream = read(flow, tmp_path, [{"v": "a"}, {"v": "b", "w": "c"}, {"w": "d"}])
+    stream.sink(ms.Jsonl(tmp_path / "known"))
+    stream.map(lambda row: {n: v for n, v in row.items() if v}).sink(ms.Jsonl(tmp_path / "any"))
+    run_in_process(flow, tmp_path / "ck", batch_rows=rows, batch_bytes=rows)
+    lines = {
+        name: sorted(
+            line for file in (tmp_path / name).glob("*.jsonl") for line in file.read_text().split()
+        )
+        for name in ("known", "any")
+    }
+    assert lines["any"] == ['{"v":"a"}', '{"v":"b","w":"c"}', '{"w":"d"}']
+    assert lines["known"] == [
+        '{"v":"a","w":null}', '{"v":"b","w":"c"}', '{"v":null,"w":"d"}'
+    ]  # fmt: skip

@@ -117,7 +117,11 @@ class Csv(FileSink):
 @plainly
 @dataclass(frozen=True)
 class Jsonl(FileSink):
-    """Files of JSON lines in a directory."""
+    """Files of JSON lines in a directory.
+
+    Where the columns are known before the run, every line has all of them; of functions without a
+    schema= a line has those in which its row has a value.
+    """
 
     suffix = "jsonl"
 

@@ -28,17 +28,22 @@ from millstream.state.storage import Storage
 
 
 def stage_file(
-    directory: Storage, name: str, suffix: str, table: pa.Table
+    directory: Storage, name: str, suffix: str, table: pa.Table, *, known: bool = True
 ) -> tuple[str, tuple[int, int]]:
-    """Write a table whole and durably; gives its name, and its size and checksum."""
+    """Write a table whole and durably; gives its name, and its size and checksum.
+
+    `known`: its columns are those of every batch; else JSON has only what a row has.
+    """
     data: pa.Buffer | bytes
     if suffix == "parquet":
         sink = pa.BufferOutputStream()
         with parquet_writer(sink, table.schema) as writer:
             writer.write_table(table)
         data = sink.getvalue()
+    elif suffix == "jsonl":
+        data = json_lines(table, nulls=known)
     else:
-        data = {"txt": text_lines, "csv": csv_lines}.get(suffix, json_lines)(table)
+        data = {"txt": text_lines, "csv": csv_lines}[suffix](table)
     return stage_data(directory, f"{name}.{suffix}", data)
 
 
@@ -67,14 +72,19 @@ _AS_TEXT = "make a text of it, like select('CAST(... AS STRING) AS line')"
 _json = msgspec.json.Encoder(enc_hook=str)
 
 
-def json_lines(table: pa.Table) -> bytes:
-    """A table as JSON lines; times in ISO form, NaN and infinities as null."""
-    return b"".join(row + b"\n" for row in json_rows(table))
+def json_lines(table: pa.Table, *, nulls: bool = True) -> bytes:
+    """A table as JSON lines; times in ISO form, NaN and infinities as null.
+
+    Without `nulls` a row has only columns in which it has a value.
+    """
+    return b"".join(row + b"\n" for row in json_rows(table, nulls=nulls))
 
 
-def json_rows(table: pa.Table) -> Iterator[bytes]:
+def json_rows(table: pa.Table, *, nulls: bool = True) -> Iterator[bytes]:
     """The same row by row."""
     rows = with_texts_of_times(table).to_pylist()
+    if not nulls:
+        rows = [{n: value for n, value in row.items() if value is not None} for row in rows]
     if any(holds_mixed(kind) for kind in table.schema.types):
         rows = map(_in_json, rows)
     return map(_encoded, rows)

@@ -92,6 +92,8 @@ def _stage(task: Task, name: str, spec: FileSink, chunks: list[Chunk]) -> None:
         table = table.append_column(missing, pa.nulls(len(table)))  # no record here has it
     refused = without_folder(table, columns)
     first = task.batch.written.get(name) is None
+    # Of a function each batch has the columns that some of its rows have.
+    known = task.plan.columns.get(task.plan.node(name).inputs[0].name) is not None
     if suffix == "parquet":
         table, _ = _fit(task, name, table, chunks, refused)
     elif suffix == "txt":
@@ -103,7 +105,7 @@ def _stage(task: Task, name: str, spec: FileSink, chunks: list[Chunk]) -> None:
     directory, final = open_storage(spec.directory), f"part-{stem}.{suffix}"
     for number, (folder, rows) in enumerate(by_folder(table, columns, first=first)):
         attempt = f"{task.attempt}{number:04x}" if columns else task.attempt
-        staged, check = stage_file(directory, f"{stem}-{attempt}", suffix, rows)
+        staged, check = stage_file(directory, f"{stem}-{attempt}", suffix, rows, known=known)
         task.control.outputs.append(Output(name, staged, final, len(rows), *check, folder))
 
 
