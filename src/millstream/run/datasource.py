@@ -58,9 +58,10 @@ class MillstreamSource(DataSource):
             raise ConfigError('format("millstream"): say option("checkpoint", ...)')
         named = [kind for kind in ("slates", "stream") if options.get(kind)]
         if len(named) != 1:
+            both = "; both were given: a reader keeps its options, begin with spark.read anew"
             raise ConfigError(
                 'format("millstream"): say one of option("slates", UPDATER) and '
-                'option("stream", VIEW_OR_SINK)'
+                'option("stream", VIEW_OR_SINK)' + (both if named else "")
             )
         columns = tuple(one.strip() for one in options.get("columns", "").split(",") if one.strip())
         return Asked(checkpoint, named[0], options[named[0]], columns)
