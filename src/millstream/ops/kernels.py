@@ -193,11 +193,11 @@ class Sum(_Additive):
 def _chan(a: list[Floats], b: list[Floats]) -> list[Floats]:
     """Chan's combination of (count, mean, sum of squared deviations): numerically sound."""
     n = a[0] + b[0]
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         share = np.where(n > 0, b[0] / n, 0.0)
-    delta = np.where((a[0] > 0) & (b[0] > 0), b[1] - a[1], 0.0)
-    mean = np.where(a[0] > 0, a[1] + delta * share, b[1])
-    return [n, mean, a[2] + b[2] + delta * delta * a[0] * share]
+        delta = np.where((a[0] > 0) & (b[0] > 0), b[1] - a[1], 0.0)
+        mean = np.where(a[0] > 0, a[1] + delta * share, b[1])
+        return [n, mean, a[2] + b[2] + delta * delta * a[0] * share]
 
 
 @dataclass(frozen=True)
@@ -217,20 +217,20 @@ class Variance:
         numbers, groups = numbers.astype(np.float64)[valid], rows.groups[valid]
         n = np.bincount(groups, minlength=rows.count).astype(np.float64)
         total = np.bincount(groups, weights=numbers, minlength=rows.count)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             mean = np.where(n > 0, total / n, 0.0)
             deviation = numbers - mean[groups]
-        m2 = np.bincount(groups, weights=deviation * deviation, minlength=rows.count)
+            m2 = np.bincount(groups, weights=deviation * deviation, minlength=rows.count)
         return {"n": pa.array(n), "mean": pa.array(mean), "m2": pa.array(m2)}
 
     def merge(self, state: State, groups: Int64, count: int) -> State:
         n, mean, m2 = (np.asarray(state[name]) for name in self.fields)
         total_n = np.bincount(groups, weights=n, minlength=count)
-        weighted = np.bincount(groups, weights=n * mean, minlength=count)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            weighted = np.bincount(groups, weights=n * mean, minlength=count)
             total_mean = np.where(total_n > 0, weighted / total_n, 0.0)
-        delta = np.where(n > 0, mean - total_mean[groups], 0.0)
-        total_m2 = np.bincount(groups, weights=m2 + n * delta * delta, minlength=count)
+            delta = np.where(n > 0, mean - total_mean[groups], 0.0)
+            total_m2 = np.bincount(groups, weights=m2 + n * delta * delta, minlength=count)
         return {"n": pa.array(total_n), "mean": pa.array(total_mean), "m2": pa.array(total_m2)}
 
     def slide(self, state: State, grid: Grid) -> State:
