@@ -1,10 +1,16 @@
-"""Spark over Connect, without a server."""
+"""Modules that functions import where they run; Spark over Connect, without a server."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+import millstream as ms
+from millstream.errors import RunError
 from millstream.run.remote import _configure
+from millstream.testing import run_in_process
 
 
 class Session:
@@ -28,3 +34,14 @@ def test_modules_are_sent_and_the_rest_is_set() -> None:
         ("a.py", "b.zip", {"pyfile": True}),
         ("spark.app", "x"),
     ]
+
+
+def test_a_module_that_workers_lack_is_told_with_its_remedy(tmp_path: Path) -> None:
+    def importing(row: dict[str, Any]) -> None:
+        import nobody_has_this  # type: ignore[import-not-found]  # noqa: F401
+
+    flow = ms.Flow("importing")
+    source = ms.Generator(lambda: iter({"a": n} for n in range(2_000)), schema="a int")
+    flow.source(source).map(importing).sink(ms.Memory())
+    with pytest.raises(RunError, match=r"'nobody_has_this'.*spark\.submit\.pyFiles"):
+        run_in_process(flow, tmp_path)

@@ -53,11 +53,13 @@ class Letters:
         share = failing.too_many(manifest.ledger, whole, dead, limit, grace)
         if share is not None:
             where = self.write(plan, f"rejected-{manifest.batch:08d}", dead)
+            why, remedy = failing.most_frequent(dead), "Correct the function or the data"
+            if "ModuleNotFoundError" in why:
+                remedy = "Send the module along with --spark spark.submit.pyFiles=MODULE.py"
             raise RunError(
-                f"{share} are dead letters, more than the limit of {limit:.1%}: "
-                f"{failing.most_frequent(dead)}. Batch {manifest.batch} was not committed; its "
-                f"dead letters are in {where}. Correct the function or the data, or raise "
-                "dead_letter_limit"
+                f"{share} are dead letters, more than the limit of {limit:.1%}: {why}. "
+                f"Batch {manifest.batch} was not committed; its dead letters are in {where}. "
+                f"{remedy}, or raise dead_letter_limit"
             )
         if manifest.complete:
             share = failing.all_failed(manifest.ledger, (node.name for node in plan.nodes))
