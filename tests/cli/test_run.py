@@ -79,6 +79,7 @@ if __name__ == "__main__":
     assert "\x1b" not in result.out and "\r" not in result.out
     first, *lines = result.out.splitlines()
     assert first == "prices: starting Spark"
+    lines = [line for line in lines if not line.startswith("no batch is committed yet")]  # busy
     assert lines[0].startswith("batch 0  100%  600 records")
     assert re.match(r"complete after \d+\.\d s: 1 batch, 600 records, 20 results", lines[1])
     assert lines[2].split() == ["ledger", "offered", "aggregated", "dead", "late", "dropped"]
@@ -200,7 +201,7 @@ def gone(family: list[psutil.Process]) -> bool:
 def test_ctrl_c_stops_after_the_batch_and_the_next_run_goes_on(here: Any, terminal: Any) -> None:
     here.file("app.py", ENDLESS)
     screen = terminal(COMMAND, "run", "app.py")
-    screen.until(r"batch [1-9]\d*; ledger: \d+ read")
+    screen.until(r"batch [1-9]\d*; ledger: [\d,]+ read")
     family = screen.family()
     names = {p.name() for p in family}
     assert "java" in names and len(family) >= 4, names  # with the daemon and a worker
@@ -302,7 +303,7 @@ def test_sigterm_ends_a_function_that_hangs_and_nothing_survives(here: Any) -> N
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     marker = here.path / "hanging"
     while not (marker.exists() and marker.read_text()):
         assert process.poll() is None and time.monotonic() < deadline

@@ -178,7 +178,7 @@ def test_the_first_record_decides_the_type_of_a_column(
     tables = [pq.ParquetFile(one).read() for one in sorted((tmp_path / "out").glob("*.parquet"))]
     found = [value for table in tables for value in table["v"].to_pylist()]
     assert sorted(found, key=lambda one: (one is None, one)) == [1, 2.5, 4, None]
-    assert all("'v' of 'map' is int64 in the files" in why for why in dead(tmp_path))
+    assert all("'v' of 'map' is int64 in what was written" in why for why in dead(tmp_path))
 
 
 # -- columns that only functions know of -----------------------------------------------------------

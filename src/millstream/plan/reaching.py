@@ -75,7 +75,9 @@ def _reaches(
                 inputs[node.name] = came
                 moved = node.output_watermark(came.watermark)
                 if moved is not None:
-                    out[node.name] = _Reach(moved, came.latest, came.whole)
+                    # Results of the whole input have no time, so time has not begun behind them.
+                    latest = came.latest if moved > BEGIN else BEGIN
+                    out[node.name] = _Reach(moved, latest, came.whole)
     return inputs
 
 

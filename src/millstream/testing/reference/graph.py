@@ -256,6 +256,8 @@ class Run:
         latest = max((self._latest(one, (*above, node)) for one in feeding), default=-math.inf)
         if isinstance(node, nodes.At):
             return max(self.latest.get(node, -math.inf), latest - node.behind)
+        if isinstance(node, nodes.Windowed) and node.window.span.whole:
+            return -math.inf  # results of the whole input have no time
         return latest
 
     # -- steps ------------------------------------------------------------------------------------
