@@ -88,10 +88,14 @@ def test_a_stream_goes_in_once_and_batches_come_out(session: Any, tmp_path: Path
     source, ck = tmp_path / "in", str(tmp_path / "ck")
     orders(session, 100).write.parquet(str(source))
     streamed = session.readStream.schema(orders(session).schema).parquet(str(source))
-    flow = make_flow(ms.FrameStream(streamed, time="ts", available_now=True), tmp_path / "out")
+    flow = make_flow(
+        ms.FrameStream(streamed, time="ts", lateness="10m", available_now=True), tmp_path / "out"
+    )
     flow.run(ck)
     orders(session).where("id >= 100").write.mode("append").parquet(str(source))
-    flow = make_flow(ms.FrameStream(streamed, time="ts", available_now=True), tmp_path / "out")
+    flow = make_flow(
+        ms.FrameStream(streamed, time="ts", lateness="10m", available_now=True), tmp_path / "out"
+    )
     flow.run(ck)
     counts = {row.key: row.n for row in read(session, ck, slates="counts").collect()}
     assert sum(counts.values()) == 200 and set(counts.values()) == {28, 29}

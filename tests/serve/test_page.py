@@ -78,7 +78,7 @@ class Window:
 
     def wait(self, condition: str, argument: Any = None) -> None:
         """Until a JavaScript condition is true."""
-        self.page.wait_for_function(condition, arg=argument, polling=50, timeout=60_000)
+        self.page.wait_for_function(condition, arg=argument, polling=50, timeout=120_000)
 
     def text(self, selector: str) -> str:
         """What an element says."""
