@@ -289,8 +289,19 @@ class Outcome:
     refused: str | None
     rows: list[dict[str, Any]]
     ledger: dict[str, dict[str, int]]
-    dead: Counter[tuple[str, str, str]]
+    dead: Counter[tuple[str, str]]
     out: Path
+
+
+def _lasting(raw: str) -> str:
+    """What a dead letter shows, without columns that only neighbours of a record have."""
+    try:
+        row = json.loads(raw)
+    except ValueError:
+        return raw
+    if not isinstance(row, dict):
+        return raw
+    return repr(sorted((name, value) for name, value in row.items() if value is not None))
 
 
 def run(case: Case, number: int, **options: Any) -> Outcome:
@@ -302,7 +313,7 @@ def run(case: Case, number: int, **options: Any) -> Outcome:
     except ms.ConfigError as error:
         return Outcome(str(error), [], {}, Counter(), out)
     letters = letters_in(open_storage(out / "ck" / "dead"))
-    dead = Counter((one["operator"], one["error"], one["raw"]) for one in letters)
+    dead = Counter((one["operator"], _lasting(one["raw"])) for one in letters)
     return Outcome(None, memory["memory"].rows, ledger, dead, out)
 
 
