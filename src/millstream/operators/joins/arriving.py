@@ -18,6 +18,7 @@ from millstream.ops.cells import Publication
 from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import blended, canonical, content_hash
+from millstream.ops.mixed import exact_columns, exactly
 from millstream.ops.updates import NEVER
 
 SIDES = ("left", "right")
@@ -98,7 +99,8 @@ class Arriving:
         rows = {}
         if side.holds:
             rows = {f"{ROW}{name}": chunk.column(name) for name in chunk.table.column_names}
-        self.tables[number].append(pa.table(marks | rows))
+        exact = {f"{ROW}{name}" for name in exact_columns(chunk.table)}
+        self.tables[number].append(exactly(marks | rows, exact & rows.keys()))
 
     def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
         """Published events come as records."""
