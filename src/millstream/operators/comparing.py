@@ -24,7 +24,7 @@ from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Operator, Row, Share
 from millstream.operators.stores import Queue, Table, counted_rows
 from millstream.operators.waiting import Gathered, Waiting, give, rows_for, without_late
-from millstream.ops.chunks import ROW, Chunk, Int64, own_columns
+from millstream.ops.chunks import ROW, Chunk, Int64, marked, own_columns
 from millstream.ops.joins import distinct, numbers, ranges
 from millstream.ops.keynames import SECOND_HASH
 from millstream.ops.keys import blended, content_hash
@@ -299,4 +299,4 @@ class SidedRows(Gathered):
             "weight": pa.array(chunk.weights()),
         }
         rows = {f"{ROW}{name}": table.column(name) for name in table.column_names}
-        self.tables.append(pa.table(marks | rows))
+        self.tables.append(marked(marks, table, rows))

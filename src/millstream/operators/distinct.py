@@ -19,7 +19,7 @@ from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Share
 from millstream.operators.stores import Queue, Table
 from millstream.operators.waiting import Gathered, Waiting, give, rows_for, without_late
-from millstream.ops.chunks import ROW, Chunk, Int64, Mask, flat, own_columns
+from millstream.ops.chunks import ROW, Chunk, Int64, Mask, flat, marked, own_columns
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
 from millstream.ops.progress import END
@@ -167,7 +167,8 @@ class ComparedRows(Gathered):
             "pos": pa.array(chunk.pos),
             "weight": pa.array(chunk.weights()),
         }
-        self.tables.append(pa.table(marks | {f"{ROW}{n}": c for n, c in columns.items()}))
+        rows = {f"{ROW}{name}": column for name, column in columns.items()}
+        self.tables.append(marked(marks, chunk.table, rows))
 
 
 def in_order_of_content(rows: pa.Table) -> pa.Table:

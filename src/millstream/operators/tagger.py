@@ -31,7 +31,7 @@ from millstream.operators.operations import KNOWN, Operations
 from millstream.operators.protocol import Host, Input, KeyedStep, Names, Row, Share
 from millstream.operators.stores import Table
 from millstream.operators.waiting import Gathered, Immediate, give, rows_for
-from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat, flat, own_columns
+from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat, flat, marked, own_columns
 from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
@@ -347,7 +347,7 @@ class Records(Gathered):
             marks["back"] = pa.array(back[good])
             if only:  # nobody will look at the others
                 columns = {name: _blanked(column, back[good]) for name, column in columns.items()}
-        self.tables.append(pa.table(marks | columns))
+        self.tables.append(marked(marks, chunk.table, columns))
 
     def rows(self) -> Iterator[tuple[str, pa.Table]]:
         """The latest of each object; of a log all, since each is accounted for."""

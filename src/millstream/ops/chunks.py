@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.ops.mixed import together
+from millstream.ops.mixed import exact_columns, exactly, together
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 Objects = np.ndarray[Any, np.dtype[np.object_]]
@@ -115,6 +115,12 @@ def own_columns(rows: pa.Table) -> pa.Table:
     """The own columns of rows that have others beside them, under their own names."""
     names = [name for name in rows.column_names if name.startswith(ROW)]
     return rows.select(names).rename_columns([name.removeprefix(ROW) for name in names])
+
+
+def marked(marks: dict[str, Any], rows: pa.Table, kept: dict[str, Any]) -> pa.Table:
+    """Marks and columns of rows under their names in state; what is exact in the rows stays so."""
+    exact = {f"{ROW}{name}" for name in exact_columns(rows)}
+    return exactly(marks | kept, exact & kept.keys())
 
 
 def flat(values: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -15,10 +15,9 @@ from millstream.operators.joins.layout import Layout
 from millstream.operators.protocol import Host
 from millstream.operators.waiting import without_late
 from millstream.ops.cells import Publication
-from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat
+from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat, marked
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import blended, canonical, content_hash
-from millstream.ops.mixed import exact_columns, exactly
 from millstream.ops.updates import NEVER
 
 SIDES = ("left", "right")
@@ -99,8 +98,7 @@ class Arriving:
         rows = {}
         if side.holds:
             rows = {f"{ROW}{name}": chunk.column(name) for name in chunk.table.column_names}
-        exact = {f"{ROW}{name}" for name in exact_columns(chunk.table)}
-        self.tables[number].append(exactly(marks | rows, exact & rows.keys()))
+        self.tables[number].append(marked(marks, chunk.table, rows))
 
     def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:
         """Published events come as records."""
