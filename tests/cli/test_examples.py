@@ -164,6 +164,7 @@ def slates(here: Any, flow: str, updater: str) -> dict[str, Any]:
     return {one["key"]: one["slate"] for one in found}
 
 
+@pytest.mark.long
 def test_checkins_are_counted_live(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an end, read over HTTP while it runs, then stopped: the counts are what was read."""
     with socket.socket() as taken:

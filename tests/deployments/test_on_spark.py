@@ -48,6 +48,7 @@ def run(place: Path, given: Input, **options: Any) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_logs_of_three_hosts_lose_nothing_to_each_other(tmp_path: Path, spark: object) -> None:
     logs = host_logs(Random(8))
     given = Input(logs, LATENESS)

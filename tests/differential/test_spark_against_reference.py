@@ -17,6 +17,7 @@ from millstream.testing import reference
 from tests.differential.comparing import assert_same
 from tests.differential.flows import Path as OrderOf
 from tests.differential.flows import Sizes, Spread, Words, doubled, summary
+from tests.variants import variants
 
 pytestmark = pytest.mark.spark
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -144,7 +145,7 @@ def check(
             assert_same(found[name], wanted, scale=1e6, what=f"{name}, parallelism {parallelism}")
 
 
-@pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", variants(BUILDS, 2), ids=lambda build: build.__name__)
 def test_files_hold_what_the_reference_gives(build: Any, tmp_path: Path, spark: Any) -> None:
     check(build, 1, 400, tmp_path, 1, 3)
 

@@ -65,7 +65,7 @@ def source_of(kind: str, place: Path, session: Any) -> Any:
 @pytest.mark.parametrize(
     ("where", "kind"),
     [
-        ("local", "parquet"),
+        pytest.param("local", "parquet", marks=pytest.mark.long),
         ("local", "delta"),
         pytest.param("local", "frame", marks=pytest.mark.long),
         ("frames", "parquet"),

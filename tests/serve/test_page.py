@@ -29,6 +29,7 @@ from millstream.serve.status import Live, Served
 from millstream.state.manifests import Hot
 from millstream.testing import Driver, run_in_process
 from tests.serve.writing import GONE, Put, Writer
+from tests.variants import variants
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
@@ -498,7 +499,7 @@ def test_a_running_flow_is_followed_to_its_end(tmp_path: Path, window: Window) -
     assert not runs.is_alive()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", variants(["dark", "light"]))
 def test_a_narrow_window_is_not_scrolled_sideways(site: Site, window: Window, scheme: str) -> None:
     site.writer.commit(
         Put("k" * 900, {"text": "x" * 3000, "n" * 200: {"deep": [[[["y" * 300]]]]}}),
