@@ -23,6 +23,7 @@ from millstream.run.tables.writing import Conflict, Lost, TableWriter
 
 PATIENCE = 60.0  # seconds for which a system that went away, or is changed by others, is asked
 _PAUSE = 0.25
+_LOOKS = 4  # at a table before a run begins
 _MARKS = ("op", "revision")
 
 
@@ -43,7 +44,7 @@ class Tabled:
     def check(self, newest: int = -1) -> None:
         """See whether it can be reached, and goes with a checkpoint whose newest batch is this."""
         with self._told("cannot be used", ConfigError):
-            found = self._opened().reached()
+            found = self._reached()
         if found > newest:
             raise RunError(
                 f"sink {self.name!r}: {self.spec.shown} has batch {found} of this flow, and the "
@@ -51,6 +52,19 @@ class Tabled:
                 "that is ahead, or begin with a new checkpoint (and a new table)"
             )
         self._newest = newest
+
+    def _reached(self) -> int:
+        """The newest batch there; one failed answer of a store is none, of a database it is."""
+        looks = 1 if isinstance(self.spec, Postgres) else _LOOKS
+        for _ in range(looks - 1):
+            try:
+                return self._opened().reached()
+            except MillstreamError:
+                raise
+            except Exception:  # whatever the client of that system raises
+                self.close()
+                time.sleep(_PAUSE)
+        return self._opened().reached()
 
     def deliver(self, table: pa.Table, batch: int) -> None:
         """Write the rows of a batch, unless it is there already."""
