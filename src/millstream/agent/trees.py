@@ -6,10 +6,9 @@ from collections import Counter
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
-from millstream.ops.chunks import flat
+from millstream.ops.chunks import numbers
 from millstream.run.messages import Block, Head, Message
 
 
@@ -17,7 +16,7 @@ def parted(rows: pa.Table, trees: int) -> list[pa.Table]:
     """Rows by the tree their shard belongs to."""
     if trees == 1:
         return [rows]
-    tree = np.asarray(flat(rows.column("shard"))) % trees
+    tree = numbers(rows, "shard") % trees
     return [rows.filter(pa.array(tree == one)) for one in range(trees)]
 
 

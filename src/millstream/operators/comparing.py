@@ -24,8 +24,8 @@ from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Operator, Row, Share
 from millstream.operators.stores import Queue, Table, counted_rows
 from millstream.operators.waiting import Gathered, Waiting, give, rows_for, without_late
-from millstream.ops.chunks import ROW, Chunk, Int64, marked, own_columns
-from millstream.ops.joins import distinct, numbers, ranges
+from millstream.ops.chunks import ROW, Chunk, Int64, marked, numbers, own_columns
+from millstream.ops.joins import distinct, ranges
 from millstream.ops.keynames import SECOND_HASH
 from millstream.ops.keys import blended, content_hash
 from millstream.ops.mixed import differ, wider

@@ -20,7 +20,7 @@ from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, KeyedStep, Row, Share
 from millstream.operators.stores import Queue, Table
 from millstream.operators.waiting import Waiting, give, rows_for
-from millstream.ops.chunks import Chunk, Int64, Mask, flat, own_columns
+from millstream.ops.chunks import Chunk, Int64, Mask, numbers, own_columns
 from millstream.ops.progress import BEGIN
 from millstream.ops.updates import NEVER
 
@@ -98,7 +98,7 @@ class Forgetting(Waiting):
         """The records that are given; when, is remembered."""
 
         def column(name: str) -> Any:
-            return np.asarray(flat(rows.column(name)))
+            return numbers(rows, name)
 
         hashes, checks, ts = column("hash"), column("check"), column("time")
         first = np.ones(len(rows), np.bool_)
@@ -108,7 +108,7 @@ class Forgetting(Waiting):
         place, known = last.rows.find(shard, hashes[start], checks[start])
         before = np.full(len(start), BEGIN)
         if known is not None:
-            stored = np.asarray(flat(known.column("ts")))
+            stored = numbers(known, "ts")
             before = np.where(place >= 0, stored[np.maximum(place, 0)], BEGIN)
         reach = _FOR_EVER if self.within is None else self.within
         given, latest = _spaced(ts, start, before, reach)

@@ -19,7 +19,7 @@ from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Share
 from millstream.operators.stores import Queue, Table
 from millstream.operators.waiting import Gathered, Waiting, give, rows_for, without_late
-from millstream.ops.chunks import ROW, Chunk, Int64, Mask, flat, marked, own_columns
+from millstream.ops.chunks import ROW, Chunk, Int64, Mask, marked, numbers, own_columns
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
 from millstream.ops.progress import END
@@ -174,7 +174,7 @@ class ComparedRows(Gathered):
 def in_order_of_content(rows: pa.Table) -> pa.Table:
     """Rows of equal content together, in the order of time and place."""
     names = ("pos", "src", "time", "check", "hash")
-    order = np.lexsort(tuple(np.asarray(flat(rows.column(name))) for name in names))
+    order = np.lexsort(tuple(numbers(rows, name) for name in names))
     return rows.take(pa.array(order))
 
 
@@ -183,7 +183,7 @@ class _Keys:
 
     def __init__(self, rows: pa.Table, counts: Table) -> None:
         def column(name: str) -> Any:
-            return np.asarray(flat(rows.column(name)))
+            return numbers(rows, name)
 
         self.hashes, self.checks, self.weight = column("hash"), column("check"), column("weight")
         self.ts, self.record = column("time"), _mixed(*map(column, ("time", "src", "pos")))
@@ -203,7 +203,7 @@ class _Keys:
         """What is stored of every content, zero where nothing is."""
         if self.known is None:
             return np.zeros(len(self.start), np.int64)
-        values = np.asarray(flat(self.known.column(name)))
+        values = numbers(self.known, name)
         return np.where(self.place >= 0, values[np.maximum(self.place, 0)], 0)
 
     def turns(self, together: bool) -> tuple[Int64, Mask, Int64]:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import CheckpointError
-from millstream.ops.chunks import concat, flat
+from millstream.ops.chunks import concat, numbers
 from millstream.ops.keys import hash_keys, key_arrays
 from millstream.ops.partitioning import Shards
 from millstream.state.bags import Order, added_up
@@ -107,7 +107,7 @@ def _modulo(numbers: np.ndarray[Any, Any], shards: int) -> Shards:
 
 
 def _column(rows: pa.Table, name: str) -> np.ndarray[Any, Any]:
-    return np.asarray(flat(rows.column(name)))
+    return numbers(rows, name)
 
 
 def key_columns(rows: pa.Table) -> tuple[str, ...]:

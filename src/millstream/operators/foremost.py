@@ -17,7 +17,7 @@ from millstream.operators.protocol import Share
 from millstream.operators.stores import Bag
 from millstream.operators.topping import RANK, Topping
 from millstream.operators.waiting import give, rows_for
-from millstream.ops.chunks import Int64, Mask, concat, flat
+from millstream.ops.chunks import Int64, Mask, concat, numbers, with_column
 from millstream.state.bags import arranged
 
 
@@ -45,7 +45,7 @@ class Foremost(Topping):
         assert self.most is not None
         old = 0 if before is None else len(before)
         both = fresh if before is None else concat([_bare(before), fresh])
-        group = np.asarray(flat(both.column("group")))
+        group = numbers(both, "group")
         order, _ = arranged(both.drop_columns(["group"]), [group], self.by)
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order)) - np.searchsorted(group[order], group[order]) + 1
@@ -64,7 +64,7 @@ class Foremost(Topping):
         """Which rows have a number that is not the one they were given with."""
         moved = np.zeros(len(place), np.bool_)
         if before is not None and self.rank is not None:
-            was = np.asarray(flat(before.column(RANK)))
+            was = numbers(before, RANK)
             moved[: len(was)] = was != place[: len(was)]
         return moved
 
@@ -81,5 +81,4 @@ def _bare(given: pa.Table) -> pa.Table:
 
 def _taken(rows: pa.Table, some: Mask, count: int) -> pa.Table:
     found = rows.filter(pa.array(some)).drop_columns(["group"])
-    at = found.schema.get_field_index("count")
-    return found.set_column(at, "count", pa.array(np.full(len(found), count, np.int64)))
+    return with_column(found, "count", np.full(len(found), count, np.int64))

@@ -21,7 +21,7 @@ from millstream.operators.grouped.moves import VALUE
 from millstream.operators.protocol import Host, Input, KeyedStep, Known, Names, Share
 from millstream.operators.stores import Queue
 from millstream.operators.waiting import Gathered, Passed, Waiting, give, rows_for, without_late
-from millstream.ops.chunks import Chunk, Int64, concat, flat
+from millstream.ops.chunks import Chunk, Int64, concat, numbers, with_column
 from millstream.ops.mixed import beside, exact_columns, exactly
 from millstream.ops.progress import END
 from millstream.state.bags import added_up
@@ -85,20 +85,20 @@ class Lasting(Waiting):
         now = max(now, closed)
         new = rows_for(share)
         if new is not None:  # what is too old by now comes and goes within this batch
-            new = new.filter(pa.array(np.asarray(flat(new.column("time"))) > now))
+            new = new.filter(pa.array(numbers(new, "time") > now))
         waiting = LeavingRows(self.name, "waiting", new, batch, control)
         old = waiting.due(closed + 1, now + 1)
         parts = [] if new is None or not len(new) else [new]
         if old is not None:
             gone = _counted(old, -1)
-            parts.append(gone.filter(pa.array(np.asarray(flat(gone.column("count"))) < 0)))
+            parts.append(gone.filter(pa.array(numbers(gone, "count") < 0)))
         if parts:
             self._push(host, concat(parts), batch.number)
         following = waiting.store(now + 1)
         control.reports[self.name] = Passed(now, following)
 
     def _push(self, host: Host, rows: pa.Table, batch: int) -> None:
-        count = np.asarray(flat(rows.column("count")))
+        count = numbers(rows, "count")
         rows = rows.take(pa.array(np.repeat(np.arange(len(rows)), np.abs(count))))
         names = [name for name in rows.column_names if name.startswith(VALUE)]
         exact = set(exact_columns(rows))
@@ -106,9 +106,7 @@ class Lasting(Waiting):
             {name.removeprefix(VALUE): rows.column(name) for name in names},
             [name.removeprefix(VALUE) for name in names if name in exact],
         )
-        time, row, revision = (
-            np.asarray(flat(rows.column(name))) for name in ("time", "row", "revision")
-        )
+        time, row, revision = (numbers(rows, name) for name in ("time", "row", "revision"))
         weight = np.repeat(np.sign(count), np.abs(count))
         change = np.full(len(rows), batch, np.int64)
         chunk = Chunk(table, time - self.size, row, self.number, weight, revision, change)
@@ -140,9 +138,8 @@ class LeavingRows(Queue):
 def _counted(rows: pa.Table, sign: int = 1) -> pa.Table:
     """Equal rows as one, without those that come to nothing."""
     found = added_up(rows, ())
-    at = found.schema.get_field_index("count")
-    count: Int64 = np.asarray(flat(found.column("count"))) * sign
-    return found.set_column(at, "count", pa.array(count))
+    count: Int64 = numbers(found, "count") * sign
+    return with_column(found, "count", count)
 
 
 @dataclass

@@ -26,7 +26,7 @@ from millstream.operators.tails import FAILED, FEW, Reach, Tails, tails_of
 from millstream.operators.top import told
 from millstream.operators.topping import PLACE, Topping, changed_rows
 from millstream.operators.waiting import give, rows_for
-from millstream.ops.chunks import Int64, Mask, concat, flat
+from millstream.ops.chunks import Int64, Mask, concat, flat, numbers
 from millstream.ops.keys import factorize
 from millstream.ops.overlooking import UP_TO_HERE, Frame, Rows, Total, counted, extreme, outermost
 from millstream.ops.records import DeadLetter, as_json
@@ -164,7 +164,7 @@ class Overlooking(Topping):
         rows = self._listed(found)
         if rows is None or not len(rows):
             return rows
-        group = np.asarray(flat(rows.column("group")))
+        group = numbers(rows, "group")
         begins = np.r_[True, group[1:] != group[:-1]]
         differs = begins.copy()
         for one in self.by[: len(self.by) - len(PLACE)]:
@@ -178,7 +178,7 @@ class Overlooking(Topping):
 
     def _without_failed(self, changed: pa.Table, host: Host) -> pa.Table:
         """What leaves of changes: rows that a function could not be computed for are told."""
-        counts, added = host.ledger(self.name), np.asarray(flat(changed.column("count"))) > 0
+        counts, added = host.ledger(self.name), numbers(changed, "count") > 0
         failed = np.zeros(len(changed), np.bool_)
         if FAILED in changed.column_names:
             failed = np.asarray(changed.column(FAILED).is_valid())

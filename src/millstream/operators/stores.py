@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.operators.batch import Batch, Control
-from millstream.ops.chunks import concat, flat
+from millstream.ops.chunks import concat, numbers
 from millstream.ops.keynames import UInt64, both_hashes
 from millstream.ops.keys import key_arrays
 from millstream.ops.progress import END
@@ -74,7 +74,7 @@ class Store:
         if rows is None or not len(rows):
             return {}
         if self.ordered:
-            by = np.asarray(flat(rows.column(self.by)))
+            by = numbers(rows, self.by)
             rows = rows.take(pa.array(np.argsort(by, kind="stable")))
         file, written = write_segment(self.root, self.name_of(suffix), rows, self.by, cold=cold)
         self.control.files.append(file)
@@ -148,7 +148,7 @@ def between(
     rows: pa.Table, by: str, ranges: tuple[tuple[int, int], ...], ordered: bool
 ) -> pa.Table:
     """Rows of which a column lies in one of some ranges [low, high)."""
-    at = np.asarray(flat(rows.column(by)))
+    at = numbers(rows, by)
     if ordered:
         cuts = [tuple(np.searchsorted(at, bounds)) for bounds in ranges]
         return pa.concat_tables([rows.slice(low, high - low) for low, high in cuts])
@@ -222,7 +222,7 @@ class Queue(Store):
                 first = min(first, one.low)
             elif until < first:
                 (rows,) = self._read([one])
-                times = np.asarray(flat(rows.column("time")))
+                times = numbers(rows, "time")
                 first = min([first, *times[np.searchsorted(times, until) :][:1].tolist()])
         return first
 
@@ -242,7 +242,7 @@ class Table(Store):
         """The stored rows of the keys that occur in a table."""
         if wanted is None or not len(wanted) or not self.stored:
             return None
-        shard = np.asarray(flat(wanted.column("shard"))).astype(np.int64)
+        shard = numbers(wanted, "shard").astype(np.int64)
         hashes, checks = hashes_of(keys, wanted)
         _, first = np.unique(hashes, return_index=True)
         place, found = self.rows.find(shard[first], hashes[first], checks[first])
@@ -270,7 +270,7 @@ class Table(Store):
 
     def put_hashed(self, rows: pa.Table) -> None:
         """The same for rows that have all columns of a stored one."""
-        hashes = np.asarray(flat(rows.column("hash")))
+        hashes = numbers(rows, "hash")
         self.fresh = rows.take(pa.array(np.argsort(hashes, kind="stable")))
 
     def clear(self) -> None:
@@ -294,7 +294,7 @@ class Table(Store):
             self._report(kept, {})
             return
         merging = self.rows.to_merge(len(fresh))
-        owner = np.asarray(flat(fresh.column("shard")))
+        owner = numbers(fresh, "shard")
         alone = ~np.isin(owner, [int(shard) for shard in merging])
         pieces = [fresh if alone.all() else fresh.filter(pa.array(alone))]
         written: dict[int, Segment] = {}

@@ -31,7 +31,7 @@ from millstream.operators.operations import KNOWN, Operations
 from millstream.operators.protocol import Host, Input, KeyedStep, Names, Row, Share
 from millstream.operators.stores import Table
 from millstream.operators.waiting import Gathered, Immediate, give, rows_for
-from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat, flat, marked, own_columns
+from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat, marked, numbers, own_columns
 from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
@@ -164,7 +164,7 @@ class Tagger(Immediate):
         """Count records that are older than what is known, and removals of what is not there."""
         rows = rows.take(pa.array(_in_order(rows)))
         shard, hashes, checks, back = (
-            np.asarray(flat(rows.column(name))) for name in ("shard", "hash", "check", "back")
+            numbers(rows, name) for name in ("shard", "hash", "check", "back")
         )
         back = back.astype(np.bool_)
         place, known = table.rows.find(shard.astype(np.int64), hashes, checks)
@@ -173,7 +173,7 @@ class Tagger(Immediate):
             found = np.flatnonzero(place >= 0)
             stored = known.take(pa.array(place[found]))
             stale[found] = ~_later(rows.take(pa.array(found)), stored)
-            there[found] = ~np.asarray(flat(stored.column("back"))).astype(np.bool_)
+            there[found] = ~numbers(stored, "back").astype(np.bool_)
         same = np.zeros(len(rows), np.bool_)  # as the record before it
         same[1:] = (np.diff(hashes) == 0) & (np.diff(checks) == 0) & ~stale[:-1]
         there[1:] = np.where(same[1:], ~back[:-1], there[1:])
@@ -184,7 +184,7 @@ class Tagger(Immediate):
     def _changes(self, new: pa.Table, table: Table, batch: int, passed: int | None) -> Chunk:
         """What the latest records change, and the table brought up to date."""
         names = ("shard", "hash", "check")
-        shard, hashes, checks = (np.asarray(flat(new.column(name))) for name in names)
+        shard, hashes, checks = (numbers(new, name) for name in names)
         place, known = table.rows.find(shard.astype(np.int64), hashes, checks)
         newer = np.ones(len(new), np.bool_)
         if known is not None:
@@ -203,7 +203,7 @@ class Tagger(Immediate):
         self, new: pa.Table, back: Mask, known: Mask, table: Table, passed: int | None
     ) -> None:
         """Store the latest records; of a removal only that it was, while that can matter."""
-        ts = np.asarray(flat(new.column("ts")))
+        ts = numbers(new, "ts")
         lives = NEVER if self.within is None else ts + self.within
         settled = back & (ts < passed) if passed is not None else np.zeros(len(new), np.bool_)
         rows = new.append_column("gone", pa.array(settled)).append_column(
@@ -217,7 +217,7 @@ class Tagger(Immediate):
         names = [name for name in every if name.startswith(ROW)]
         keep = [*_PLACE, "hash"]
         rows = concat([_with_all(part, names).select([*keep, *names]) for part, _ in parts])
-        ts, src, pos, hashes = (np.asarray(flat(rows.column(name))) for name in keep)
+        ts, src, pos, hashes = (numbers(rows, name) for name in keep)
         weight = np.repeat([sign for _, sign in parts], [len(part) for part, _ in parts])
         table = own_columns(rows)
         identity = (hashes >> np.uint64(1)).astype(np.int64)
@@ -235,7 +235,7 @@ def _later(new: pa.Table, old: pa.Table) -> Mask:
     later = np.zeros(len(new), np.bool_)
     equal = np.ones(len(new), np.bool_)
     for name in _PLACE:
-        mine, theirs = (np.asarray(flat(table.column(name))) for table in (new, old))
+        mine, theirs = (numbers(table, name) for table in (new, old))
         later |= equal & (mine > theirs)
         equal &= mine == theirs
     return later
@@ -245,19 +245,19 @@ def _removed(rows: pa.Table) -> Mask:
     """Which rows say that their object is no more."""
     if "back" not in rows.column_names:
         return np.zeros(len(rows), np.bool_)
-    return np.asarray(flat(rows.column("back"))).astype(np.bool_)
+    return numbers(rows, "back").astype(np.bool_)
 
 
 def _in_order(rows: pa.Table) -> Int64:
     """Records of an object together, in the order of time and place."""
     names = (*reversed(_PLACE), "check", "hash")
-    return np.lexsort(tuple(np.asarray(flat(rows.column(name))) for name in names))
+    return np.lexsort(tuple(numbers(rows, name) for name in names))
 
 
 def _latest(rows: pa.Table) -> pa.Table:
     """The last of the records of every object."""
     order = _in_order(rows)
-    hashes, checks = (np.asarray(flat(rows.column(name)))[order] for name in ("hash", "check"))
+    hashes, checks = (numbers(rows, name)[order] for name in ("hash", "check"))
     last = np.ones(len(order), np.bool_)
     last[:-1] = (np.diff(hashes) != 0) | (np.diff(checks) != 0)
     return rows.take(pa.array(order[last]))

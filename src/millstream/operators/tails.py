@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from millstream.operators.grouped.moves import VALUE
 from millstream.operators.topping import PLACE
-from millstream.ops.chunks import Int64, Mask, concat, flat
+from millstream.ops.chunks import Int64, Mask, concat, numbers
 from millstream.state.bags import Order, arranged
 
 FEW = 64  # rows of a group that are read at first
@@ -86,7 +86,7 @@ class _Places:
     @staticmethod
     def of(tables: list[pa.Table], own: list[str], by: tuple[Order, ...]) -> _Places:
         every = concat([_with(table, own) for table in tables])
-        group = np.asarray(flat(every.column("group")))
+        group = numbers(every, "group")
         named = tuple(one for one in by if one.column in own)
         asked = tuple(one for one in named if one.column not in PLACE)
         rank = _numbered(*arranged(every.drop_columns(["group"]), [group], named))

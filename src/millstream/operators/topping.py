@@ -18,7 +18,7 @@ from millstream.operators.grouped.moves import VALUE, Moves
 from millstream.operators.protocol import Host, Share
 from millstream.operators.stores import Bag
 from millstream.operators.waiting import Immediate, give, rows_for
-from millstream.ops.chunks import Chunk, Int64, concat, flat
+from millstream.ops.chunks import Chunk, Int64, concat, numbers, with_column
 from millstream.ops.mixed import exact_columns, exactly
 from millstream.state.bags import Entries, Order, arranged
 
@@ -75,7 +75,7 @@ class Topping(Immediate):
         rows = self._listed(found)
         if rows is None or self.rank is None:
             return rows
-        group = np.asarray(flat(rows.column("group")))
+        group = numbers(rows, "group")
         nth = np.arange(len(group)) - np.searchsorted(group, group)
         return rows.append_column(RANK, pa.array(nth + 1))
 
@@ -84,13 +84,13 @@ class Topping(Immediate):
         exact = set(exact_columns(changed))
         columns = {name.removeprefix(VALUE): changed.column(name) for name in names}
         ts, src, pos, window, since, weight = (
-            np.asarray(flat(changed.column(name))) for name in (*PLACE, "since", "count")
+            numbers(changed, name) for name in (*PLACE, "since", "count")
         )
         row = names_of(src, pos, window)
         if self.rank is not None:
-            nth = np.asarray(flat(changed.column(RANK)))
+            nth = numbers(changed, RANK)
             columns[self.rank] = changed.column(RANK)
-            hashes = np.asarray(flat(changed.column("hash")))
+            hashes = numbers(changed, "hash")
             row = ((hashes >> np.uint64(2)).astype(np.int64) + nth * 1_000_003) & ((1 << 62) - 1)
         table = exactly(columns, [n.removeprefix(VALUE) for n in names if n in exact])
         change = np.full(len(changed), batch, np.int64)
@@ -113,9 +113,9 @@ def changed_rows(before: pa.Table | None, now: pa.Table | None, batch: int) -> p
     if not parts:
         return None
     both = concat([_stamped(part, batch) for part in parts])
-    side = np.asarray(flat(both.column("side")))
+    side = numbers(both, "side")
     plain = both.drop_columns(["side", "since", "shard", "group"])
-    group = np.asarray(flat(both.column("group")))
+    group = numbers(both, "group")
     order, begins = arranged(plain, [group], ())
     same = np.empty(len(order), np.int64)
     same[order] = np.cumsum(begins)
@@ -126,8 +126,7 @@ def changed_rows(before: pa.Table | None, now: pa.Table | None, batch: int) -> p
         return None
     at = pa.array(np.flatnonzero(differs))
     found = both.take(at).drop_columns(["group", "side"])
-    place = found.schema.get_field_index("count")
-    return found.set_column(place, "count", pa.array(side[differs]))
+    return with_column(found, "count", side[differs])
 
 
 def _stamped(rows: pa.Table, batch: int) -> pa.Table:

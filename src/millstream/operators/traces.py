@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 
 from millstream.operators.batch import Batch, Control
 from millstream.operators.stores import LARGE, Store
-from millstream.ops.chunks import concat
-from millstream.ops.joins import distinct, keys_of, numbers, settled
+from millstream.ops.chunks import concat, numbers, with_column
+from millstream.ops.joins import distinct, keys_of, settled
 from millstream.ops.progress import BEGIN, END
 from millstream.state.segments import Segment
 from millstream.state.traces import Trace, in_order
@@ -67,8 +67,7 @@ class Traced(Store):
         held = self.rows.weights(shard, numbers(taken, "hash"), numbers(taken, "same"))
         weight = weight.copy()
         weight[back] = np.maximum(weight[back], -np.maximum(held, 0))
-        at = new.schema.get_field_index("weight")
-        new = new.set_column(at, "weight", pa.array(weight))
+        new = with_column(new, "weight", weight)
         return new.filter(pa.array(weight != 0))
 
     def store(self, new: pa.Table | None, gone_by: int | None = None) -> None:

@@ -20,8 +20,7 @@ from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Row, Share
 from millstream.operators.stores import Table
 from millstream.operators.waiting import Gathered, Immediate, rows_for
-from millstream.ops.chunks import ROW, Chunk, Int64, concat
-from millstream.ops.joins import numbers
+from millstream.ops.chunks import ROW, Chunk, Int64, concat, numbers, with_column
 from millstream.ops.keys import blended, content_hash
 from millstream.ops.mixed import beside
 from millstream.ops.sql.types import type_name
@@ -118,9 +117,8 @@ def _put(table: Table, rows: pa.Table, before: Int64, count: Int64, batch: int) 
     if not len(changed):
         return
     rows, count = rows.take(pa.array(changed)), count[changed]
-    at = rows.schema.get_field_index("count")
     table.put_hashed(
-        rows.set_column(at, "count", pa.array(count))
+        with_column(rows, "count", count)
         .append_column("gone", pa.array(count == 0))
         .append_column("expires", pa.array(np.full(len(rows), NEVER)))
         .append_column("batch", pa.array(np.full(len(rows), batch, np.int64)))
@@ -136,8 +134,7 @@ def _added_up(rows: pa.Table) -> pa.Table:
     starts = np.flatnonzero(first)
     count = np.add.reduceat(numbers(rows, "count")[order], starts)
     rows = rows.take(pa.array(order[starts]))
-    at = rows.schema.get_field_index("count")
-    return rows.set_column(at, "count", pa.array(count))
+    return with_column(rows, "count", count)
 
 
 @dataclass

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import RunError
-from millstream.ops.chunks import Chunk, Int64, flat
+from millstream.ops.chunks import Chunk, Int64, flat, numbers
 from millstream.ops.closing import in_order
 from millstream.ops.emitted import OLDER
 from millstream.ops.jobs import Family, WindowJob
@@ -31,7 +31,7 @@ def settle(rows: pa.Table) -> pa.Table:
         raise RunError(OLDER)
     if "weight" not in rows.column_names or not len(rows):
         return rows
-    weight = np.asarray(flat(rows.column("weight")))
+    weight = numbers(rows, "weight")
     if weight.min() > 0:
         return rows
     codes, _ = factorize([flat(rows.column(name)) for name in _PLACE])
@@ -47,7 +47,7 @@ def without_pairs(rows: pa.Table) -> pa.Table:
     """
     if "weight" not in rows.column_names or not len(rows):
         return rows
-    weight = np.asarray(flat(rows.column("weight")))
+    weight = numbers(rows, "weight")
     if weight.min() > 0 or weight.max() < 0:
         return rows
     codes, _ = factorize([flat(rows.column(name)) for name in ("shard", *_PLACE)])
@@ -69,15 +69,15 @@ def lifted(family: Family, values: pa.Table | None) -> pa.Table | None:
     if values is None or not len(values) or not family.measures:
         return None
     codes, uniques, values = in_order(family.keys, values)
-    pane = np.asarray(flat(values.column("pane")))
+    pane = numbers(values, "pane")
     until: dict[str, pa.Array] = {}
     if family.kind == "session":
-        ts = np.asarray(flat(values.column("ts")))
+        ts = numbers(values, "ts")
         found = find_sessions(codes, ts, ts, family.span.size)
         pane, until = found.start[found.groups], {"until": pa.array(found.until)}
     states, state_pane, state_key = lift_rows(family, values, codes, pane)
     shard = np.zeros(len(uniques[0]) if uniques else 1, np.int64)
-    shard[codes] = np.asarray(flat(values.column("shard")))
+    shard[codes] = numbers(values, "shard")
     heads: dict[str, pa.Array] = {
         "shard": pa.array(shard[state_key], pa.int32()),
         "pane": pa.array(state_pane),
@@ -94,7 +94,7 @@ def lift_rows(
     """Rows in order as states per (key, pane)."""
     names = [n for n in rows.column_names if n.startswith("value.")]
     table = rows.select(names).rename_columns([n.removeprefix("value.") for n in names])
-    ts = np.asarray(flat(rows.column("ts")))
+    ts = numbers(rows, "ts")
     groups, group_key, group_pane = group_by(codes, pane)
     place = np.arange(len(rows), dtype=np.int64)  # rows are in order: their place is their number
     chunk = Chunk(table, ts, place, 0)
@@ -112,7 +112,7 @@ def still_open(job: WindowJob, values: pa.Table | None, watermark: int) -> pa.Ta
     if values is None or not len(values):
         return values
     codes, _, values = in_order(job.keys, values)
-    ts = np.asarray(flat(values.column("ts")))
+    ts = numbers(values, "ts")
     sessions = find_sessions(codes, ts, ts, job.span.size)
     over = sessions.until + job.span.size <= watermark
     return values.filter(pa.array(~over[sessions.groups]))

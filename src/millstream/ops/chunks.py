@@ -134,6 +134,16 @@ def flat(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     return values
 
 
+def numbers(rows: pa.Table, name: str) -> np.ndarray[Any, Any]:
+    """A column as a plain array of NumPy."""
+    return np.asarray(flat(rows.column(name)))
+
+
+def with_column(rows: pa.Table, name: str, values: Any) -> pa.Table:
+    """The same rows with other values in a column they have."""
+    return rows.set_column(rows.schema.get_field_index(name), name, pa.array(values))
+
+
 def encode_block(table: pa.Table, compression: str | None = None) -> bytes:
     """One table as an Arrow IPC stream: the unit that travels between stages.
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millstream.errors import RunError
 from millstream.ops.answering import Answers, add_answers, add_results, call_each, completed
-from millstream.ops.chunks import Chunk, Int64, flat
+from millstream.ops.chunks import Chunk, Int64, flat, numbers
 from millstream.ops.codec import python_rows
 from millstream.ops.grid import Runs, find_runs
 from millstream.ops.holding import gather_lists
@@ -80,7 +80,7 @@ def outputs_of(
     found: tuple[Int64, Int64, list[pa.Array]] | None = None
     if panes is not None and len(panes):
         codes, uniques = codes_of(job.keys, panes)
-        pane = np.asarray(flat(panes.column("pane")))
+        pane = numbers(panes, "pane")
         runs = find_runs(job.span, codes, pane, closed, closing)
         key, end, low, high = runs.slices(pane)
         if merge is not None and int((high - low).sum()) >= runs.cells():
@@ -89,7 +89,7 @@ def outputs_of(
         slide(job, panes, runs, pane, low, high, answers)
     if values is not None and len(values):
         codes, uniques, values = in_order(job.keys, values)
-        pane = np.asarray(flat(values.column("pane")))
+        pane = numbers(values, "pane")
         key, end, low, high = find_runs(job.span, codes, pane, closed, closing).slices(pane)
         if found is not None and len(found[1]) != len(end):
             raise RunError(f"{job.name}: panes and kept values disagree; the state is damaged")
@@ -104,7 +104,7 @@ def outputs_of(
 def in_order(keys: tuple[str, ...], values: pa.Table) -> tuple[Int64, list[pa.Array], pa.Table]:
     """Kept rows by key, then in (ts, source, offset) order; their keys as codes; the keys."""
     codes, uniques = codes_of(keys, values)
-    place = [np.asarray(flat(values.column(name))) for name in ("pos", "src", "ts")]
+    place = [numbers(values, name) for name in ("pos", "src", "ts")]
     sort = np.lexsort([*place, codes])
     return codes[sort], uniques, values.take(pa.array(sort))
 

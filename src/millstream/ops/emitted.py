@@ -15,7 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import RunError
-from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat, flat, own_columns
+from millstream.ops.chunks import (
+    ROW,
+    Chunk,
+    Int64,
+    Mask,
+    concat,
+    flat,
+    numbers,
+    own_columns,
+    with_column,
+)
 from millstream.ops.keys import factorize
 from millstream.ops.mixed import beside, holds_mixed
 
@@ -164,8 +174,7 @@ def _empty() -> pa.Table:
 
 def _without_rows(known: pa.Table) -> pa.Table:
     """Results that were taken back: their revision is still needed."""
-    at = known.schema.get_field_index("shown")
-    known = known.set_column(at, "shown", pa.array(np.zeros(len(known)), pa.int8()))
+    known = with_column(known, "shown", np.zeros(len(known), np.int8))
     for at, field in enumerate(known.schema):
         if field.name.startswith(ROW):
             known = known.set_column(at, field, pa.nulls(len(known), field.type))
@@ -178,7 +187,7 @@ def windows_of(chunk: Chunk) -> Int64:
 
 
 def _numbers(table: pa.Table, name: str) -> Int64:
-    return np.asarray(flat(table.column(name))).astype(np.int64, copy=False)
+    return numbers(table, name).astype(np.int64, copy=False)
 
 
 def _codes(first: Int64, second: Int64) -> Int64:

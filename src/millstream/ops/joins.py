@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millstream.ops.chunks import Int64, flat
+from millstream.ops.chunks import Int64, numbers, with_column
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 Keys = tuple[UInt64, UInt64]  # two hashes
@@ -21,11 +21,6 @@ Keys = tuple[UInt64, UInt64]  # two hashes
 def keys_of(rows: pa.Table) -> Keys:
     """The two hashes of every row."""
     return numbers(rows, "hash"), numbers(rows, "check")
-
-
-def numbers(rows: pa.Table, name: str) -> Any:
-    """A column as a plain array of NumPy."""
-    return np.asarray(flat(rows.column(name)))
 
 
 def ranges(low: Int64, high: Int64) -> tuple[Int64, Int64]:
@@ -73,8 +68,7 @@ def settled(rows: pa.Table) -> pa.Table:
     if kept.all() and len(starts) == len(rows):
         return rows
     rows = rows.take(pa.array(order[starts[kept]]))
-    at = rows.schema.get_field_index("weight")
-    return rows.set_column(at, "weight", pa.array(weight[kept]))
+    return with_column(rows, "weight", weight[kept])
 
 
 def repeated(weight: Int64) -> Int64 | None:

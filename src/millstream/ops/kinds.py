@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.ops.answering import Answers, add_answers, add_results, completed
-from millstream.ops.chunks import Int64, concat, flat
+from millstream.ops.chunks import Int64, concat, flat, numbers
 from millstream.ops.closing import Outcome, held_outputs, in_order
 from millstream.ops.codec import encode
 from millstream.ops.grid import Grid
@@ -35,7 +35,7 @@ def close_sessions(
     found: LeavingWindows | None = None
     if panes is not None and len(panes):
         codes, uniques = codes_of(job.keys, panes)
-        until = np.asarray(flat(panes.column("until")))
+        until = numbers(panes, "until")
         over = until + gap <= watermark
         gone = panes.filter(pa.array(over))
         found = _sessions_found(codes[over], uniques, gone.column("pane"), until[over], gap)
@@ -48,7 +48,7 @@ def close_sessions(
         panes = panes.filter(pa.array(~over))
     if values is not None and len(values):
         codes, uniques, values = in_order(job.keys, values)
-        ts = np.asarray(flat(values.column("ts")))
+        ts = numbers(values, "ts")
         sessions = find_sessions(codes, ts, ts, gap)
         over = sessions.until + gap <= watermark
         low = np.searchsorted(sessions.groups, np.flatnonzero(over), "left")
@@ -99,13 +99,13 @@ def close_landmarks(
     grown: pa.Table | None = None
     last = closed
     if panes is not None:
-        leaving = np.asarray(flat(panes.column("pane"))) < closing
+        leaving = numbers(panes, "pane") < closing
         panes = panes.filter(pa.array(leaving))
     if panes is not None and len(panes):
         found, answers, grown = grow(family, panes, totals, closed)
     if values is not None and len(values):
         codes, uniques, values = in_order(job.keys, values)
-        pane = np.asarray(flat(values.column("pane")))
+        pane = numbers(values, "pane")
         groups, window_key, window_pane = group_by(codes, pane)
         high = np.searchsorted(groups, np.arange(len(window_key)), "right")
         due = (window_pane >= closed) & (window_pane < closing)
@@ -135,7 +135,7 @@ def grow(
             [before.select([n for n in panes.column_names if n in before.column_names]), panes]
         )
     codes, uniques = codes_of(family.keys, rows)
-    pane = np.asarray(flat(rows.column("pane")))
+    pane = numbers(rows, "pane")
     order = np.lexsort((pane, codes))
     codes, pane, rows = codes[order], pane[order], rows.take(pa.array(order))
     first = np.searchsorted(codes, np.arange(len(uniques[0]) if uniques else 1))

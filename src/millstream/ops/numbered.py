@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from millstream.ops.answering import Answers, completed
 from millstream.ops.changes import lift_rows
-from millstream.ops.chunks import Int64, concat, flat
+from millstream.ops.chunks import Int64, concat, flat, numbers
 from millstream.ops.closing import Outcome, held_outputs, slide
 from millstream.ops.grid import find_runs
 from millstream.ops.jobs import Family, WindowJob
@@ -85,7 +85,7 @@ def _count(
     some[codes] = np.arange(len(codes))
     before = np.zeros(counters, np.int64)
     if held is not None:
-        before[codes[len(codes) - len(held) :]] = np.asarray(flat(held.column("count")))
+        before[codes[len(codes) - len(held) :]] = numbers(held, "count")
     after = before.copy()
     if ready is not None and len(ready):
         stored = sum(map(len, parts[:-1]))
@@ -93,7 +93,7 @@ def _count(
         numbered, codes[mine], after = _give_numbers(job, ready, codes[mine], before)
         parts = [*parts[:-1], numbered]
     rows = concat(parts)
-    order = np.lexsort((np.asarray(flat(rows.column("number"))), codes[: len(rows)]))
+    order = np.lexsort((numbers(rows, "number"), codes[: len(rows)]))
     owners = everyone.take(pa.array(some))
     return _Counted(rows.take(pa.array(order)), codes[: len(rows)][order], owners, before, after)
 
@@ -115,7 +115,7 @@ def _open_still(job: WindowJob, counted: _Counted, leaving: _Leaving) -> pa.Tabl
     span = job.logical
     assert span is not None
     rows, codes = counted.rows, counted.codes
-    pane = np.asarray(flat(rows.column("number"))) // span.pane
+    pane = numbers(rows, "number") // span.pane
     needed = span.last_end(pane) > leaving.closing[codes]
     if job.growing and job.lists:
         needed[:] = True  # all values so far are needed at every slide
@@ -141,12 +141,12 @@ def _give_numbers(
     job: WindowJob, ready: pa.Table, codes: Int64, before: Int64
 ) -> tuple[pa.Table, Int64, Int64]:
     """Rows in order, each with its number: the rows (or bytes) that were counted before it."""
-    place = [np.asarray(flat(ready.column(name))) for name in ("pos", "src", "ts")]
+    place = [numbers(ready, name) for name in ("pos", "src", "ts")]
     order = np.lexsort([*place, codes])
     ready, codes = ready.take(pa.array(order)), codes[order]
     weight = np.ones(len(codes), np.int64)
     if job.kind == "bytes":
-        weight = np.asarray(flat(ready.column("size")))
+        weight = numbers(ready, "size")
         ready = ready.drop_columns(["size"])
     running = np.cumsum(weight) - weight
     first = np.ones(len(codes), np.bool_)
@@ -212,8 +212,8 @@ def _close_rows(
     order = np.lexsort((np.arange(len(rows)), codes))
     counter_of = np.zeros(int(codes.max()) + 1 if len(codes) else 0, np.int64)
     counter_of[codes] = counters
-    pane = np.asarray(flat(rows.column("number"))) // span.pane
-    whole, ts = _Places.of(counters, pane), np.asarray(flat(rows.column("ts")))
+    pane = numbers(rows, "number") // span.pane
+    whole, ts = _Places.of(counters, pane), numbers(rows, "ts")
     rows, codes, pane = rows.take(pa.array(order)), codes[order], pane[order]
     bounds = leaving.closed[counter_of], leaving.closing[counter_of]
     key, last, low, high = find_runs(span, codes, pane, *bounds).slices(pane)
@@ -267,8 +267,8 @@ def _grown(
     job = family.jobs[0]
     span = job.logical
     assert span is not None
-    slides = np.asarray(flat(rows.column("number"))) // span.slide
-    whole, ts = _Places.of(counters, slides), np.asarray(flat(rows.column("ts")))
+    slides = numbers(rows, "number") // span.slide
+    whole, ts = _Places.of(counters, slides), numbers(rows, "ts")
     fresh = (slides >= leaving.closed[counters]) & (slides < leaving.closing[counters])
     if not fresh.any():
         chunk, dead = results(job, src, nothing_found(job), completed(job, Answers()))
@@ -302,7 +302,7 @@ def _states(family: Family, rows: pa.Table, slides: Int64) -> pa.Table:
     rows, codes, slides = rows.take(pa.array(order)), codes[order], slides[order]
     states, pane, key = lift_rows(family, rows, codes, slides)
     shard = np.zeros(int(codes.max()) + 1, np.int32)
-    shard[codes] = np.asarray(flat(rows.column("shard")))
+    shard[codes] = numbers(rows, "shard")
     heads = {
         "shard": pa.array(shard[key]),
         "pane": pa.array(pane),

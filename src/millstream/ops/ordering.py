@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millstream.ops.chunks import OFFSET_BITS, Chunk, concat, decode_block, encode_block, flat
+from millstream.ops.chunks import (
+    OFFSET_BITS,
+    Chunk,
+    concat,
+    decode_block,
+    encode_block,
+    flat,
+    numbers,
+)
 from millstream.ops.codec import decode_key
 
 _SAMPLE = 200  # keys a task tells of an operator
@@ -91,7 +99,7 @@ def in_order(blocks: list[bytes], part: int, src: int) -> Chunk:
     """A range of results by time, then by key; results of one key stay as they were given."""
     table = concat([decode_block(block) for block in blocks])
     keys = flat(table.column(_OURS[0])).to_pylist()
-    ts = np.asarray(flat(table.column(_OURS[1])))
+    ts = numbers(table, _OURS[1])
     order = {data: order_of(decode_key(data)) for data in set(keys)}
     rows = sorted(range(len(keys)), key=lambda row: (ts[row], order[keys[row]]))
     at = np.array(rows, np.int64)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import RunError
-from millstream.ops.chunks import Chunk, Int64, Mask, flat
+from millstream.ops.chunks import Chunk, Int64, Mask, flat, numbers
 from millstream.ops.codec import as_key, decode_key, encode, python_rows, python_values
 from millstream.ops.holding import naming
 from millstream.ops.jobs import Family, Measure, WindowJob
@@ -362,10 +362,10 @@ def record_sizes(chunk: Chunk) -> Int64:
 def merge_panes(family: Family, table: pa.Table) -> pa.Table:
     """One row per (key, pane), ascending, from rows that may repeat; or one per session."""
     codes, uniques = codes_of(family.keys, table)
-    panes = np.asarray(flat(table.column("pane")))
+    panes = numbers(table, "pane")
     until: dict[str, pa.Array] = {}
     if family.kind == "session":
-        ends = np.asarray(flat(table.column("until")))
+        ends = numbers(table, "until")
         found = find_sessions(codes, panes, ends, family.span.size)
         groups, group_key, group_pane = found.groups, found.key, found.start
         until = {"until": pa.array(found.until)}
@@ -413,7 +413,7 @@ def user_key(job: WindowJob, keys: list[Any]) -> Any:
 def in_pane_order(family: Family, table: pa.Table) -> pa.Table:
     """Rows by key and pane, which may repeat."""
     codes, _ = codes_of(family.keys, table)
-    order = np.lexsort((np.asarray(flat(table.column("pane"))), codes))
+    order = np.lexsort((numbers(table, "pane"), codes))
     return table.take(pa.array(order))
 
 
@@ -421,10 +421,10 @@ def count_panes(family: Family, table: pa.Table | None, low: int, high: int) -> 
     """How many panes of a range have rows, of all keys together."""
     if table is None or not len(table):
         return 0
-    pane = np.asarray(flat(table.column("pane")))
+    pane = numbers(table, "pane")
     inside = table.filter(pa.array((pane >= low) & (pane < high)))
     codes, _ = codes_of(family.keys, inside)
-    _, keys, _ = group_by(codes, np.asarray(flat(inside.column("pane"))))
+    _, keys, _ = group_by(codes, numbers(inside, "pane"))
     return len(keys)
 
 
@@ -456,7 +456,7 @@ def _filled(table: pa.Table, name: str, measure: Measure) -> pa.Array:
 
 def live(jobs: list[WindowJob], table: pa.Table, closed: dict[str, int]) -> pa.Table:
     """The rows some window of these jobs that has not left still needs."""
-    panes = np.asarray(flat(table.column("pane")))
+    panes = numbers(table, "pane")
     alive = np.zeros(len(table), np.bool_)
     for job in jobs:
         alive |= job.needed_until(panes) > closed[job.name]

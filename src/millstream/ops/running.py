@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.ops.answering import Answers, add_answers, add_results, joined
-from millstream.ops.chunks import Chunk, Int64, concat, flat
+from millstream.ops.chunks import Chunk, Int64, concat, numbers
 from millstream.ops.codec import decode, encode, fresh
 from millstream.ops.comparing import alike, magnitude
 from millstream.ops.jobs import Measure, WindowJob
@@ -81,7 +81,7 @@ def advance(
     some[codes] = np.arange(len(codes))
     owners = rows.take(pa.array(some))
     at_running, at_panes, at_late = np.split(codes, np.cumsum([len(running), len(panes)]))
-    pane = np.asarray(flat(panes.column("pane")))
+    pane = numbers(panes, "pane")
     totals = [_Total.start(m, running, at_running, keys) for m in _measures(job)]
     states = [state_of(panes, m) for m in _measures(job)]
     for total in totals:
@@ -172,7 +172,7 @@ def _floats(state: Any) -> float:
 
 def recompute(job: WindowJob, panes: pa.Table, closing: int) -> pa.Table:
     """The running values of the window that ends at `closing`, from all of its panes (merged)."""
-    pane = np.asarray(flat(panes.column("pane")))
+    pane = numbers(panes, "pane")
     inside = panes.filter(pa.array((pane >= closing - job.span.panes) & (pane < closing)))
     codes, _ = codes_of(job.keys, inside)
     keys = int(codes.max()) + 1 if len(codes) else 0
@@ -233,7 +233,7 @@ class _Total:
             peak = magnitude.copy()
             stored = f"peak.{measure.state}"
             if stored in running.column_names:
-                peak[at] = np.maximum(peak[at], np.asarray(flat(running.column(stored))))
+                peak[at] = np.maximum(peak[at], numbers(running, stored))
         return cls(measure, columns, peak)
 
     def move(self, state: dict[str, pa.Array], at: Int64, enters: Any, leaves: Any) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.ops.answering import Answers
-from millstream.ops.chunks import Int64, concat, flat
+from millstream.ops.chunks import Int64, concat, flat, numbers, with_column
 from millstream.ops.closing import outputs_of
 from millstream.ops.codec import decode, encode, fresh
 from millstream.ops.grid import Grid
@@ -62,20 +62,20 @@ def used_up(tops: pa.Table | None, first: int) -> bool:
     """Whether a window that begins with a pane has nothing left of the front of some key."""
     if tops is None or not len(tops):
         return False
-    return bool(np.asarray(flat(tops.column("base"))).min() < first)
+    return bool(numbers(tops, "base").min() < first)
 
 
 def in_back(tops: pa.Table | None, late: pa.Table) -> bool:
     """Whether rows that came late belong to the backs of their shards, all of them."""
     base = _base_of(late, tops, np.iinfo(np.int64).max)
-    return bool((np.asarray(flat(late.column("pane"))) >= base).all())
+    return bool((numbers(late, "pane") >= base).all())
 
 
 def flip(job: WindowJob, panes: pa.Table | None, end: int) -> tuple[pa.Table, pa.Table] | None:
     """Make all panes (merged) of the window that ends at `end` the front; gives it and the tops."""
     if panes is None or not len(panes):
         return None
-    pane = np.asarray(flat(panes.column("pane")))
+    pane = numbers(panes, "pane")
     inside = panes.filter(pa.array((pane >= end - job.span.panes) & (pane < end)))
     if not len(inside):
         return None
@@ -121,9 +121,9 @@ def advance(
     old, new = _cut(panes, closed)
     early = [_at(part, count) for part in (lower, upper) if part is not None]
     if old is not None:
-        early.append(_at(old, np.asarray(flat(old.column("pane"))) - (closed - width)))
+        early.append(_at(old, numbers(old, "pane") - (closed - width)))
     if new is not None:
-        early.append(_at(new, np.asarray(flat(new.column("pane"))) - closed + count + 1))
+        early.append(_at(new, numbers(new, "pane") - closed + count + 1))
     short = replace(job, span=Span(count + 1, job.span.step, 1))
     rows = merge_panes(_only(job), concat(early)) if early else None
     key, end, uniques, answers = outputs_of(short, rows, None, count + 1, 2 * count + 1)
@@ -157,7 +157,7 @@ def _only(job: WindowJob) -> Family:
 def _at(rows: pa.Table, pane: int | Int64) -> pa.Table:
     """The same rows in another pane."""
     panes = np.full(len(rows), pane, np.int64) if isinstance(pane, int) else pane
-    return rows.set_column(rows.schema.get_field_index("pane"), "pane", pa.array(panes))
+    return with_column(rows, "pane", panes)
 
 
 def _placed(merged: pa.Table, end: int, base: Int64) -> pa.Table:
@@ -168,10 +168,10 @@ def _placed(merged: pa.Table, end: int, base: Int64) -> pa.Table:
 
 def _base_of(rows: pa.Table, tops: pa.Table | None, other: int) -> Int64:
     """The base of every row's shard; or what it is for a shard without rows."""
-    shard = np.asarray(flat(rows.column("shard")))
+    shard = numbers(rows, "shard")
     known = np.full(int(shard.max(initial=0)) + 1, other, np.int64)
     if tops is not None and len(tops):
-        owner, base = (np.asarray(flat(tops.column(name))) for name in ("shard", "base"))
+        owner, base = (numbers(tops, name) for name in ("shard", "base"))
         here = owner < len(known)
         known[owner[here]] = base[here]
     found: Int64 = known[shard]
@@ -184,14 +184,14 @@ def _split(
     """What is left of the front once some of its rows are gone, and the back: a row per key."""
     if tops is None or not len(tops):
         return None, None
-    half = np.asarray(flat(tops.column("half")))
+    half = numbers(tops, "half")
     plain = tops.drop_columns(["half", "base"])
     lower, upper = (plain.filter(pa.array(half == which)) for which in (_FRONT, _BACK))
     if len(lower) and gone is not None and len(gone):
         stays = _at(lower, _OLDEST).append_column("rest", pa.array(np.ones(len(lower), np.bool_)))
         rows = concat([stays, gone])
         codes, _ = codes_of(job.keys, rows)
-        order = np.lexsort((np.asarray(flat(rows.column("pane"))), codes))
+        order = np.lexsort((numbers(rows, "pane"), codes))
         last = order[np.append(codes[order][1:] != codes[order][:-1], True)]
         rows = rows.take(pa.array(last))
         lower = rows.filter(rows.column("rest")).drop_columns(["rest"])
@@ -202,7 +202,7 @@ def _cut(panes: pa.Table | None, closed: int) -> tuple[pa.Table | None, pa.Table
     """Panes that leave and panes that enter."""
     if panes is None or not len(panes):
         return None, None
-    enters = np.asarray(flat(panes.column("pane"))) >= closed
+    enters = numbers(panes, "pane") >= closed
     old, new = panes.filter(pa.array(~enters)), panes.filter(pa.array(enters))
     return (old if len(old) else None), (new if len(new) else None)
 

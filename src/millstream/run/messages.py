@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import RunError
-from millstream.ops.chunks import OFFSET_BITS, Chunk, Int64, decode_block, encode_block, flat
+from millstream.ops.chunks import OFFSET_BITS, Chunk, Int64, decode_block, encode_block, numbers
 from millstream.ops.records import DeadLetter
 from millstream.state.manifests import SourceState
 from millstream.state.values import Count
@@ -218,7 +218,7 @@ def encode_records(chunk: Chunk) -> bytes:
 def decode_records(block: bytes, src: int) -> Chunk:
     """The inverse."""
     table = decode_block(block)
-    ts, pos = (np.asarray(flat(table.column(name))) for name in ("__ts", "__pos"))
+    ts, pos = (numbers(table, name) for name in ("__ts", "__pos"))
     return Chunk(table.drop_columns(["__ts", "__pos"]), ts, pos, src)
 
 

@@ -24,7 +24,7 @@ from millstream.durations import micros
 from millstream.errors import MillstreamError, RunError
 from millstream.graph import nodes as graph
 from millstream.io.mirrors import Away, Entry, Lost, Mirror
-from millstream.ops.chunks import flat
+from millstream.ops.chunks import flat, numbers
 from millstream.ops.jobs import timestamp
 from millstream.ops.keynames import key_text
 from millstream.ops.updates import NEVER, UpdateJob
@@ -250,16 +250,16 @@ class SlateMirror:
                 if one.low > until or one.high <= since:
                     continue
                 (rows,) = read_segments(self.root, [one], before.files, "expires")
-                expires = np.asarray(flat(rows.column("expires")))
+                expires = numbers(rows, "expires")
                 rows = rows.filter(pa.array((expires > since) & (expires <= until)))
                 if not len(rows):
                     continue
-                hashes = np.asarray(flat(rows.column("hash")))
-                checks = np.asarray(flat(rows.column("check")))
+                hashes = numbers(rows, "hash")
+                checks = numbers(rows, "check")
                 place, found = now.find(np.full(len(rows), int(shard)), hashes, checks)
                 alive = np.zeros(len(rows), np.bool_)
                 if found is not None:
-                    ends = np.asarray(flat(found.column("expires")))
+                    ends = numbers(found, "expires")
                     alive = (place >= 0) & (ends[np.maximum(place, 0)] > until)
                 for row in rows.filter(pa.array(~alive)).select(["key", "plain"]).to_pylist():
                     yield Entry(self.mirror.key(as_text(row["key"], row["plain"])), None)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from millstream.errors import ConfigError, ProgramError, RunError
 from millstream.graph import nodes
-from millstream.ops.chunks import Chunk, Int64, concat, flat
+from millstream.ops.chunks import Chunk, Int64, concat, flat, numbers
 from millstream.ops.codec import python_values
 from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.mixed import column_of, exact_columns, exactly, is_mixed, kind_of
@@ -242,7 +242,7 @@ def _map_batches(node: nodes.MapBatches, chunk: Chunk) -> tuple[Chunk, list[Dead
             f"{node.name}: map_batches must give an Arrow table, got {type(result).__name__}"
         )
     if "__row" in result.column_names:
-        rows = np.asarray(flat(result.column("__row"))).astype(np.int64)
+        rows = numbers(result, "__row").astype(np.int64)
         result = result.drop_columns(["__row"])
     elif len(result) == len(chunk):
         rows = np.arange(len(chunk))

@@ -11,7 +11,7 @@ import pyarrow as pa
 from millstream.errors import RunError
 from millstream.graph import nodes
 from millstream.operators.protocol import Operator, Partial
-from millstream.ops.chunks import decode_block
+from millstream.ops.chunks import decode_block, with_column
 from millstream.ops.progress import BEGIN, Reached, raise_all
 from millstream.ops.shares import Lot
 from millstream.run.messages import (
@@ -121,5 +121,4 @@ def _dealt_anew(
             f"and its rows for {operator.name!r} cannot be dealt to {task.batch.shards}; "
             "change the shards back, and again when agents have nothing left to send"
         )
-    at = rows.schema.get_field_index("shard")
-    return rows.set_column(at, "shard", pa.array(shards))
+    return with_column(rows, "shard", shards)

@@ -34,7 +34,7 @@ from millstream.operators.batch import (
 )
 from millstream.operators.protocol import Inlet, Senders, Share
 from millstream.operators.published import publish
-from millstream.ops.chunks import Chunk, encode_block, flat
+from millstream.ops.chunks import Chunk, encode_block, numbers
 from millstream.ops.lateness import Place, Watch, participants_of
 from millstream.ops.ordering import Sample, as_block, bounds_of, in_order, ranges
 from millstream.ops.processing import Processor, process
@@ -471,7 +471,7 @@ class Task:
             if parts == 1:
                 yield (0, "rows", name, (kind, encode_block(table)))
                 continue
-            part = np.asarray(flat(table.column("shard"))) % parts
+            part = numbers(table, "shard") % parts
             for number in np.unique(part).tolist():
                 block = encode_block(table.take(pa.array(np.flatnonzero(part == number))))
                 yield (number, "rows", name, (kind, block))

@@ -14,9 +14,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from millstream.ops.chunks import concat
+from millstream.ops.chunks import concat, numbers, with_column
 from millstream.ops.expressions import Expression
-from millstream.ops.joins import numbers
 from millstream.serve.changes import Changed
 from millstream.serve.shelves import Int64
 from millstream.serve.slates import KeptView, Snapshot
@@ -66,8 +65,7 @@ def _weighed(old: Snapshot, view: KeptView, changed: Changed) -> pa.Table:
     rows = pa.Table.from_batches([changed.shelf.rows]).take(pa.array(changed.rows))
     count = np.zeros(len(rows), np.int64) if changed.gone else numbers(rows, "count")
     count = count - _counted(old, view, rows)
-    at = rows.schema.get_field_index("count")
-    return rows.set_column(at, "count", pa.array(count)).filter(pa.array(count != 0))
+    return with_column(rows, "count", count).filter(pa.array(count != 0))
 
 
 def _counted(snapshot: Snapshot, view: KeptView, rows: pa.Table) -> Int64:

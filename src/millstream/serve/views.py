@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 
 from millstream.errors import ConfigError
 from millstream.io.schemas import parse_schema
-from millstream.ops.chunks import ROW, concat
+from millstream.ops.chunks import ROW, concat, numbers
 from millstream.ops.expressions import Expression, ExpressionError
-from millstream.ops.joins import numbers
 from millstream.serve.shelves import Bools, Int64, Shelf
 from millstream.serve.slates import KeptView, Snapshot
 from millstream.state.tables import newest

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.ops.chunks import Int64, Mask, concat, flat
+from millstream.ops.chunks import Int64, Mask, concat, flat, numbers, with_column
 from millstream.ops.keys import factorize
 from millstream.ops.mixed import in_order, is_mixed
 from millstream.state.segments import Segment, SegmentFile
@@ -231,14 +231,13 @@ def added_up(rows: pa.Table, order: tuple[Order, ...]) -> pa.Table:
 
     Rows have columns hash, check and count beside their own.
     """
-    keys = [np.asarray(flat(rows.column(name))) for name in ("hash", "check")]
+    keys = [numbers(rows, name) for name in ("hash", "check")]
     place, begins = arranged(rows, keys, order)
     start = np.flatnonzero(begins)
     count = np.add.reduceat(_counts(rows)[place], start) if len(start) else np.zeros(0, np.int64)
     kept = count != 0
     found = rows.take(pa.array(place[start[kept]]))
-    at = found.schema.get_field_index("count")
-    return found.set_column(at, "count", pa.array(count[kept]))
+    return with_column(found, "count", count[kept])
 
 
 def arranged(
@@ -327,7 +326,7 @@ def _ranked(column: pa.Array) -> Int64:
 
 
 def _counts(rows: pa.Table) -> Int64:
-    counts: Int64 = np.asarray(flat(rows.column("count")))
+    counts: Int64 = numbers(rows, "count")
     return counts
 
 
@@ -341,8 +340,8 @@ def _before(key: Int64, count: Int64) -> Int64:
 
 def _spans(rows: pa.Table, hashes: UInt64, checks: UInt64) -> tuple[Int64, Int64]:
     """Where the rows of every key begin and end in a sorted table."""
-    stored = np.asarray(flat(rows.column("hash")))
-    stored_checks = np.asarray(flat(rows.column("check")))
+    stored = numbers(rows, "hash")
+    stored_checks = numbers(rows, "check")
     start, stop = (np.searchsorted(stored, hashes, side) for side in ("left", "right"))
     there = np.flatnonzero(stop > start)
     strange = stored_checks[start[there]] != checks[there]

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from millstream.ops.chunks import Int64, concat
-from millstream.ops.joins import UInt64, first_in, numbers, ranges
+from millstream.ops.chunks import Int64, concat, numbers
+from millstream.ops.joins import UInt64, first_in, ranges
 from millstream.state.segments import Segment, SegmentFile, read_segments
 from millstream.state.storage import Storage
 from millstream.state.tables import worth_merging

@@ -11,7 +11,7 @@ from millstream.operators.grouped.keeping import States
 from millstream.operators.grouped.moves import Kept, Moves
 from millstream.operators.stores import Bag
 from millstream.ops.answering import Answers
-from millstream.ops.chunks import Int64, flat
+from millstream.ops.chunks import Int64, numbers
 from millstream.ops.jobs import Measure
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import canonical
@@ -36,10 +36,7 @@ class Occurrences:
         values = moves.column(self.column)
         there = pa.array(np.asarray(values.is_valid()))
         kept = moves.table.select(["shard", "hash", "check"]).filter(there)
-        group = [
-            pa.array(np.asarray(flat(kept.column(name))).view(np.int64))
-            for name in ("hash", "check")
-        ]
+        group = [pa.array(numbers(kept, name).view(np.int64)) for name in ("hash", "check")]
         hashes, checks = both_hashes([*group, canonical(values.filter(there))])
         return pa.table(
             {

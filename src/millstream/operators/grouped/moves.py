@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.operators.stores import Table
-from millstream.ops.chunks import Int64, Mask, flat
+from millstream.ops.chunks import Int64, Mask, flat, numbers
 from millstream.state.bags import Keys
 
 VALUE = "value."  # before the names of a row's own columns
@@ -29,7 +29,7 @@ class Moves:
     def of(cls, rows: pa.Table) -> Moves:
         """Find the groups of rows."""
         shard, hashes, checks, weight = (
-            np.asarray(flat(rows.column(name))) for name in ("shard", "hash", "check", "weight")
+            numbers(rows, name) for name in ("shard", "hash", "check", "weight")
         )
         order = np.lexsort((checks, hashes))
         begins = np.ones(len(order), np.bool_)
@@ -54,7 +54,7 @@ class Moves:
 
     def marks(self, name: str) -> Int64:
         """When and where rows come from: `ts`, `src` or `pos`."""
-        found: Int64 = np.asarray(flat(self.table.column(name)))
+        found: Int64 = numbers(self.table, name)
         return found
 
     def added(self) -> Mask:

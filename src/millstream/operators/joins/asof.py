@@ -20,8 +20,8 @@ from millstream.operators.joins.matching import timed
 from millstream.operators.protocol import Host, Share
 from millstream.operators.stores import Queue, Table
 from millstream.operators.waiting import Waiting, rows_for
-from millstream.ops.chunks import Int64, Mask, concat
-from millstream.ops.joins import distinct, numbers
+from millstream.ops.chunks import Int64, Mask, concat, numbers, with_column
+from millstream.ops.joins import distinct
 from millstream.ops.keys import blended
 from millstream.ops.updates import NEVER
 
@@ -114,8 +114,7 @@ class AsOf(Waiting):
         rows = right.take(pa.array(ordered[last] - lefts)).drop_columns(["time"])
         ts = numbers(rows, "ts")
         expires = np.full(len(rows), NEVER) if self.within is None else ts + self.within
-        at = rows.schema.get_field_index("expires")
-        rows = rows.set_column(at, "expires", pa.array(expires))
+        rows = with_column(rows, "expires", expires)
         latest.put_hashed(rows.append_column("gone", pa.array(np.zeros(len(rows), np.bool_))))
 
     def stored(self) -> Tables:

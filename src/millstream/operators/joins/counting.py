@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.operators.stores import Table, counted_rows
-from millstream.ops.chunks import Int64, Mask
-from millstream.ops.joins import Keys, distinct, keys_of, numbers, pairs
+from millstream.ops.chunks import Int64, Mask, numbers
+from millstream.ops.joins import Keys, distinct, keys_of, pairs
 
 _COLUMNS = ("count.0", "count.1", "since.0", "since.1", "first")
 

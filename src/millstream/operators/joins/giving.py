@@ -11,8 +11,8 @@ import pyarrow as pa
 from millstream.operators.joins.layout import Layout, Refused
 from millstream.operators.protocol import Host
 from millstream.operators.waiting import give
-from millstream.ops.chunks import Chunk, Int64, own_columns
-from millstream.ops.joins import numbers, repeated
+from millstream.ops.chunks import Chunk, Int64, numbers, own_columns
+from millstream.ops.joins import repeated
 from millstream.ops.keys import blended
 from millstream.ops.records import DeadLetter, as_json
 

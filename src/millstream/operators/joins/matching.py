@@ -25,8 +25,8 @@ from millstream.operators.protocol import Host, Share
 from millstream.operators.stores import Queue, Table
 from millstream.operators.traces import Traced
 from millstream.operators.waiting import Waiting, rows_for
-from millstream.ops.chunks import concat
-from millstream.ops.joins import keys_of, numbers, pairs, settled
+from millstream.ops.chunks import concat, numbers
+from millstream.ops.joins import keys_of, pairs, settled
 
 # Per way to join: whether pairs are given, and which sides give rows by themselves.
 PAIRS = ("inner", "left", "right", "full")

@@ -22,8 +22,8 @@ from millstream.operators.protocol import Host, Share
 from millstream.operators.stores import Queue
 from millstream.operators.traces import Traced
 from millstream.operators.waiting import Waiting, rows_for
-from millstream.ops.chunks import Int64, concat
-from millstream.ops.joins import keys_of, near, numbers
+from millstream.ops.chunks import Int64, concat, numbers, with_column
+from millstream.ops.joins import keys_of, near
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,7 @@ class Work:
         if rows is None:
             return None
         expires = numbers(rows, "ts") + self.join.lives(number)
-        at = rows.schema.get_field_index("expires")
-        rows = rows.set_column(at, "expires", pa.array(expires))
+        rows = with_column(rows, "expires", expires)
         return rows.filter(pa.array(expires > over))
 
 

@@ -28,7 +28,7 @@ from millstream.operators.updates.relieving import withhold
 from millstream.operators.updates.work import Work
 from millstream.ops.cells import Cell, Outcome
 from millstream.ops.cells import Item as Event
-from millstream.ops.chunks import concat, decode_block, flat
+from millstream.ops.chunks import concat, decode_block, flat, numbers
 from millstream.ops.codec import decode_key
 from millstream.ops.keynames import key_text
 from millstream.ops.machine import Cause, run_key
@@ -110,7 +110,7 @@ def _by_key(member: Member, ready: pa.Table | None, timers: Times, alarms: Times
     items: list[Event] = []
     if ready is not None:
         rows = in_order(ready)
-        hashes, checks = (np.asarray(flat(rows.column(name))) for name in ("hash", "check"))
+        hashes, checks = (numbers(rows, name) for name in ("hash", "check"))
         bounds = np.flatnonzero((np.diff(hashes) != 0) | (np.diff(checks) != 0)) + 1
         starts = [0, *bounds.tolist()]
         at = pa.array(starts)
@@ -227,7 +227,7 @@ def _account(work: Work, member: Member, ready: pa.Table | None, number: int) ->
     # An event is one; a partial slate is as many as were put into it where they were read.
     events = ("hops", "sum") if member.job.merge is not None else ("key", "count")
     keys = mine.select(["key", "hops"]).group_by("key", use_threads=False).aggregate([events])
-    counts = np.asarray(flat(keys.column("_".join(events))))
+    counts = numbers(keys, "_".join(events))
     top = np.argsort(-counts, kind="stable")[:_HOTTEST].tolist()
     work.report.hot[name] = (
         int(counts.sum()),

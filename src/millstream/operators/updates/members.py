@@ -14,7 +14,7 @@ from millstream.operators.updates.flushing import Moment
 from millstream.operators.updates.slates import Slates
 from millstream.operators.updates.work import Order, Work
 from millstream.ops.cells import Cell
-from millstream.ops.chunks import flat
+from millstream.ops.chunks import flat, numbers
 from millstream.ops.machine import Machine
 from millstream.ops.progress import BEGIN, END
 from millstream.ops.updates import UpdateJob
@@ -110,7 +110,7 @@ def machine_at(work: Work, job: UpdateJob, moment: Moment) -> Machine:
 def in_order(rows: pa.Table) -> pa.Table:
     """Events by key, and of one key in the order in which they are applied."""
     names = ("pos", "src", "time", "check", "hash")
-    order = np.lexsort(tuple(np.asarray(flat(rows.column(name))) for name in names))
+    order = np.lexsort(tuple(numbers(rows, name) for name in names))
     return rows.take(pa.array(order))
 
 

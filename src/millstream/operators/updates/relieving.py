@@ -21,7 +21,7 @@ from millstream.graph.nodes import Update
 from millstream.operators.batch import Control
 from millstream.operators.protocol import Host, Known
 from millstream.operators.updates.work import Relief, Work
-from millstream.ops.chunks import Chunk, Int64, flat
+from millstream.ops.chunks import Chunk, Int64, flat, numbers
 from millstream.ops.codec import decode_key
 from millstream.ops.events import keys_of
 from millstream.ops.keynames import key_text
@@ -176,19 +176,19 @@ class Withheld:
 
     def forget(self, work: Work, until: int) -> None:
         """They are gone, as far as the group came; they were counted when they entered."""
-        times = np.asarray(flat(self.rows.column("time")))
+        times = numbers(self.rows, "time")
         gone = self.rows.filter(pa.array(times < until))
         for number, job in enumerate(work.group.jobs):
-            mine = gone.filter(pa.array(np.asarray(flat(gone.column("to"))) == number))
+            mine = gone.filter(pa.array(numbers(gone, "to") == number))
             if not len(mine):
                 continue
             counts = work.control.ledger.setdefault(job.name, Counter())
             late = 0
             if "behind" in mine.column_names:
-                late = int(np.count_nonzero(np.asarray(flat(mine.column("behind"))) > 0))
+                late = int(np.count_nonzero(numbers(mine, "behind") > 0))
             counts.update({"late": -late, "aggregated": late - len(mine)})
             counts.update({"dropped": len(mine), "shed": len(mine)})
-            times = np.asarray(flat(mine.column("time")))
+            times = numbers(mine, "time")
             note_ways(work.control, job.name, times, kept=-1, dropped=1)
             packed = Counter(flat(mine.column("key")).to_pylist())
             work.control.shed.extend(_by_keys(job.name, packed, None))
@@ -199,7 +199,7 @@ def withhold(work: Work, ready: pa.Table | None) -> tuple[pa.Table | None, Withh
     before = {name: one.before for name, one in work.order.relief.items() if one.before is not None}
     if ready is None or not before:
         return ready, None
-    to, times, hops = (np.asarray(flat(ready.column(name))) for name in ("to", "time", "hops"))
+    to, times, hops = (numbers(ready, name) for name in ("to", "time", "hops"))
     gone = np.zeros(len(ready), np.bool_)
     for number, job in enumerate(work.group.jobs):
         if job.name in before:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from millstream.operators.stores import Store, between, small_ones
 from millstream.operators.windows.work import Work
 from millstream.ops.changes import settle, without_pairs
-from millstream.ops.chunks import concat, decode_block, flat
+from millstream.ops.chunks import concat, decode_block, numbers, with_column
 from millstream.ops.fidelity import Ranges, ranges_of
 from millstream.ops.jobs import WindowJob
 from millstream.ops.preparing import live, merge_panes
@@ -50,13 +50,13 @@ class PaneBag(Store):
         """The first pane of any new row."""
         if self.new is None:
             return _NEVER
-        return int(np.asarray(flat(self.new.column("pane"))).min())
+        return int(numbers(self.new, "pane").min())
 
     def brought(self) -> Ranges:
         """The panes of new rows."""
         if self.new is None:
             return []
-        return ranges_of(np.asarray(flat(self.new.column("pane"))))
+        return ranges_of(numbers(self.new, "pane"))
 
     def due(self, closing: dict[str, int], jobs: Iterable[WindowJob] | None = None) -> bool:
         """Whether windows (of some jobs) leave, and any of them may have rows here."""
@@ -181,14 +181,13 @@ class PaneBag(Store):
 
 def _of_age(rows: pa.Table, *, old: bool) -> pa.Table:
     """Those whose answers were given before, or the others."""
-    settled = np.asarray(flat(rows.column("pane"))) == SETTLED
+    settled = numbers(rows, "pane") == SETTLED
     return rows.filter(pa.array(settled == old))
 
 
 def in_pane(rows: pa.Table, pane: int) -> pa.Table:
     """The same rows in one pane."""
-    at = rows.schema.get_field_index("pane")
-    return rows.set_column(at, "pane", pa.array(np.full(len(rows), pane, np.int64)))
+    return with_column(rows, "pane", np.full(len(rows), pane, np.int64))
 
 
 def _apart(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:

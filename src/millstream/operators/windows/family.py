@@ -22,7 +22,7 @@ from millstream.operators.windows.evicting import evicted_now, note_opened
 from millstream.operators.windows.leaving import leaving
 from millstream.operators.windows.work import Order, Report, Work
 from millstream.ops.cells import Publication
-from millstream.ops.chunks import Chunk, Int64, concat, flat
+from millstream.ops.chunks import Chunk, Int64, concat, numbers
 from millstream.ops.edges import given
 from millstream.ops.firing import Firing, fires, passes
 from millstream.ops.jobs import Family, WindowJob
@@ -321,7 +321,7 @@ class Panes:
 
     def take_partial(self, rows: pa.Table) -> pa.Table:
         """Rows that were made elsewhere, without those whose windows have all left meanwhile."""
-        panes = np.asarray(flat(rows.column("pane")))
+        panes = numbers(rows, "pane")
         needed = np.zeros(len(rows), np.bool_)
         for job in self.family.jobs:
             needed |= job.span.last_end(panes) > self.order.closed[job.name]

@@ -31,7 +31,7 @@ from millstream.operators.windows.sliding import Slider, slider_of
 from millstream.operators.windows.whole import whole
 from millstream.operators.windows.work import Work
 from millstream.ops.changes import lifted, still_open, unsigned
-from millstream.ops.chunks import Chunk, Int64, flat
+from millstream.ops.chunks import Chunk, Int64, numbers
 from millstream.ops.closing import Outcome, close
 from millstream.ops.fidelity import joined
 from millstream.ops.jobs import WindowJob
@@ -151,9 +151,9 @@ class _Rows:
     def _times(self, job: WindowJob) -> Int64:
         """When there are records, as exactly as is known."""
         if job.lifts and self.panes is not None:
-            return job.span.moments(np.asarray(flat(self.panes.column("pane"))))
+            return job.span.moments(numbers(self.panes, "pane"))
         if self.values is not None:
-            return np.asarray(flat(self.values.column("ts")))
+            return numbers(self.values, "ts")
         return np.zeros(0, np.int64)
 
     def strategy(self, job: WindowJob) -> str:

@@ -16,7 +16,7 @@ from millstream.operators.windows.evicting import with_fidelity
 from millstream.operators.windows.remembering import Remembered
 from millstream.operators.windows.work import Work
 from millstream.ops.changes import lifted, still_open
-from millstream.ops.chunks import Chunk, Int64, flat
+from millstream.ops.chunks import Chunk, Int64, numbers
 from millstream.ops.closing import Outcome
 from millstream.ops.emission import EMISSIONS, ResultsSoFar, joined, refine
 from millstream.ops.firing import Firing, crosses, fired, fires, multiples, passes
@@ -152,7 +152,7 @@ def numbered_rounds(
     found: list[Round] = []
     times = times_held(known.held)  # rows that were numbered before the moment had come
     if ready is not None:
-        times = np.concatenate((times, np.asarray(flat(ready.column("ts")))))
+        times = np.concatenate((times, numbers(ready, "ts")))
     for at in look.moments(job, times):
         before = None if ready is None else ready.filter(pc.less(ready.column("ts"), at))
         made, _ = close_numbered(work.family, before, known, at - 1, work.numbers[job.name])
@@ -165,7 +165,7 @@ def _cut(job: WindowJob, look: Look, rows: pa.Table | None) -> Iterator[tuple[in
     """Every moment to look at, with the rows before it."""
     if rows is None or not len(rows) or look.stretch is None:
         return
-    ts = np.asarray(flat(rows.column("ts")))
+    ts = numbers(rows, "ts")
     for at in look.moments(job, ts):
         yield at, rows.filter(pa.array(ts < at))
 

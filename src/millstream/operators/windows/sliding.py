@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from millstream.errors import RunError
@@ -23,7 +22,7 @@ from millstream.operators.windows.bags import PaneBag
 from millstream.operators.windows.work import Work
 from millstream.ops import running, stacks
 from millstream.ops.answering import Answers
-from millstream.ops.chunks import Chunk, flat
+from millstream.ops.chunks import Chunk, numbers
 from millstream.ops.closing import Outcome, close
 from millstream.ops.jobs import Measure, WindowJob
 from millstream.ops.preparing import count_panes, merge_panes
@@ -76,7 +75,7 @@ class _Sliding:
         """New rows for panes from `first` on that windows which have left already held."""
         if self.bag.new is None or self.bag.first_new() >= self.closed:
             return None
-        pane = np.asarray(flat(self.bag.new.column("pane")))
+        pane = numbers(self.bag.new, "pane")
         rows = self.bag.new.filter(pa.array((pane >= first) & (pane < self.closed)))
         return rows if len(rows) else None
 
