@@ -26,7 +26,9 @@ from millstream.ops.expressions import (
     parse_condition,
     parse_projection,
 )
-from millstream.testing.reference.expressions import evaluate_row
+from millstream.ops.sql.functions import FUNCTIONS
+from tests.ops import meanings
+from tests.ops.rowwise import evaluate_row
 
 NAN = math.nan
 SCHEMA = pa.schema(
@@ -475,6 +477,10 @@ def test_check_knows_columns_by_name_only() -> None:
     with pytest.raises(ConfigError, match="unknown column 'price'"):
         parse_condition("price > 0").check(["qty"])
     parse_projection("*")[0].check(["qty"])
+
+
+def test_every_function_has_a_meaning_on_one_row() -> None:
+    assert meanings.FUNCTIONS.keys() == FUNCTIONS.keys()
 
 
 def test_row_without_a_schema() -> None:

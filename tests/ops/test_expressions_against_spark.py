@@ -12,7 +12,7 @@ import pytest
 
 from millstream.ops.expressions import ExpressionError, parse_projection
 from millstream.ops.sql.types import type_name
-from millstream.testing.reference.expressions import evaluate_row
+from tests.ops.rowwise import evaluate_row
 
 pytestmark = pytest.mark.spark
 

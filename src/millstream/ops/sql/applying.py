@@ -1,11 +1,10 @@
 """What a SQL function is, how it is applied to a batch, and ways to build its kernel.
 
-Every function is written twice: `vector` on Arrow arrays, which is what runs, and `scalar` on plain
-Python values, by which `testing/reference/expressions.py` says what is right. They share only the
-type rules (`coerce`), so that a slip in one shows as a difference. The rules are Spark's in ANSI
-mode. Two kinds of function are computed per value on both sides: those on regular expressions,
-because Python's `re` is closer to Java's than RE2 is, and those that read or write numbers and
-times as text.
+The rules are Spark's in ANSI mode. What every function means on one row of plain Python values is
+written a second time beside its tests (`tests/ops/rowwise.py`); the two share only the rules of
+types (`coerce`), so that a slip in one shows as a difference. Two kinds of function are computed
+per value here too: those on regular expressions, because Python's `re` is closer to Java's than RE2
+is, and those that read or write numbers and times as text.
 """
 
 from __future__ import annotations
@@ -33,16 +32,13 @@ _FEW = 100  # rows of which it does not matter how many are equal
 
 @dataclass(frozen=True)
 class Function:
-    """One SQL function: its type rule, its kernel, and its meaning on one row.
+    """One SQL function: its type rule, and its kernel.
 
-    `vector(args, *params)` gets at least one array, `scalar(*values, *params)` only non-null
-    values unless not `strict`; both get what `coerce` asks for.
+    `vector(args, *params)` gets at least one array, of what `coerce` asks for.
     """
 
     coerce: Coerce
     vector: Callable[..., Datum]
-    scalar: Callable[..., Any]
-    strict: bool = True
     shape: Callable[..., tuple[Types, DataType]] | None = None  # its types follow from params too
 
     def types(self, given: Types, params: tuple[object, ...]) -> tuple[Types, DataType]:

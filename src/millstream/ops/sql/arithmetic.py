@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal, localcontext
 from typing import Any
@@ -49,13 +48,6 @@ def _exactly(name: str, vector: Callable[[Sequence[Datum]], Datum]) -> Callable[
     return both
 
 
-def _row_exactly(name: str, scalar: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def both(x: Any, y: Any) -> Any:
-        return decimals.compute(name, x, y) if isinstance(x, Decimal) else scalar(x, y)
-
-    return both
-
-
 def _whole_divide(args: Sequence[Datum]) -> Datum:
     if is_decimal(args[0].type):
         return elementwise(_checked_divide, pa.int64())(args)
@@ -63,7 +55,7 @@ def _whole_divide(args: Sequence[Datum]) -> Datum:
 
 
 def _checked_divide(x: Decimal, y: Decimal) -> int:
-    whole = row_whole_divide(x, y)
+    whole = whole_divide(x, y)
     low, high = bounds(pa.int64())
     if not low <= whole <= high:
         raise ExpressionError("overflow")
@@ -78,21 +70,7 @@ def _remainder(args: Sequence[Datum]) -> Datum:
     return pc.call_function("remainder_checked", [x, y])
 
 
-def _row_remainder(x: Any, y: Any) -> Any:
-    if y == 0:
-        raise ExpressionError("divide by zero")
-    if isinstance(x, int):
-        return int(math.copysign(1, x)) * (abs(x) % abs(y))
-    return math.nan if math.isinf(x) or math.isnan(y) else math.fmod(x, y)
-
-
-def _row_divide(x: float, y: float) -> float:
-    if y == 0:
-        raise ExpressionError("divide by zero")
-    return x / y
-
-
-def row_whole_divide(x: Any, y: Any) -> int:
+def whole_divide(x: Any, y: Any) -> int:
     if y == 0:
         raise ExpressionError("divide by zero")
     if isinstance(x, Decimal):
@@ -110,7 +88,7 @@ def _round(args: Sequence[Datum], digits: int) -> Datum:
     if not is_floating(of.type):
         if digits >= 0:
             return of
-        rounded = elementwise(_row_round, pa.decimal128(38, 0))(args, digits)
+        rounded = elementwise(round_value, pa.decimal128(38, 0))(args, digits)
         return rounded.cast(of.type)
     numbers = of.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
     return pa.array(_round_floats(numbers, digits), mask=_null_mask(of)).cast(of.type, safe=False)
@@ -139,11 +117,11 @@ def _round_floats(numbers: Any, digits: int) -> Any:
             # written so that NaN is doubtful too
             doubtful = ~((scaled < 2.0**50) & (distance > scaled * 2.0**-50))
     for at in np.flatnonzero(doubtful):
-        out[at] = _row_round(float(numbers[at]), digits)
+        out[at] = round_value(float(numbers[at]), digits)
     return out
 
 
-def _row_round(number: Any, digits: int) -> Any:
+def round_value(number: Any, digits: int) -> Any:
     if isinstance(number, float):
         if not math.isfinite(number) or digits > 330:
             return number
@@ -175,22 +153,6 @@ def _to_whole(rounding: str) -> Callable[[Sequence[Datum]], Datum]:
     return vector
 
 
-def _row_to_whole(rounding: Callable[[Any], int]) -> Callable[[Any], Any]:
-    def scalar(number: Any) -> Any:
-        if isinstance(number, int):
-            return number
-        if isinstance(number, Decimal):
-            return Decimal(rounding(number))
-        if math.isnan(number):
-            return 0
-        if math.isinf(number):
-            raise ExpressionError("overflow")
-        near = rounding(number)
-        return near - 1 if near == 1 << 63 else near
-
-    return scalar
-
-
 def _logarithm(name: str) -> Callable[[Sequence[Datum]], Datum]:
     def vector(args: Sequence[Datum]) -> Datum:
         return pc.call_function(name, [_positive(args[0])])
@@ -203,22 +165,9 @@ def _positive(of: Datum) -> Datum:
     return pc.if_else(pc.less_equal(of, 0.0), pa.scalar(None, pa.float64()), of)
 
 
-def _row_logarithm(log: Callable[[float], float]) -> Callable[[float], float | None]:
-    return lambda number: None if number <= 0 else log(number)
-
-
 def _log_base(args: Sequence[Datum]) -> Datum:
     base, number = (pc.ln(_positive(arg)) for arg in args)
     return pc.divide(number, base)
-
-
-def _row_log_base(base: float, number: float) -> float | None:
-    if base <= 0 or number <= 0:
-        return None
-    over, under = math.log(number), math.log(base)
-    if under != 0:
-        return over / under
-    return math.nan if over == 0 or math.isnan(over) else math.copysign(math.inf, over)
 
 
 def _power(args: Sequence[Datum]) -> Datum:
@@ -231,67 +180,32 @@ def _power(args: Sequence[Datum]) -> Datum:
     return pc.if_else(odd, pa.scalar(math.nan), pc.power(base, exponent))
 
 
-def _row_power(base: float, exponent: float) -> float:
-    if math.isnan(exponent) or (abs(base) == 1 and math.isinf(exponent)):
-        return math.nan
-    odd = exponent % 2 == 1 if math.isfinite(exponent) else False
-    try:
-        return math.pow(base, exponent)
-    except OverflowError:
-        return -math.inf if base < 0 and odd else math.inf
-    except ValueError:  # zero to a negative power, or a root of a negative number
-        if base == 0:
-            return math.copysign(math.inf, base) if odd else math.inf
-        return math.nan
+def _real(vector: Callable[..., Datum]) -> Function:
+    return Function(all_of(pa.float64(), pa.float64()), vector)
 
 
-def _row_exp(number: float) -> float:
-    try:
-        return math.exp(number)
-    except OverflowError:
-        return math.inf
-
-
-def _row_negative(number: Any) -> Any:  # Decimal's own operators round to 28 digits
-    return number.copy_negate() if isinstance(number, Decimal) else -number
-
-
-def _row_abs(number: Any) -> Any:
-    return number.copy_abs() if isinstance(number, Decimal) else abs(number)
-
-
-def _row_sign(number: float) -> float:
-    return number if number == 0 or math.isnan(number) else math.copysign(1.0, number)
-
-
-def _real(vector: Callable[..., Datum], scalar: Callable[..., float | None]) -> Function:
-    return Function(all_of(pa.float64(), pa.float64()), vector, scalar)
-
-
-def _operation(
-    name: str, vector: Callable[..., Datum], scalar: Callable[[Any, Any], Any]
-) -> Function:
-    return Function(operation(name), _exactly(name, vector), _row_exactly(name, scalar))
+def _operation(name: str, vector: Callable[..., Datum]) -> Function:
+    return Function(operation(name), _exactly(name, vector))
 
 
 FUNCTIONS: dict[str, Function] = {
-    "+": _operation("+", kernel("add_checked"), operator.add),
-    "-": _operation("-", kernel("subtract_checked"), operator.sub),
-    "*": _operation("*", kernel("multiply_checked"), operator.mul),
-    "/": _operation("/", kernel("divide_checked"), _row_divide),
-    "%": _operation("%", _remainder, _row_remainder),
-    "div": Function(whole, _whole_divide, row_whole_divide),
-    "negative": Function(arithmetic, kernel("negate_checked"), _row_negative),
-    "abs": Function(arithmetic, kernel("abs_checked"), _row_abs),
-    "round": Function(arithmetic, _round, _row_round, shape=rounding),
-    "floor": Function(to_whole, _to_whole("floor"), _row_to_whole(math.floor)),
-    "ceil": Function(to_whole, _to_whole("ceil"), _row_to_whole(math.ceil)),
-    "sqrt": _real(kernel("sqrt"), lambda n: math.nan if n < 0 else math.sqrt(n)),
-    "exp": _real(kernel("exp"), _row_exp),
-    "ln": _real(_logarithm("ln"), _row_logarithm(math.log)),
-    "log10": _real(_logarithm("log10"), _row_logarithm(math.log10)),
-    "log2": _real(_logarithm("log2"), _row_logarithm(math.log2)),
-    "log": _real(_log_base, _row_log_base),
-    "power": _real(_power, _row_power),
-    "sign": _real(kernel("sign"), _row_sign),
+    "+": _operation("+", kernel("add_checked")),
+    "-": _operation("-", kernel("subtract_checked")),
+    "*": _operation("*", kernel("multiply_checked")),
+    "/": _operation("/", kernel("divide_checked")),
+    "%": _operation("%", _remainder),
+    "div": Function(whole, _whole_divide),
+    "negative": Function(arithmetic, kernel("negate_checked")),
+    "abs": Function(arithmetic, kernel("abs_checked")),
+    "round": Function(arithmetic, _round, shape=rounding),
+    "floor": Function(to_whole, _to_whole("floor")),
+    "ceil": Function(to_whole, _to_whole("ceil")),
+    "sqrt": _real(kernel("sqrt")),
+    "exp": _real(kernel("exp")),
+    "ln": _real(_logarithm("ln")),
+    "log10": _real(_logarithm("log10")),
+    "log2": _real(_logarithm("log2")),
+    "log": _real(_log_base),
+    "power": _real(_power),
+    "sign": _real(kernel("sign")),
 }

@@ -108,26 +108,6 @@ def _as_moments(micros: Any, like: Datum) -> Datum:
     return pa.array(micros, pa.int64(), mask=none).cast(TIMESTAMP)
 
 
-def _row_moved(of: Any, months: int, micros: int) -> Any:
-    try:
-        moved = _row_in_months(of, months)
-        return moved + timedelta(microseconds=micros)
-    except (OverflowError, ValueError):
-        raise ExpressionError(_FAR) from None
-
-
-def _row_in_months(of: Any, months: int) -> Any:
-    if not months:
-        return of
-    count = of.year * 12 + of.month - 1 + months
-    year, month = count // 12, count % 12 + 1
-    return of.replace(year=year, month=month, day=min(of.day, _row_last(year, month).day))
-
-
-def _row_last(year: int, month: int) -> date:
-    return date(year + month // 12, month % 12 + 1, 1) - timedelta(days=1)
-
-
 # -- units: timestampadd and timestampdiff ------------------------------------------------------
 
 
@@ -143,12 +123,6 @@ def _added(args: Sequence[Datum], unit: str) -> Datum:
     return _as_moments(numbers + many * LENGTHS[unit], both)
 
 
-def _row_added(of: datetime, count: int, unit: str) -> Any:
-    if unit in MONTHS:
-        return _row_moved(of, count * MONTHS[unit], 0)
-    return _row_moved(of, 0, count * LENGTHS[unit])
-
-
 def _columns(args: Sequence[Datum]) -> list[Datum]:
     length = max(1 if isinstance(arg, pa.Scalar) else len(arg) for arg in args)
     return [as_array(arg, length) for arg in args]
@@ -156,12 +130,12 @@ def _columns(args: Sequence[Datum]) -> list[Datum]:
 
 def _between(args: Sequence[Datum], unit: str) -> Datum:
     if unit in MONTHS:
-        return elementwise(lambda a, b: _row_between(a, b, unit), pa.int64())(args)
+        return elementwise(lambda a, b: units_between(a, b, unit), pa.int64())(args)
     start, end = (arg.cast(pa.int64()) for arg in args)
     return pc.divide(pc.subtract_checked(end, start), LENGTHS[unit])
 
 
-def _row_between(start: datetime, end: datetime, unit: str) -> int:
+def units_between(start: datetime, end: datetime, unit: str) -> int:
     """Whole units from one to the other, towards zero."""
     if unit not in MONTHS:
         micros = to_micros(end) - to_micros(start)
@@ -185,10 +159,7 @@ def _date_moved(sign: int) -> Function:
         both = pc.if_else(count.is_valid(), of, pa.scalar(None, DATE))
         return _as_dates(_days(of) + sign * np.asarray(count.fill_null(0)).astype(np.int64), both)
 
-    def scalar(of: date, count: int) -> Any:
-        return _row_moved(of, 0, sign * count * DAY)
-
-    return Function(fixed(DATE, pa.int32(), result=DATE), vector, scalar)
+    return Function(fixed(DATE, pa.int32(), result=DATE), vector)
 
 
 def _months_added(args: Sequence[Datum]) -> Datum:
@@ -209,7 +180,7 @@ def _days_between(args: Sequence[Datum]) -> Datum:
     return pc.subtract_checked(end, start)
 
 
-def _made_date(year: int, month: int, day: int) -> date:
+def made_date(year: int, month: int, day: int) -> date:
     try:
         return date(year, month, day)
     except ValueError as error:
@@ -221,16 +192,16 @@ def _made_date(year: int, month: int, day: int) -> date:
 
 def _local(args: Sequence[Datum], zone: str) -> Datum:
     if "/" not in zone:
-        return elementwise(_row_local, TIMESTAMP)(args, zone)
+        return elementwise(local_time, TIMESTAMP)(args, zone)
     moments = np.asarray(args[0].cast(pa.int64()).fill_null(0))
     return _as_moments(shown(moments, zone), args[0])
 
 
-def _row_local(of: datetime, zone: str) -> datetime:
+def local_time(of: datetime, zone: str) -> datetime:
     return of.astimezone(zone_of(zone)).replace(tzinfo=UTC)
 
 
-def _row_instant(of: datetime, zone: str) -> datetime:
+def instant_of(of: datetime, zone: str) -> datetime:
     """When clocks there show this: of two such moments the first; in a gap, as much later."""
     return of.replace(tzinfo=zone_of(zone), fold=0).astimezone(UTC)
 
@@ -239,38 +210,20 @@ _WHOLE = {"week_start": 7, "count_from_zero": False}
 _INT = pa.int32()
 
 FUNCTIONS: dict[str, Function] = {
-    "+interval": Function(lambda types: _moving(types, 0, 0), _moved, _row_moved, shape=_moving),
-    "timestampadd": Function(fixed(TIMESTAMP, pa.int64(), result=TIMESTAMP), _added, _row_added),
-    "timestampdiff": Function(
-        fixed(TIMESTAMP, TIMESTAMP, result=pa.int64()), _between, _row_between
-    ),
+    "+interval": Function(lambda types: _moving(types, 0, 0), _moved, shape=_moving),
+    "timestampadd": Function(fixed(TIMESTAMP, pa.int64(), result=TIMESTAMP), _added),
+    "timestampdiff": Function(fixed(TIMESTAMP, TIMESTAMP, result=pa.int64()), _between),
     "date_add": _date_moved(1),
     "date_sub": _date_moved(-1),
-    "datediff": Function(
-        fixed(DATE, DATE, result=_INT), _days_between, lambda end, start: (end - start).days
-    ),
-    "add_months": Function(
-        fixed(DATE, _INT, result=DATE), _months_added, lambda of, n: _row_moved(of, n, 0)
-    ),
-    "last_day": Function(
-        fixed(DATE, result=DATE), _last_days, lambda of: _row_last(of.year, of.month)
-    ),
-    "make_date": Function(
-        fixed(_INT, _INT, _INT, result=DATE), elementwise(_made_date, DATE), _made_date
-    ),
-    "dayofweek": Function(
-        fixed(DATE, result=_INT),
-        lambda args: pc.day_of_week(args[0], **_WHOLE),
-        lambda of: of.isoweekday() % 7 + 1,
-    ),
-    "weekday": Function(
-        fixed(DATE, result=_INT), lambda args: pc.day_of_week(args[0]), lambda of: of.weekday()
-    ),
-    "weekofyear": Function(
-        fixed(DATE, result=_INT), kernel("iso_week"), lambda of: of.isocalendar().week
-    ),
-    "from_utc_timestamp": Function(fixed(TIMESTAMP, result=TIMESTAMP), _local, _row_local),
+    "datediff": Function(fixed(DATE, DATE, result=_INT), _days_between),
+    "add_months": Function(fixed(DATE, _INT, result=DATE), _months_added),
+    "last_day": Function(fixed(DATE, result=DATE), _last_days),
+    "make_date": Function(fixed(_INT, _INT, _INT, result=DATE), elementwise(made_date, DATE)),
+    "dayofweek": Function(fixed(DATE, result=_INT), lambda args: pc.day_of_week(args[0], **_WHOLE)),
+    "weekday": Function(fixed(DATE, result=_INT), lambda args: pc.day_of_week(args[0])),
+    "weekofyear": Function(fixed(DATE, result=_INT), kernel("iso_week")),
+    "from_utc_timestamp": Function(fixed(TIMESTAMP, result=TIMESTAMP), _local),
     "to_utc_timestamp": Function(
-        fixed(TIMESTAMP, result=TIMESTAMP), elementwise(_row_instant, TIMESTAMP), _row_instant
+        fixed(TIMESTAMP, result=TIMESTAMP), elementwise(instant_of, TIMESTAMP)
     ),
 }

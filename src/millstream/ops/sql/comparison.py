@@ -8,10 +8,8 @@ as it is: that keeps `price > 0` as fast as the bare kernel.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,24 +44,6 @@ def _null_safe_equal(x: Datum, y: Datum) -> Datum:
     return pc.coalesce(_equal(x, y), both_null)
 
 
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)
-
-
-def _row_greater(x: Any, y: Any) -> bool:
-    if _is_nan(x) or _is_nan(y):
-        return _is_nan(x) and not _is_nan(y)
-    return bool(x > y)
-
-
-def _row_equal(x: Any, y: Any) -> bool:
-    return (_is_nan(x) and _is_nan(y)) or bool(x == y)
-
-
-def _row_null_safe_equal(x: Any, y: Any) -> bool:
-    return x is y if x is None or y is None else _row_equal(x, y)
-
-
 def _is_in(args: Sequence[Datum]) -> Datum:
     value, *members = args
     if not is_floating(value.type) and all(isinstance(m, pa.Scalar) for m in members):
@@ -75,14 +55,6 @@ def _is_in(args: Sequence[Datum]) -> Datum:
     return reduce(pc.or_kleene, (_equal(value, member) for member in members))
 
 
-def _row_is_in(value: Any, *members: Any) -> bool | None:
-    if value is None:
-        return None
-    if any(m is not None and _row_equal(value, m) for m in members):
-        return True
-    return None if None in members else False
-
-
 def _extreme(args: Sequence[Datum], better: Callable[[Datum, Datum], Datum]) -> Datum:
     def pick(best: Datum, other: Datum) -> Datum:
         return pc.if_else(pc.coalesce(better(other, best), pc.is_valid(other)), other, best)
@@ -92,47 +64,28 @@ def _extreme(args: Sequence[Datum], better: Callable[[Datum, Datum], Datum]) -> 
     return reduce(pick, args)
 
 
-def _row_extreme(values: Sequence[Any], better: Callable[[Any, Any], bool]) -> Any:
-    present = [value for value in values if value is not None]
-    return reduce(lambda a, b: b if better(b, a) else a, present) if present else None
-
-
-def _is_nan_vector(args: Sequence[Datum]) -> Datum:
+def _is_nan(args: Sequence[Datum]) -> Datum:
     return pc.fill_null(pc.is_nan(args[0]), False)
 
 
-def _comparison(
-    vector: Callable[[Datum, Datum], Datum], scalar: Callable[[Any, Any], bool], strict: bool = True
-) -> Function:
-    return Function(alike, lambda args: vector(*args), scalar, strict)
+def _comparison(vector: Callable[[Datum, Datum], Datum]) -> Function:
+    return Function(alike, lambda args: vector(*args))
 
 
 _BOOL = pa.bool_()
 
 FUNCTIONS: dict[str, Function] = {
-    "=": _comparison(_equal, _row_equal),
-    "<>": _comparison(lambda x, y: pc.invert(_equal(x, y)), lambda x, y: not _row_equal(x, y)),
-    ">": _comparison(_greater, _row_greater),
-    "<": _comparison(lambda x, y: _greater(y, x), lambda x, y: _row_greater(y, x)),
-    ">=": _comparison(lambda x, y: pc.invert(_greater(y, x)), lambda x, y: not _row_greater(y, x)),
-    "<=": _comparison(lambda x, y: pc.invert(_greater(x, y)), lambda x, y: not _row_greater(x, y)),
-    "<=>": _comparison(_null_safe_equal, _row_null_safe_equal, strict=False),
-    "in": Function(alike, _is_in, _row_is_in, strict=False),
-    "not": Function(all_of(_BOOL, _BOOL), kernel("invert"), operator.not_),
-    "isnull": Function(
-        anything(_BOOL), lambda args: pc.is_null(args[0]), lambda v: v is None, strict=False
-    ),
-    "isnan": Function(fixed(pa.float64(), result=_BOOL), _is_nan_vector, _is_nan, strict=False),
-    "greatest": Function(
-        extreme,
-        lambda args: _extreme(args, _greater),
-        lambda *values: _row_extreme(values, _row_greater),
-        strict=False,
-    ),
-    "least": Function(
-        extreme,
-        lambda args: _extreme(args, lambda x, y: _greater(y, x)),
-        lambda *values: _row_extreme(values, lambda x, y: _row_greater(y, x)),
-        strict=False,
-    ),
+    "=": _comparison(_equal),
+    "<>": _comparison(lambda x, y: pc.invert(_equal(x, y))),
+    ">": _comparison(_greater),
+    "<": _comparison(lambda x, y: _greater(y, x)),
+    ">=": _comparison(lambda x, y: pc.invert(_greater(y, x))),
+    "<=": _comparison(lambda x, y: pc.invert(_greater(x, y))),
+    "<=>": _comparison(_null_safe_equal),
+    "in": Function(alike, _is_in),
+    "not": Function(all_of(_BOOL, _BOOL), kernel("invert")),
+    "isnull": Function(anything(_BOOL), lambda args: pc.is_null(args[0])),
+    "isnan": Function(fixed(pa.float64(), result=_BOOL), _is_nan),
+    "greatest": Function(extreme, lambda args: _extreme(args, _greater)),
+    "least": Function(extreme, lambda args: _extreme(args, lambda x, y: _greater(y, x))),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,15 +31,7 @@ def _size(args: Sequence[Datum]) -> Datum:
     return pc.if_else(of.is_valid(), sizes, pa.scalar(None, sizes.type))
 
 
-def _row_element(of: Any, at: Any) -> Any:
-    if isinstance(of, dict):
-        return of.get(at)
-    if not 0 <= at < len(of):
-        raise ExpressionError("array index out of bounds")
-    return of[at]
-
-
 FUNCTIONS: dict[str, Function] = {
-    "element": Function(element, _element, _row_element),
-    "size": Function(list_size, _size, len),
+    "element": Function(element, _element),
+    "size": Function(list_size, _size),
 }

@@ -121,11 +121,11 @@ def _row_regexp_replace(text: str, pattern: str, replacement: str) -> str:
 
 
 def _by_row(scalar: Callable[..., Any], *wanted: DataType, result: DataType) -> Function:
-    return Function(fixed(*wanted, result=result), elementwise(scalar, result), scalar)
+    return Function(fixed(*wanted, result=result), elementwise(scalar, result))
 
 
 FUNCTIONS: dict[str, Function] = {
-    "like": Function(all_of(_STRING, _BOOL), with_options(_like, _row_like, _BOOL), _row_like),
+    "like": Function(all_of(_STRING, _BOOL), with_options(_like, _row_like, _BOOL)),
     "rlike": _by_row(_row_rlike, _STRING, _STRING, result=_BOOL),
     "regexp_extract": _by_row(_row_regexp_extract, _STRING, _STRING, pa.int32(), result=_STRING),
     "regexp_replace": _by_row(_row_regexp_replace, _STRING, _STRING, _STRING, result=_STRING),

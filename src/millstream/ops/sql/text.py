@@ -36,7 +36,6 @@ def _trim(side: str) -> Function:
     return Function(
         all_of(_STRING, _STRING),
         with_options(lambda of, chars: trim(of, characters=chars), strip, _STRING),
-        strip,
     )
 
 
@@ -98,46 +97,37 @@ def _row_split_part(text: str, delimiter: str, number: int) -> str:
 
 
 def _test(vector: Callable[..., Datum], scalar: Callable[..., bool]) -> Function:
-    return Function(all_of(_STRING, pa.bool_()), with_options(vector, scalar, pa.bool_()), scalar)
+    return Function(all_of(_STRING, pa.bool_()), with_options(vector, scalar, pa.bool_()))
 
 
 FUNCTIONS: dict[str, Function] = {
-    "upper": Function(
-        fixed(_STRING, result=_STRING), _change_case("ascii_upper", str.upper), str.upper
-    ),
-    "lower": Function(
-        fixed(_STRING, result=_STRING), _change_case("ascii_lower", str.lower), str.lower
-    ),
-    "length": Function(fixed(_STRING, result=pa.int32()), kernel("utf8_length"), len),
+    "upper": Function(fixed(_STRING, result=_STRING), _change_case("ascii_upper", str.upper)),
+    "lower": Function(fixed(_STRING, result=_STRING), _change_case("ascii_lower", str.lower)),
+    "length": Function(fixed(_STRING, result=pa.int32()), kernel("utf8_length")),
     "trim": _trim(""),
     "ltrim": _trim("l"),
     "rtrim": _trim("r"),
     "substring": Function(
         fixed(_STRING, pa.int32(), pa.int32(), result=_STRING),
         with_options(_substring, _row_substring, _STRING),
-        _row_substring,
     ),
-    "concat": Function(all_of(_STRING, _STRING), _concat, lambda *parts: "".join(parts)),
-    "replace": Function(
-        all_of(_STRING, _STRING), with_options(_replace, _row_replace, _STRING), _row_replace
-    ),
+    "concat": Function(all_of(_STRING, _STRING), _concat),
+    "replace": Function(all_of(_STRING, _STRING), with_options(_replace, _row_replace, _STRING)),
     "startswith": _test(pc.starts_with, str.startswith),
     "endswith": _test(pc.ends_with, str.endswith),
     "contains": _test(pc.match_substring, operator.contains),
     "instr": Function(
         all_of(_STRING, pa.int32()),
         with_options(_position, lambda text, part: text.find(part) + 1, pa.int32()),
-        lambda text, part: text.find(part) + 1,
     ),
     **{
         name: Function(
-            fixed(_STRING, pa.int32(), _STRING, result=_STRING), elementwise(row, _STRING), row
+            fixed(_STRING, pa.int32(), _STRING, result=_STRING), elementwise(row, _STRING)
         )
         for name, row in (("lpad", _row_lpad), ("rpad", _row_rpad))
     },
     "split_part": Function(
         fixed(_STRING, _STRING, pa.int32(), result=_STRING),
         elementwise(_row_split_part, _STRING),
-        _row_split_part,
     ),
 }

@@ -205,7 +205,7 @@ def _from_seconds(count: int, pattern: str) -> str:
 
 
 def _each(wanted: Any, result: Any, scalar: Callable[..., Any]) -> Function:
-    return Function(fixed(wanted, result=result), elementwise(scalar, result), scalar)
+    return Function(fixed(wanted, result=result), elementwise(scalar, result))
 
 
 def _write_all(args: Sequence[Datum], pattern: str) -> Datum:
@@ -218,7 +218,7 @@ def _write_all(args: Sequence[Datum], pattern: str) -> Datum:
 
 
 FUNCTIONS: dict[str, Function] = {
-    "date_format": Function(fixed(TIMESTAMP, result=pa.string()), _write_all, written),
+    "date_format": Function(fixed(TIMESTAMP, result=pa.string()), _write_all),
     "to_timestamp by": _each(pa.string(), TIMESTAMP, read),
     "to_date by": _each(pa.string(), DATE, lambda text, pattern: read(text, pattern).date()),
     "unix_timestamp by": _each(pa.string(), pa.int64(), _seconds),

