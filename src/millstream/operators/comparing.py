@@ -25,9 +25,9 @@ from millstream.operators.protocol import Host, Input, KeyedStep, Operator, Row,
 from millstream.operators.stores import Queue, Table, counted_rows
 from millstream.operators.waiting import Gathered, Waiting, give, rows_for, without_late
 from millstream.ops.chunks import ROW, Chunk, Int64, marked, numbers, own_columns
-from millstream.ops.joins import distinct, ranges
+from millstream.ops.joins import ranges
 from millstream.ops.keynames import SECOND_HASH
-from millstream.ops.keys import blended, content_hash
+from millstream.ops.keys import blended, content_hash, distinct
 from millstream.ops.mixed import differ, wider
 from millstream.ops.progress import END
 

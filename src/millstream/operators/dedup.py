@@ -20,7 +20,7 @@ from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, KeyedStep, Row, Share
 from millstream.operators.stores import Queue, Table
 from millstream.operators.waiting import Waiting, give, rows_for
-from millstream.ops.chunks import Chunk, Int64, Mask, numbers, own_columns
+from millstream.ops.chunks import Chunk, Int64, Mask, begins, numbers, own_columns
 from millstream.ops.progress import BEGIN
 from millstream.ops.updates import NEVER
 
@@ -101,9 +101,7 @@ class Forgetting(Waiting):
             return numbers(rows, name)
 
         hashes, checks, ts = column("hash"), column("check"), column("time")
-        first = np.ones(len(rows), np.bool_)
-        first[1:] = (np.diff(hashes) != 0) | (np.diff(checks) != 0)
-        start = np.flatnonzero(first)
+        start = np.flatnonzero(begins(hashes, checks))
         shard = column("shard").astype(np.int64)[start]
         place, known = last.rows.find(shard, hashes[start], checks[start])
         before = np.full(len(start), BEGIN)

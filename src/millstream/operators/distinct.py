@@ -19,7 +19,7 @@ from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Share
 from millstream.operators.stores import Queue, Table
 from millstream.operators.waiting import Gathered, Waiting, give, rows_for, without_late
-from millstream.ops.chunks import ROW, Chunk, Int64, Mask, marked, numbers, own_columns
+from millstream.ops.chunks import ROW, Chunk, Int64, Mask, begins, marked, numbers, own_columns
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
 from millstream.ops.progress import END
@@ -187,8 +187,7 @@ class _Keys:
 
         self.hashes, self.checks, self.weight = column("hash"), column("check"), column("weight")
         self.ts, self.record = column("time"), _mixed(*map(column, ("time", "src", "pos")))
-        first = np.ones(len(rows), np.bool_)
-        first[1:] = (np.diff(self.hashes) != 0) | (np.diff(self.checks) != 0)
+        first = begins(self.hashes, self.checks)
         self.start = np.flatnonzero(first)
         self.end = np.r_[self.start[1:], len(rows)] - 1
         self.group = np.cumsum(first) - 1

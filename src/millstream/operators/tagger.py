@@ -31,7 +31,17 @@ from millstream.operators.operations import KNOWN, Operations
 from millstream.operators.protocol import Host, Input, KeyedStep, Names, Row, Share
 from millstream.operators.stores import Table
 from millstream.operators.waiting import Gathered, Immediate, give, rows_for
-from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat, marked, numbers, own_columns
+from millstream.ops.chunks import (
+    ROW,
+    Chunk,
+    Int64,
+    Mask,
+    concat,
+    ends,
+    marked,
+    numbers,
+    own_columns,
+)
 from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
@@ -258,9 +268,7 @@ def _latest(rows: pa.Table) -> pa.Table:
     """The last of the records of every object."""
     order = _in_order(rows)
     hashes, checks = (numbers(rows, name)[order] for name in ("hash", "check"))
-    last = np.ones(len(order), np.bool_)
-    last[:-1] = (np.diff(hashes) != 0) | (np.diff(checks) != 0)
-    return rows.take(pa.array(order[last]))
+    return rows.take(pa.array(order[ends(hashes, checks)]))
 
 
 def _with_all(rows: pa.Table, names: list[str]) -> pa.Table:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from millstream.operators.grouped.moves import VALUE
 from millstream.operators.topping import PLACE
-from millstream.ops.chunks import Int64, Mask, concat, numbers
+from millstream.ops.chunks import Int64, Mask, begins, concat, numbers
 from millstream.state.bags import Order, arranged
 
 FEW = 64  # rows of a group that are read at first
@@ -156,7 +156,7 @@ class _Rows:
         continues = self.start > self.begin
         last = at == np.repeat(np.where(continues, self.start - 1, -1)[known], sizes)
         group = self.group[at]
-        differs = _others_begin(group, self.peers[at])
+        differs = begins(group, self.peers[at])
         carried = was.start[group[last]] - 1
         return Tails(
             now.take(pa.array(at)), group, differs, shown, last, was.rows(known), carried, was.table
@@ -213,10 +213,10 @@ def _with(table: pa.Table, own: list[str]) -> pa.Table:
     return pa.table(columns)
 
 
-def _numbered(order: Int64, begins: Mask) -> Int64:
+def _numbered(order: Int64, starts: Mask) -> Int64:
     """The place of every row among rows that differ, in an order."""
     number = np.empty(len(order), np.int64)
-    number[order] = np.cumsum(begins)
+    number[order] = np.cumsum(starts)
     return number
 
 
@@ -235,16 +235,9 @@ def _first_from(group: Int64, peers: Int64, least: Int64, begin: Int64, end: Int
 
 def _peers_begin(group: Int64, peers: Int64) -> Int64:
     """Of every row the first that is equal to it in what was ordered by."""
-    begins = _others_begin(group, peers)
-    found: Int64 = np.maximum.accumulate(np.where(begins, np.arange(len(group)), 0))
+    at = np.where(begins(group, peers), np.arange(len(group)), 0)
+    found: Int64 = np.maximum.accumulate(at)
     return found
-
-
-def _others_begin(group: Int64, peers: Int64) -> Mask:
-    """Which rows differ from the one before in what was ordered by, or begin a group."""
-    begins = np.ones(len(group), np.bool_)
-    begins[1:] = (group[1:] != group[:-1]) | (peers[1:] != peers[:-1])
-    return begins
 
 
 def _ranges(low: Int64, high: Int64) -> Int64:

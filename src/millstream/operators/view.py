@@ -20,7 +20,7 @@ from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Row, Share
 from millstream.operators.stores import Table
 from millstream.operators.waiting import Gathered, Immediate, rows_for
-from millstream.ops.chunks import ROW, Chunk, Int64, concat, numbers, with_column
+from millstream.ops.chunks import ROW, Chunk, Int64, begins, concat, numbers, with_column
 from millstream.ops.keys import blended, content_hash
 from millstream.ops.mixed import beside
 from millstream.ops.sql.types import type_name
@@ -129,9 +129,7 @@ def _added_up(rows: pa.Table) -> pa.Table:
     """Equal rows as one, in the order of what they are known by."""
     hashes, checks = numbers(rows, "hash"), numbers(rows, "check")
     order = np.lexsort((checks, hashes))
-    first = np.ones(len(order), np.bool_)
-    first[1:] = (np.diff(hashes[order]) != 0) | (np.diff(checks[order]) != 0)
-    starts = np.flatnonzero(first)
+    starts = np.flatnonzero(begins(hashes[order], checks[order]))
     count = np.add.reduceat(numbers(rows, "count")[order], starts)
     rows = rows.take(pa.array(order[starts]))
     return with_column(rows, "count", count)

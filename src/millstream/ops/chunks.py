@@ -144,6 +144,18 @@ def with_column(rows: pa.Table, name: str, values: Any) -> pa.Table:
     return rows.set_column(rows.schema.get_field_index(name), name, pa.array(values))
 
 
+def begins(*columns: np.ndarray[Any, Any]) -> Mask:
+    """Where others begin, in columns in which equal rows stand together."""
+    found = np.ones(len(columns[0]), np.bool_)
+    found[1:] = np.logical_or.reduce([one[1:] != one[:-1] for one in columns])
+    return found
+
+
+def ends(*columns: np.ndarray[Any, Any]) -> Mask:
+    """The last of those that are equal."""
+    return np.append(begins(*columns)[1:], np.ones(min(1, len(columns[0])), np.bool_))
+
+
 def encode_block(table: pa.Table, compression: str | None = None) -> bytes:
     """One table as an Arrow IPC stream: the unit that travels between stages.
 

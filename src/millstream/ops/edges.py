@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.ops.chunks import Chunk, Int64, Mask, concat, flat
+from millstream.ops.chunks import Chunk, Int64, Mask, begins, concat, flat
 from millstream.ops.keys import dense, factorize, group_by
 
 MARK = "op"
@@ -128,8 +128,7 @@ def _differing(chunk: Chunk, group: Int64, both: Mask) -> Mask:
         return differs
     order = np.lexsort((np.arange(len(at)), weight, same))  # the first of each side cancel out
     side, _, _ = group_by(same, weight)
-    start = np.ones(len(at), np.bool_)
-    start[1:] = np.diff(side[order]) != 0
+    start = begins(side[order])
     begin = np.maximum.accumulate(np.where(start, np.arange(len(at)), 0))
     nth = np.empty(len(at), np.int64)
     nth[order] = np.arange(len(at)) - begin

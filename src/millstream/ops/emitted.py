@@ -26,7 +26,7 @@ from millstream.ops.chunks import (
     own_columns,
     with_column,
 )
-from millstream.ops.keys import factorize
+from millstream.ops.keys import distinct, factorize
 from millstream.ops.mixed import beside, holds_mixed
 
 _DIGITS = 12  # results that agree in so many digits count as the same
@@ -43,7 +43,7 @@ class Results:
     def __init__(self, chunk: Chunk) -> None:
         self.chunk = chunk
         self.window = windows_of(chunk)
-        self.group = _codes(chunk.pos, self.window)
+        self.group, _ = distinct((chunk.pos, self.window))
         self.nth, self.first, self.count = _counted(self.group)
 
     def rows(self, groups: Mask) -> Int64:
@@ -64,7 +64,7 @@ class Memory:
         self.known = known.take(pa.array(order))
         self.nth = nth[order]
         name, window = name[order], window[order]
-        self.group = _codes(name, window)
+        self.group, _ = distinct((name, window))
         _, self.first, self.count = _counted(self.group)
         self.name, self.window = name[self.first], window[self.first]
         self.ts, self.revision, self.stamp = (
@@ -79,10 +79,8 @@ class Memory:
     def find(self, results: Results) -> Int64:
         """Which of the remembered results each is, by its name; -1 if none."""
         first = results.first
-        codes = _codes(
-            np.concatenate((self.name, results.chunk.pos[first])),
-            np.concatenate((self.window, results.window[first])),
-        )
+        names = np.concatenate((self.name, results.chunk.pos[first]))
+        codes, _ = distinct((names, np.concatenate((self.window, results.window[first]))))
         place = np.full(int(codes.max()) + 1 if len(codes) else 0, -1, np.int64)
         place[codes[: len(self)]] = np.arange(len(self))
         return place[codes[len(self) :]]
@@ -188,16 +186,6 @@ def windows_of(chunk: Chunk) -> Int64:
 
 def _numbers(table: pa.Table, name: str) -> Int64:
     return numbers(table, name).astype(np.int64, copy=False)
-
-
-def _codes(first: Int64, second: Int64) -> Int64:
-    """Dense codes of pairs, in their order."""
-    order = np.lexsort((second, first))
-    new = np.ones(len(order), np.int64)
-    new[1:] = (np.diff(first[order]) != 0) | (np.diff(second[order]) != 0)
-    codes = np.empty(len(order), np.int64)
-    codes[order] = np.cumsum(new) - 1
-    return codes
 
 
 def _counted(group: Int64) -> tuple[Int64, Int64, Int64]:

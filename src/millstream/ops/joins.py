@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millstream.ops.chunks import Int64, numbers, with_column
+from millstream.ops.chunks import Int64, begins, numbers, with_column
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 Keys = tuple[UInt64, UInt64]  # two hashes
@@ -42,27 +42,13 @@ def pairs(left: Keys, right: Keys) -> tuple[Int64, Int64]:
     return (i, j) if same.all() else (i[same], j[same])
 
 
-def distinct(keys: Keys) -> tuple[Int64, Int64]:
-    """For every row the number of its key, and for every key some row that has it."""
-    order = np.lexsort((keys[1], keys[0]))
-    first = np.ones(len(order), np.bool_)
-    first[1:] = (np.diff(keys[0][order]) != 0) | (np.diff(keys[1][order]) != 0)
-    codes = np.empty(len(order), np.int64)
-    codes[order] = np.cumsum(first) - 1
-    return codes, order[first]
-
-
 def settled(rows: pa.Table) -> pa.Table:
     """Rows of the same identity as one with the sum of their weights; none where that is zero."""
     if len(rows) < 2:
         return rows
     same, (hashes, checks) = numbers(rows, "same"), keys_of(rows)
     order = np.lexsort((same, checks, hashes))
-    first = np.ones(len(order), np.bool_)
-    for column in (same, checks, hashes):
-        first[1:] &= np.diff(column[order]) == 0
-    first[1:] = ~first[1:]
-    starts = np.flatnonzero(first)
+    starts = np.flatnonzero(begins(same[order], checks[order], hashes[order]))
     weight = np.add.reduceat(numbers(rows, "weight")[order], starts)
     kept = weight != 0
     if kept.all() and len(starts) == len(rows):

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.ops.chunks import Int64, flat
+from millstream.ops.chunks import Int64, begins, flat
 from millstream.ops.codec import encode
 from millstream.ops.mixed import REFUSED, by_kind, is_mixed, mixed, wrapped
 
@@ -259,12 +259,17 @@ def group_by(keys: Int64, panes: Int64) -> tuple[Int64, Int64, Int64]:
     if (int(keys.max()) + 1) * width < 2**62:
         groups, sparse = dense(keys * np.int64(width) + (panes - low))
         return groups, sparse // width, sparse % width + low
-    order = np.lexsort((panes, keys))
-    first = np.ones(len(order), np.bool_)
-    first[1:] = (np.diff(keys[order]) != 0) | (np.diff(panes[order]) != 0)
-    groups = np.empty(len(order), np.int64)
-    groups[order] = np.cumsum(first) - 1
-    return groups, keys[order][first], panes[order][first]
+    groups, first = distinct((keys, panes))
+    return groups, keys[first], panes[first]
+
+
+def distinct(pairs: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]) -> tuple[Int64, Int64]:
+    """Dense codes of pairs (as the two hashes of a key), ascending, and the first row of each."""
+    order = np.lexsort((pairs[1], pairs[0]))
+    first = begins(pairs[0][order], pairs[1][order])
+    codes = np.empty(len(order), np.int64)
+    codes[order] = np.cumsum(first) - 1
+    return codes, order[first]
 
 
 def key_arrays(table: pa.Table, names: tuple[str, ...]) -> list[pa.Array]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from millstream.ops.answering import Answers, completed
 from millstream.ops.changes import lift_rows
-from millstream.ops.chunks import Int64, concat, flat, numbers
+from millstream.ops.chunks import Int64, begins, concat, flat, numbers
 from millstream.ops.closing import Outcome, held_outputs, slide
 from millstream.ops.grid import find_runs
 from millstream.ops.jobs import Family, WindowJob
@@ -149,8 +149,7 @@ def _give_numbers(
         weight = numbers(ready, "size")
         ready = ready.drop_columns(["size"])
     running = np.cumsum(weight) - weight
-    first = np.ones(len(codes), np.bool_)
-    first[1:] = np.diff(codes) != 0
+    first = begins(codes)
     start = running[first][np.cumsum(first) - 1]
     after = before.copy()
     np.add.at(after, codes, weight)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.ops.chunks import concat
+from millstream.ops.chunks import concat, ends, numbers
 from millstream.state.segments import Segment, SegmentFile, read_segments
 from millstream.state.storage import Storage
 
@@ -95,7 +95,7 @@ class KeyedTable:
         if not found:
             return place, None
         table = concat(found)
-        gone = np.asarray(table.column("gone").combine_chunks()).astype(np.bool_)
+        gone = numbers(table, "gone").astype(np.bool_)
         hidden = gone[np.maximum(place, 0)] & (place >= 0)
         place[hidden] = -1
         return place, table
@@ -168,13 +168,10 @@ def newest(tables: list[pa.Table]) -> pa.Table | None:
     if not tables:
         return None
     table = concat(tables)
-    hashes = np.asarray(table.column("hash").combine_chunks())
-    checks = np.asarray(table.column("check").combine_chunks())
+    hashes, checks = numbers(table, "hash"), numbers(table, "check")
     order = np.lexsort((np.arange(len(table)), checks, hashes))
-    last = np.ones(len(order), np.bool_)
-    last[:-1] = (np.diff(hashes[order]) != 0) | (np.diff(checks[order]) != 0)
-    return table.take(pa.array(order[last]))
+    return table.take(pa.array(order[ends(hashes[order], checks[order])]))
 
 
 def _keys_of(rows: pa.Table) -> Hashed:
-    return Hashed(*(np.asarray(rows.column(name).combine_chunks()) for name in ("hash", "check")))
+    return Hashed(numbers(rows, "hash"), numbers(rows, "check"))

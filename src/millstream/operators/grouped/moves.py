@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from millstream.operators.stores import Table
 from millstream.ops.chunks import Int64, Mask, flat, numbers
+from millstream.ops.keys import distinct
 from millstream.state.bags import Keys
 
 VALUE = "value."  # before the names of a row's own columns
@@ -31,12 +32,7 @@ class Moves:
         shard, hashes, checks, weight = (
             numbers(rows, name) for name in ("shard", "hash", "check", "weight")
         )
-        order = np.lexsort((checks, hashes))
-        begins = np.ones(len(order), np.bool_)
-        begins[1:] = (np.diff(hashes[order]) != 0) | (np.diff(checks[order]) != 0)
-        group = np.empty(len(order), np.int64)
-        group[order] = np.cumsum(begins) - 1
-        first = order[begins]
+        group, first = distinct((hashes, checks))
         keys = Keys(shard[first].astype(np.int64), hashes[first], checks[first])
         return cls(rows, group, weight.astype(np.int64), keys, first)
 

@@ -20,9 +20,8 @@ from millstream.operators.joins.matching import timed
 from millstream.operators.protocol import Host, Share
 from millstream.operators.stores import Queue, Table
 from millstream.operators.waiting import Waiting, rows_for
-from millstream.ops.chunks import Int64, Mask, concat, numbers, with_column
-from millstream.ops.joins import distinct
-from millstream.ops.keys import blended
+from millstream.ops.chunks import Int64, Mask, concat, ends, numbers, with_column
+from millstream.ops.keys import blended, distinct
 from millstream.ops.updates import NEVER
 
 _MARKS = ("shard", "hash", "check", "ts", "src", "pos")
@@ -109,9 +108,8 @@ class AsOf(Waiting):
     ) -> None:
         """The last right row of every key takes the place of the one before."""
         ordered = order[~is_left[order]]
-        last = np.ones(len(ordered), np.bool_)
-        last[:-1] = np.diff(codes[ordered]) != 0
-        rows = right.take(pa.array(ordered[last] - lefts)).drop_columns(["time"])
+        last = ordered[ends(codes[ordered])]
+        rows = right.take(pa.array(last - lefts)).drop_columns(["time"])
         ts = numbers(rows, "ts")
         expires = np.full(len(rows), NEVER) if self.within is None else ts + self.within
         rows = with_column(rows, "expires", expires)

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from millstream.operators.stores import Table, counted_rows
 from millstream.ops.chunks import Int64, Mask, numbers
-from millstream.ops.joins import Keys, distinct, keys_of, pairs
+from millstream.ops.joins import Keys, keys_of, pairs
+from millstream.ops.keys import distinct
 
 _COLUMNS = ("count.0", "count.1", "since.0", "since.1", "first")
 
