@@ -225,18 +225,26 @@ def _reference(instance: bool) -> Accept:
     return accept
 
 
-def window(value: Any, functions: Functions) -> WindowSpec:
-    """A window like "sliding(10m, 1m)"."""
-    if not isinstance(value, str):
-        raise _NotThis
-    call = parse_call(value)
-    if call.module is not None or call.name not in WINDOWS:
-        raise ConfigError(
-            f"there is no window {call.name!r}"
-            f"{suggest(call.name, WINDOWS) or '; use ' + ', '.join(WINDOWS)}"
-        )
-    made: WindowSpec = call.apply(WINDOWS[call.name])
-    return made
+_OWN = ', or one of your own, like "module:name'
+
+
+def _called(what: str, known: Mapping[str, Callable[..., Any]], own: str | None = None) -> Accept:
+    """A value like "sliding(10m, 1m)", or (`own` ends the message that says so) of a module."""
+
+    def accept(value: Any, functions: Functions) -> Any:
+        if not isinstance(value, str):
+            raise _NotThis
+        call = parse_call(value)
+        if call.module is not None and own is not None:
+            return functions.find(value, instance=True)
+        if call.module is not None or call.name.lower() not in known:
+            near = suggest(call.name, known) or f"; use {', '.join(known)}"
+            raise ConfigError(
+                f"there is no {what} {call.name!r}{near}{'' if own is None else _OWN + own}"
+            )
+        return call.apply(known[call.name.lower()])
+
+    return accept
 
 
 def _source(value: Any, functions: Functions) -> Any:
@@ -257,70 +265,19 @@ def _source(value: Any, functions: Functions) -> Any:
 
 
 POLICIES: dict[str, Callable[..., ClosingPolicy]] = {"watermark": watermark, "evict": evict}
-
-
-def _policy(value: Any, functions: Functions) -> ClosingPolicy:
-    """A closing policy like "evict(timeout=60s)", or one of a registered module."""
-    if not isinstance(value, str):
-        raise _NotThis
-    call = parse_call(value)
-    if call.module is not None:
-        own: ClosingPolicy = functions.find(value, instance=True)
-        return own
-    if call.name not in POLICIES:
-        raise ConfigError(
-            f"there is no closing policy {call.name!r}; use {', '.join(POLICIES)}, or one of your "
-            'own, like "module:name"'
-        )
-    made: ClosingPolicy = call.apply(POLICIES[call.name])
-    return made
-
-
-def _scheduler(value: Any, functions: Functions) -> Policy:
-    """A policy like "hybrid(threshold=0.7)", or one of a registered module."""
-    if not isinstance(value, str):
-        raise _NotThis
-    call = parse_call(value)
-    if call.module is not None:
-        own: Policy = functions.find(value, instance=True)
-        return own
-    if call.name.lower() not in BY_NAME:
-        raise ConfigError(
-            f"there is no policy {call.name!r}; use {', '.join(BY_NAME)}, or one of your own, like "
-            '"module:name"'
-        )
-    made: Policy = call.apply(BY_NAME[call.name.lower()])
-    return made
-
-
-def _overload(value: Any, functions: Functions) -> Overload:
-    """An overload policy like "drop(keep=newest)"."""
-    if not isinstance(value, str):
-        raise _NotThis
-    call = parse_call(value)
-    if call.module is not None or call.name not in OVERLOADS:
-        raise ConfigError(
-            f"there is no overload policy {call.name!r}"
-            f"{suggest(call.name, OVERLOADS) or '; use ' + ', '.join(OVERLOADS)}"
-        )
-    made: Overload = call.apply(OVERLOADS[call.name])
-    return made
+window = _called("window", WINDOWS)
+_aggregate = _called("aggregate", AGGREGATES, '(column)"')
 
 
 def aggregate(name: str, value: Any, functions: Functions) -> Any:
     """An aggregate like "mean(price)", or one of a registered module."""
-    if not isinstance(value, str):
-        raise ConfigError(f'{name}: expected an aggregate like "mean(price)", got {shown(value)}')
-    call = parse_call(value)
-    if call.module is not None:
-        return functions.find(value, instance=True)
-    if call.name not in AGGREGATES:
-        raise ConfigError(
-            f"{name}: there is no aggregate {call.name!r}"
-            f"{suggest(call.name, AGGREGATES) or '; use ' + ', '.join(AGGREGATES)}, or one of "
-            'your own, like "module:name(column)"'
-        )
-    return call.apply(AGGREGATES[call.name])
+    try:
+        return _aggregate(value, functions)
+    except _NotThis:
+        told = f'expected an aggregate like "mean(price)", got {shown(value)}'
+        raise ConfigError(f"{name}: {told}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 _FUNCTION = ('a function like "module:name"', _reference(instance=False))
@@ -338,9 +295,15 @@ _PLAIN: dict[Any, tuple[str, Accept]] = {
     dict[str, str]: ("a table of texts", _table),
     MapReduce: _OBJECT,
     WindowSpec: ('a window like "tumbling(1m)"', window),
-    Policy: ('a policy like "odf" or "hybrid(threshold=0.7)"', _scheduler),
-    ClosingPolicy: ('a closing policy like "evict(timeout=60s)"', _policy),
-    Overload: ('an overload policy like "drop(keep=newest)"', _overload),
+    Policy: ('a policy like "odf" or "hybrid(threshold=0.7)"', _called("policy", BY_NAME, '"')),
+    ClosingPolicy: (
+        'a closing policy like "evict(timeout=60s)"',
+        _called("closing policy", POLICIES, '"'),
+    ),
+    Overload: (
+        'an overload policy like "drop(keep=newest)"',
+        _called("overload policy", OVERLOADS),
+    ),
 }
 _UNTYPED: dict[str, list[tuple[str, Accept]]] = {  # what the API takes as Any
     "schema": [('a text like "ts timestamp, price double"', _plain(str)), _PLAIN[dict[str, str]]],
