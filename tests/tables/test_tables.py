@@ -23,7 +23,9 @@ import millstream as ms
 from millstream.errors import ConfigError, RunError
 from millstream.run.failing import letters_in
 from millstream.run.tables import taking
+from millstream.run.tables.moments import beyond
 from millstream.run.tables.taking import Tabled
+from millstream.run.tables.writing import Noted
 from millstream.state.checkpoint import Checkpoint
 from millstream.testing import run_in_process
 from tests.services import PostgreSQL, unavailable
@@ -31,6 +33,7 @@ from tests.tables.apps import groups
 
 APP = Path(groups.__file__)
 KINDS = ("delta", "postgres", "iceberg")
+YEAR_10000 = 253_402_300_800_000_000  # its beginning, in microseconds
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +72,11 @@ def rows_in(kind: str, place: str, name: str) -> list[dict[str, Any]]:
 
     with psycopg.connect(place, row_factory=dict_row) as connection:
         return list(connection.execute(f"SELECT * FROM {name}").fetchall())
+
+
+def gave_nothing(sink: str, batch: int) -> int | None:
+    """Of a checkpoint that is new."""
+    return None
 
 
 def answer(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
@@ -122,18 +130,63 @@ def test_an_older_copy_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
         if number in (0, 2):
             run("ck", 1)
             shutil.copytree(tmp_path / "ck", tmp_path / f"copy{number}")
-    with pytest.raises(RunError, match=r"has batch \d of this flow.*it is an older copy"):
+    with pytest.raises(RunError, match=r"has a batch \d of this flow.*it is an older copy"):
         run("copy0", 9)
     run("copy2", 9)
     assert sorted(row["v"] for row in rows_in("delta", str(tmp_path), "table")) == [0, 1, 2, 3]
-    behind = Tabled("out", ms.Delta(f"{tmp_path}/t"), "flow:id:out", deltas=False)
-    for batch in (0, 1, 3):
-        behind.deliver(pa.table({"a": [batch]}), batch)
-    with pytest.raises(RunError, match="another run of this flow"):
-        behind.deliver(pa.table({"a": [2]}), 2)
-    behind.check(3)
-    behind.deliver(pa.table({"a": [2]}), 2)  # what a run before it published is published again
-    assert len(rows_in("delta", str(tmp_path), "t")) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_of_a_checkpoint_that_went_its_own_way_is_refused(
+    kind: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batch has the number of one that the table has, and not the rows."""
+
+    def run(checkpoint: str, files: int) -> None:
+        flow = ms.Flow("copied")
+        source = ms.Files(tmp_path / "in", schema="v bigint", max_files_per_batch=files)
+        flow.source(source).sink(groups.sink(kind, place, "copied"), name="out")
+        run_in_process(flow, tmp_path / checkpoint)
+
+    def killed(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        (tmp_path / "in" / f"{number}.csv").write_text(f"v\n{number}\n")
+        if number == 0:
+            run("ck", 1)
+            shutil.copytree(tmp_path / "ck", tmp_path / "copy")
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Tabled, "deliver", killed)
+        run("ck", 1)  # a batch with the second file is committed, and not written
+    run("copy", 9)  # one of the same number, with the second and the third
+    with pytest.raises(RunError, match=r"has a batch \d of this flow.*it is an older copy"):
+        run("ck", 1)
+    assert sorted(row["v"] for row in rows_in(kind, place, "copied")) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_two_copies_that_run_at_once_one_ends(kind: str, place: str) -> None:
+    spec = groups.sink(kind, place, "apart")
+    one, two = (Tabled("out", spec, "flow:id:both", deltas=False) for _ in range(2))
+    for each in (one, two):
+        each.check(-1, gave_nothing)
+    one.deliver(pa.table({"a": [0]}), 0, 100)
+    one.deliver(pa.table({"a": [0]}), 0, 100)
+    for batch in (0, 1):
+        with pytest.raises(RunError, match="has batch 0 of another run of this flow"):
+            two.deliver(pa.table({"a": [9]}), batch, 900)
+    one.deliver(pa.table({"a": [2]}), 2, 102)
+    late = Tabled("out", spec, "flow:id:both", deltas=False)
+    late.check(2, lambda *_: 102)
+    for batch in (1, 2):  # what a run before it published is published again
+        late.deliver(pa.table({"a": [batch]}), batch, 100 + batch)
+    with pytest.raises(RunError, match="does not have"):
+        late.check(2, lambda *_: 0)  # of whose batch 2 nothing came here
+    for each in (one, two, late):
+        each.close()
+    assert sorted(row["a"] for row in rows_in(kind, place, "apart")) == [0, 2]
 
 
 @pytest.mark.parametrize("kind", ["delta"])
@@ -142,14 +195,14 @@ def test_two_writers_of_one_batch_write_it_once(kind: str, place: str) -> None:
     one, two = (
         Tabled("out", ms.Delta(f"{place}/t"), "flow:id:out", deltas=False) for _ in range(2)
     )
-    one.deliver(rows, 0)
+    one.deliver(rows, 0, 7)
     stale = taking.DeltaWriter(ms.Delta(f"{place}/t"), "flow:id:out")
     table = stale._table()
-    one.deliver(rows, 1)
+    one.deliver(rows, 1, 7)
     stale._table = lambda: table  # type: ignore[method-assign]  # it has not seen batch 1
     with pytest.raises(taking.Conflict):
-        stale.write(rows, None, 1)
-    two.deliver(rows, 1)
+        stale.write(rows, None, Noted(0, 7), Noted(1, 7))
+    two.deliver(rows, 1, 7)
     assert Counter(r["a"] for r in rows_in(kind, place, "t")) == {1: 2, 2: 2}
 
 
@@ -167,26 +220,26 @@ def test_a_table_that_others_change_is_written_to_until_it_is_done(
     monkeypatch.setattr(taking.DeltaWriter, "write", in_the_way)
     monkeypatch.setattr(taking, "_PAUSE", 0.0)
     sink = Tabled("out", ms.Delta(f"{tmp_path}/t"), "flow:id:out", deltas=False)
-    sink.deliver(pa.table({"a": [1]}), 0)
+    sink.deliver(pa.table({"a": [1]}), 0, 7)
     assert rows_in("delta", str(tmp_path), "t") == [{"a": 1}]
     refused = iter(range(10**9))
     monkeypatch.setattr(taking, "PATIENCE", 0.0)
     with pytest.raises(RunError, match="changed by others all the time"):
-        sink.deliver(pa.table({"a": [2]}), 1)
+        sink.deliver(pa.table({"a": [2]}), 1, 7)
 
 
 def test_a_database_that_is_started_again_gets_the_batch_once(postgres: PostgreSQL) -> None:
     sink = Tabled("out", ms.Postgres(postgres.url, table="restarted"), "flow:id:r", deltas=False)
-    sink.deliver(pa.table({"a": [1]}), 0)
+    sink.deliver(pa.table({"a": [1]}), 0, 7)
     postgres.stop()
     again = threading.Timer(0.5, postgres.start)
     again.start()
-    sink.deliver(pa.table({"a": [2]}), 1)  # it waits
+    sink.deliver(pa.table({"a": [2]}), 1, 7)  # it waits
     again.join()
     postgres.stop()  # the connection is gone and nobody has noticed
     postgres.start()
-    sink.deliver(pa.table({"a": [3]}), 2)
-    sink.deliver(pa.table({"a": [3]}), 2)
+    sink.deliver(pa.table({"a": [3]}), 2, 7)
+    sink.deliver(pa.table({"a": [3]}), 2, 7)
     sink.close()
     assert sorted(r["a"] for r in rows_in("postgres", postgres.url, "restarted")) == [1, 2, 3]
 
@@ -196,7 +249,7 @@ def test_a_database_that_stays_away_is_told_of(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(taking, "PATIENCE", 0.0)
     gone = ms.Postgres("postgresql://u:secret@127.0.0.1:1/x", table="t")
     with pytest.raises(RunError, match=r"did not take batch 3, .* at the next start") as error:
-        Tabled("out", gone, "flow:id:out", deltas=False).deliver(pa.table({"a": [1]}), 3)
+        Tabled("out", gone, "flow:id:out", deltas=False).deliver(pa.table({"a": [1]}), 3, 7)
     assert "secret" not in str(error.value)
 
 
@@ -272,7 +325,7 @@ def test_types_that_a_lake_does_not_have_are_written_as_others(kind: str, tmp_pa
     }
     sink = Tabled("out", groups.sink(kind, str(tmp_path), "odd", key="k"), "f:i:o", deltas=False)
     for batch in range(2):
-        sink.deliver(pa.table(columns), batch)
+        sink.deliver(pa.table(columns), batch, 7)
     (row,) = rows_in(kind, str(tmp_path), "odd")
     assert row == {
         "k": "a",
@@ -288,19 +341,66 @@ def test_types_that_a_lake_does_not_have_are_written_as_others(kind: str, tmp_pa
     }
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_times_that_no_table_holds_are_dead_letters(kind: str, place: str, tmp_path: Path) -> None:
+    """Iceberg would refuse them after the commit, and for the others clients have no value."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "far.csv").write_text("n\n0\n1\n")
+    flow = ms.Flow("far")
+    rows = flow.source(ms.Files(tmp_path / "in", schema="n bigint"))
+    far = f"timestamp_micros(n * {YEAR_10000}) AS at"
+    rows.select("n", far).sink(groups.sink(kind, place, "far"), name="out")
+    run_in_process(flow, tmp_path / "ck", dead_letter_limit=1)
+    (letter,) = letters_in(Checkpoint(tmp_path / "ck").dead)
+    assert letter["error"] == "column 'at' has a time beyond the years 1 to 9999"
+    assert '"at":"10000-01-01' in letter["raw"].replace(" ", "")
+    (row,) = rows_in(kind, place, "far")
+    assert (row["n"], row["at"].replace(tzinfo=UTC)) == (0, datetime(1970, 1, 1, tzinfo=UTC))
+
+
+def test_times_are_found_wherever_they_are_in_a_row() -> None:
+    micros = pa.timestamp("us", "UTC")
+    last, days = YEAR_10000 - 1, YEAR_10000 // 86_400_000_000
+    columns = {
+        "at": pa.array([last, last + 1, None, 0], micros),
+        "second": pa.array([2**62, 0, 0, -(2**62)], pa.timestamp("s")),
+        "nano": pa.array([2**63 - 1, -(2**63), 0, 0], pa.timestamp("ns")),
+        "day": pa.array([days - 1, days, -719_162, -719_163], pa.date32()),
+        "list": pa.array([[0], [], [0, last + 1], None], pa.list_(micros)),
+        "map": pa.array([[("k", last + 1)], None, [], [("j", 0)]], pa.map_(pa.string(), micros)),
+        "part": pa.array([{"x": [last + 1]}, {"x": None}, None, {"x": [0]}]).cast(
+            pa.struct([("x", pa.list_(micros))])
+        ),
+        "long": pa.array([2**62, 0, None, 5], pa.duration("s")),
+    }
+    found = {name: [*beyond(pa.table({name: one}))] for name, one in columns.items()}
+    assert found == {
+        "at": [1],
+        "second": [0, 3],
+        "nano": [],
+        "day": [1, 3],
+        "list": [2],
+        "map": [0],
+        "part": [0],
+        "long": [0],
+    }
+    sliced = pa.table(columns).slice(1)
+    assert {0, 1, 2} == set(beyond(sliced)) and not beyond(sliced.slice(0, 0))
+
+
 def test_iceberg_knows_its_batch_when_snapshots_are_gone_and_takes_new_columns(
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("pyiceberg")
     spec = groups.sink("iceberg", str(tmp_path), "kept")
-    Tabled("out", spec, "flow:id:out", deltas=False).deliver(pa.table({"a": [1]}), 0)
+    Tabled("out", spec, "flow:id:out", deltas=False).deliver(pa.table({"a": [1]}), 0, 7)
     table = groups.catalog(str(tmp_path)).load_table("shop.kept")
     ours = table.current_snapshot().snapshot_id
     table.append(pa.table({"a": [100]}))  # somebody else
     table.maintenance.expire_snapshots().by_id(ours).commit()
     again = Tabled("out", spec, "flow:id:out", deltas=False)
-    again.deliver(pa.table({"a": [1]}), 0)
-    again.deliver(pa.table({"a": [2], "b": ["x"]}), 1)
+    again.deliver(pa.table({"a": [1]}), 0, 7)
+    again.deliver(pa.table({"a": [2], "b": ["x"]}), 1, 7)
     found = [(r["a"], r["b"]) for r in rows_in("iceberg", str(tmp_path), "kept")]
     assert sorted(found) == [(1, None), (2, "x"), (100, None)]
 
@@ -353,7 +453,9 @@ def test_no_password_but_its_own_is_sent_to_a_database(monkeypatch: pytest.Monke
         if own is not None:
             monkeypatch.setenv("MILLSTREAM_POSTGRES_PASSWORD", own)
         with pytest.raises(ConfigError):
-            Tabled("out", ms.Postgres(url, table="t"), "flow:id:out", deltas=False).check()
+            Tabled("out", ms.Postgres(url, table="t"), "flow:id:out", deltas=False).check(
+                -1, gave_nothing
+            )
     assert [one["password"] for one in sent] == ["", "in-url", "from-env"]
     assert {one["passfile"] for one in sent} == {"/dev/null/none"}
 
@@ -365,7 +467,7 @@ def test_what_cannot_be_used_is_said_in_one_line(
     wrong = ms.Postgres("postgresql://u:secret@127.0.0.1:1/x", table="t")
     tabled = Tabled("out", wrong, "flow:id:out", deltas=False)
     with pytest.raises(ConfigError, match=r"sink 'out': t at 127\.0\.0\.1:1/x cannot be") as error:
-        tabled.check()
+        tabled.check(-1, gave_nothing)
     assert "secret" not in str(error.value) + repr(wrong) and "hidden" not in str(error.value)
     with pytest.raises(ConfigError, match="is not a Delta table"):
         flow = ms.Flow("d")
@@ -373,7 +475,7 @@ def test_what_cannot_be_used_is_said_in_one_line(
         run_in_process(flow, tmp_path / "ck")
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(ConfigError, match=r"pip install 'millstream\[delta\]'"):
-        Tabled("out", ms.Delta(tmp_path / "t"), "flow:id:out", deltas=False).check()
+        Tabled("out", ms.Delta(tmp_path / "t"), "flow:id:out", deltas=False).check(-1, gave_nothing)
     for bad in ({"table": "a;b"}, {"table": "t", "key": 1}):
         with pytest.raises((ConfigError, TypeError)):
             ms.Postgres("postgresql://h/x", **bad)  # type: ignore[arg-type]

@@ -152,9 +152,10 @@ class Engine:
         newest = latest.batch if latest is not None and begun else -1
         outside = self.outside = self._outside_of(self.plan, program)
         outside.take(Owned(), before, newest)
-        outside.check(-1 if latest is None else latest.batch)
+        newest = -1 if latest is None else latest.batch
+        outside.check(newest, self.checkpoint.gave)
         unpublished = [] if latest is None else list(self.checkpoint.unpublished(latest))
-        outside.topics.open(latest, unpublished)
+        outside.topics.open(newest, self.checkpoint.gave, unpublished)
         if latest is not None:
             self.manifest = latest
             published = self.checkpoint.published()
@@ -216,7 +217,7 @@ class Engine:
         before, outside = self._taken_over, self._outside_of(plan, program)
         try:
             # Topics are taken over when there is something to send.
-            outside.check(self.manifest.batch)
+            outside.check(self.manifest.batch, self.checkpoint.gave)
             prepare()
             if dry_run:
                 outside.close()

@@ -30,6 +30,7 @@ from millstream.ops.keynames import key_text
 from millstream.ops.updates import NEVER, UpdateJob
 from millstream.plan.stages import Plan, marks_changes
 from millstream.run.tables.taking import Tabled
+from millstream.run.tables.writing import Gave
 from millstream.state.manifests import Manifest
 from millstream.state.segments import Segment, read_segments
 from millstream.state.storage import Storage
@@ -351,10 +352,10 @@ class Mirrors:
         """Sinks that take rows in the driver, by name."""
         return {**self.rows, **self.tables}
 
-    def check(self, newest: int) -> None:
-        """See whether all of them answer, and have no batch after the newest of the checkpoint."""
+    def check(self, newest: int, gave: Gave) -> None:
+        """See whether all of them answer, and have no batch that the checkpoint does not have."""
         for table in self.tables.values():
-            table.check(newest)
+            table.check(newest, gave)
         for one in self._all():
             try:
                 one.mirror.check_outer()

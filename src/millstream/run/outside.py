@@ -9,6 +9,7 @@ from millstream.io.claims import Lease
 from millstream.plan.stages import Plan
 from millstream.run.mirroring import Mirrors
 from millstream.run.owning import Owned
+from millstream.run.tables.writing import Gave
 from millstream.run.topics import TopicSinks
 from millstream.state.manifests import Manifest
 from millstream.state.storage import Storage
@@ -37,9 +38,9 @@ class Outside:
         """Take the directories, but for those that are held already."""
         self.owned = held.take(self._plan, self._program, self._lease, before, newest)
 
-    def check(self, newest: int) -> None:
+    def check(self, newest: int, gave: Gave) -> None:
         """See whether all of them answer, before anything is computed after this batch."""
-        self.mirrors.check(newest)
+        self.mirrors.check(newest, gave)
         self.topics.check()
 
     def mirror(self, manifest: Manifest, before: Manifest | None) -> None:

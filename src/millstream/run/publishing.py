@@ -107,9 +107,9 @@ def _deliver(output: Output, sink: Any, table: pa.Table, batch: int, hands: Hand
         case Console():
             if not notebook.refresh(name, sink, table, batch):
                 _print(name, sink, table, batch)
-        case RowMirror() | Tabled():
+        case RowMirror():
             sink.deliver(table, batch)
-        case TopicSink():
+        case Tabled() | TopicSink():
             sink.deliver(table, batch, output.checksum)
         case Call():
             hands.hand(name, sink.fn, table.to_pylist())

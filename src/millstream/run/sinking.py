@@ -23,6 +23,7 @@ from millstream.ops.records import DeadLetter, as_json
 from millstream.plan.stages import gives_changes, marks_changes
 from millstream.run import fitting
 from millstream.run.splits import DRIVER, Item
+from millstream.run.tables.moments import beyond
 from millstream.run.tables.postgres import refused_rows
 from millstream.run.topics import encoding_of
 from millstream.state.manifests import Output
@@ -170,6 +171,7 @@ def _fit_for_table(
     table = concat([chunk.table for chunk in chunks])
     given = task.plan.columns.get(node.inputs[0].name) is None
     refused = without_key(spec.columns, table) if given else {}
+    refused |= beyond(table)
     if isinstance(spec, Postgres):
         refused |= refused_rows(spec.columns, table)
     fitted, kept = _fit(task, node.name, table, chunks, refused, widens=False)
@@ -181,6 +183,15 @@ def _fit_for_table(
     return taken
 
 
+def _shown(row: pa.Table) -> str:
+    """A row for people to read; a moment that Python has no value for as the number it is."""
+    try:
+        return as_json(row.to_pylist()[0])
+    except (ValueError, OverflowError):
+        texts = {name: row.column(name).combine_chunks().to_string() for name in row.column_names}
+        return as_json({name: " ".join(text.split())[2:-2] for name, text in texts.items()})
+
+
 def _refuse(
     task: Task, name: str, refused: dict[int, str], table: pa.Table, chunks: list[Chunk]
 ) -> None:
@@ -190,7 +201,7 @@ def _refuse(
     pos = np.concatenate([chunk.pos for chunk in chunks])
     src = np.repeat([chunk.src for chunk in chunks], [len(chunk) for chunk in chunks])
     for row, why in refused.items():
-        raw = as_json(table.slice(row, 1).to_pylist()[0])
+        raw = _shown(table.slice(row, 1))
         task.control.dead.append(DeadLetter(name, int(src[row]), int(pos[row]), raw, why))
     counts = task.ledger(name)
     counts["dead"] += len(refused)

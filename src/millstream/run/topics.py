@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -13,6 +14,7 @@ from millstream.graph import nodes as graph
 from millstream.io.kafka.encoding import MAX_RECORD, Encoding, newest
 from millstream.io.kafka.producing import Publisher
 from millstream.plan.stages import Plan
+from millstream.run.tables.writing import Gave
 from millstream.state.manifests import Manifest
 
 
@@ -85,15 +87,13 @@ class TopicSinks:
             except (RunError, ConfigError) as error:
                 raise type(error)(f"sink {name!r}: {error}") from None
 
-    def open(self, latest: Manifest | None, unpublished: Sequence[Manifest] = ()) -> None:
+    def open(self, newest: int, gave: Gave, unpublished: Sequence[Manifest] = ()) -> None:
         """Take the sinks over; refuses a checkpoint that is behind what they have."""
         waits = {output.sink for manifest in unpublished for output in manifest.outputs}
         for name, one in self.sinks.items():
-            outputs = [] if latest is None else latest.outputs
-            checksum = next((out.checksum for out in outputs if out.sink == name), None)
             try:
                 one.publisher.open(noted=name in waits)
-                one.publisher.check_same(-1 if latest is None else latest.batch, checksum)
+                one.publisher.check_same(newest, partial(gave, name))
             except RunError as error:
                 raise RunError(f"sink {name!r}: {error}") from None
 

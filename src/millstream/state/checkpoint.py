@@ -296,10 +296,20 @@ class Checkpoint:
 
     def before(self, manifest: Manifest) -> Manifest | None:
         """The batch before this one, if it can still be read."""
+        return self._committed(manifest.batch - 1)
+
+    def _committed(self, batch: int) -> Manifest | None:
         try:
-            return read_manifest(self.manifests, manifest.batch - 1)
+            return read_manifest(self.manifests, batch)
         except (OSError, CheckpointError):
             return None
+
+    def gave(self, sink: str, batch: int) -> int | None:
+        """The checksum of what a batch gave a sink in the driver, 0 of nothing; None: not known."""
+        found = self._committed(batch)
+        outputs = [] if found is None else found.outputs
+        none = None if found is None else 0
+        return next((one.checksum for one in outputs if one.sink == sink), none)
 
     def commit(self, manifest: Manifest, change: Change | None = None) -> None:
         """Make a batch exist.

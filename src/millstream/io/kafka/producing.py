@@ -193,21 +193,27 @@ class Publisher:
         if self.progress.batch > batch:  # batches are sent in their order
             return
         if self.progress.batch == batch:
-            self.check_same(batch, checksum)
+            self.check_same(batch, lambda _: checksum)
             at = self.progress.rows
         while at < len(records):
             end = _next_end(records, at)
             self._send(records.slice(at, end - at), Progress(self.epoch, batch, end, checksum))
             at = end
 
-    def check_same(self, batch: int, checksum: int | None) -> None:
-        """Refuse another batch under the number of one that was sent."""
-        other = self.progress.batch == batch and checksum not in (None, self.progress.checksum)
-        if self.progress.batch > batch or other:
+    def check_same(self, newest: int, gave: Callable[[int], int | None]) -> None:
+        """Refuse a checkpoint without the batch that was sent last.
+
+        newest: its last batch; gave: the checksum of what one of its batches gave this sink, None
+        if that is not known any more.
+        """
+        sent = self.progress
+        if sent.batch > newest or (
+            sent.batch >= 0 and gave(sent.batch) not in (None, sent.checksum)
+        ):
             raise RunError(
-                f"topic {self.topic!r} has results of batch {self.progress.batch} of this flow, "
-                f"and the checkpoint has another batch {batch}: it is an older copy. Go on with "
-                "the one that is ahead, or begin with a new checkpoint (and a new topic)"
+                f"topic {self.topic!r} has results of a batch {sent.batch} of this flow that the "
+                f"checkpoint, which ends with batch {newest}, does not have: it is an older copy. "
+                "Go on with the one that is ahead, or begin with a new checkpoint (and a new topic)"
             )
 
     def _send(self, records: pa.Table, progress: Progress) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.api.sources import Delta
-from millstream.run.tables.writing import Conflict, Lost, required
+from millstream.run.tables.writing import Conflict, Lost, Noted, required
 
 _GONE = "__millstream_gone"  # marks the keys of rows that are taken out
 
@@ -19,7 +19,7 @@ class DeltaWriter:
 
     def __init__(self, spec: Delta, owner: str) -> None:
         self._lake = required("deltalake", "delta", "ms.Delta")
-        self.spec, self._app = spec, owner
+        self.spec, self._app, self._sum = spec, owner, f"{owner}:checksum"
         self._options = store_options(spec.location)
 
     def _table(self) -> Any:
@@ -31,20 +31,27 @@ class DeltaWriter:
         except (exceptions.DeltaError, OSError) as error:
             raise _lost(error) from None
 
-    def reached(self) -> int:
-        table = self._table()
-        found = None if table is None else table.transaction_version(self._app)
-        return -1 if found is None else int(found)
+    def reached(self) -> Noted:
+        return self._noted(self._table())
 
-    def write(self, rows: pa.Table, gone: pa.Table | None, batch: int) -> None:
+    def _noted(self, table: Any) -> Noted:
+        batch = None if table is None else table.transaction_version(self._app)
+        return Noted() if batch is None else Noted(batch, table.transaction_version(self._sum))
+
+    def write(self, rows: pa.Table, gone: pa.Table | None, before: Noted, noted: Noted) -> None:
         lake = self._lake
         exceptions = importlib.import_module("deltalake.exceptions")
         properties = lake.CommitProperties(
-            app_transactions=[lake.Transaction(self._app, batch)],
-            custom_metadata={"millstream.batch": str(batch)},
+            app_transactions=[
+                lake.Transaction(self._app, noted.batch),
+                lake.Transaction(self._sum, noted.checksum or 0),
+            ],
+            custom_metadata={"millstream.batch": str(noted.batch)},
         )
         try:
             table = self._table()
+            if self._noted(table) != before:
+                raise Conflict("it has another batch by now")
             if gone is None or table is None:
                 lake.write_deltalake(
                     self.spec.location if table is None else table,

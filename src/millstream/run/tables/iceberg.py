@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.api.tables import Iceberg
-from millstream.run.tables.writing import Conflict, required
+from millstream.run.tables.writing import Conflict, Noted, required
 
 
 class IcebergWriter:
@@ -18,7 +18,7 @@ class IcebergWriter:
     def __init__(self, spec: Iceberg, owner: str) -> None:
         catalogs = required("pyiceberg.catalog", "iceberg", "ms.Iceberg")
         self.spec, self._owner = spec, owner
-        self._noted = f"millstream.{owner}"
+        self._batch, self._sum = f"millstream.{owner}", f"millstream.{owner}.checksum"
         given = spec.catalog
         self._catalog = (
             catalogs.load_catalog(given)
@@ -30,24 +30,34 @@ class IcebergWriter:
         known = self._catalog.table_exists(self.spec.table)
         return self._catalog.load_table(self.spec.table) if known else None
 
-    def reached(self) -> int:
+    def reached(self) -> Noted:
         """The batch that was noted last; snapshots may be expired, properties of a table stay."""
-        table = self._table()
-        return -1 if table is None else int(table.properties.get(self._noted, -1))
+        return self._noted(self._table())
 
-    def write(self, rows: pa.Table, gone: pa.Table | None, batch: int) -> None:
+    def _noted(self, table: Any) -> Noted:
+        found = {} if table is None else table.properties
+        if self._batch not in found:
+            return Noted()
+        checksum = found.get(self._sum)
+        return Noted(int(found[self._batch]), None if checksum is None else int(checksum))
+
+    def write(self, rows: pa.Table, gone: pa.Table | None, before: Noted, noted: Noted) -> None:
         exceptions: Any = importlib.import_module("pyiceberg.exceptions")
         table = self._table()
+        if self._noted(table) != before:
+            raise Conflict("it has another batch by now")
         if table is None:
             self._catalog.create_namespace_if_not_exists(self.spec.table.rpartition(".")[0])
             table = self._catalog.create_table(self.spec.table, rows.schema)
-        said = {"millstream.sink": self._owner, "millstream.batch": str(batch)}
+        said = {"millstream.sink": self._owner, "millstream.batch": str(noted.batch)}
         try:
             with table.transaction() as changes:
                 if set(rows.column_names) - {one.name for one in table.schema().fields}:
                     with changes.update_schema() as columns:
                         columns.union_by_name(rows.schema)
-                changes.set_properties({self._noted: str(batch)})
+                changes.set_properties(
+                    {self._batch: str(noted.batch), self._sum: str(noted.checksum or 0)}
+                )
                 if gone is not None:
                     keys = pa.concat_tables([rows.select(list(self.spec.columns)), gone])
                     if len(keys) and table.current_snapshot() is not None:

@@ -47,6 +47,6 @@ def as_stored(table: pa.Table, *, times: bool) -> pa.Table:
             column = table.column(at)
             if pa.types.is_duration(one.type):
                 column = column.cast(pa.duration("us"), safe=False)
-            # Unsafe only where nanoseconds are cut off: everything else becomes wider.
+            # Unsafe only where nanoseconds are cut off: all else is wider, or was refused before.
             table = table.set_column(at, one.name, column.cast(kind, safe=False))
     return table

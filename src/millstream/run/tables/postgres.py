@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from millstream.api.tables import Postgres
 from millstream.io.writers import json_text
 from millstream.ops.mixed import holds_mixed
-from millstream.run.tables.writing import Lost, required
+from millstream.run.tables.writing import Conflict, Lost, Noted, required
 
 
 class PostgresWriter:
@@ -37,8 +37,11 @@ class PostgresWriter:
             self._connection.execute("SELECT pg_advisory_xact_lock(7236411)")
             self._connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {self.PROGRESS} (sink TEXT PRIMARY KEY, "
-                "batch BIGINT NOT NULL, at TIMESTAMPTZ NOT NULL DEFAULT now())"
+                "batch BIGINT NOT NULL, at TIMESTAMPTZ NOT NULL DEFAULT now(), checksum BIGINT)"
             )
+            there = self._connection.execute(f"SELECT * FROM {self.PROGRESS} LIMIT 0").description
+            if "checksum" not in {one.name for one in there}:  # of an earlier release
+                self._connection.execute(f"ALTER TABLE {self.PROGRESS} ADD COLUMN checksum BIGINT")
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -52,17 +55,17 @@ class PostgresWriter:
                 raise Lost(str(error)) from None
             raise
 
-    def reached(self) -> int:
+    def reached(self) -> Noted:
         with self._transaction():
             return self._reached("")
 
-    def _reached(self, how: str) -> int:
+    def _reached(self, how: str) -> Noted:
         found = self._connection.execute(
-            f"SELECT batch FROM {self.PROGRESS} WHERE sink = %s {how}", (self._owner,)
+            f"SELECT batch, checksum FROM {self.PROGRESS} WHERE sink = %s {how}", (self._owner,)
         ).fetchone()
-        return -1 if found is None else int(found[0])
+        return Noted() if found is None else Noted(*found)
 
-    def write(self, rows: pa.Table, gone: pa.Table | None, batch: int) -> None:
+    def write(self, rows: pa.Table, gone: pa.Table | None, before: Noted, noted: Noted) -> None:
         execute, identifier = self._connection.execute, self._name
         with self._transaction():
             execute(
@@ -70,8 +73,8 @@ class PostgresWriter:
                 "ON CONFLICT (sink) DO NOTHING",
                 (self._owner,),
             )
-            if self._reached("FOR UPDATE") >= batch:
-                return
+            if self._reached("FOR UPDATE") != before:
+                raise Conflict("it has another batch by now")
             self._make(rows.schema)
             if gone is not None and len(gone):
                 same = self._sql.SQL(" AND ").join(
@@ -86,8 +89,8 @@ class PostgresWriter:
             if len(rows):
                 self._upsert(rows, keyed=gone is not None)
             execute(
-                f"UPDATE {self.PROGRESS} SET batch = %s, at = now() WHERE sink = %s",
-                (batch, self._owner),
+                f"UPDATE {self.PROGRESS} SET batch = %s, checksum = %s, at = now() WHERE sink = %s",
+                (*noted, self._owner),
             )
 
     def _name(self, name: str) -> Any:

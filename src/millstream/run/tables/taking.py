@@ -19,7 +19,7 @@ from millstream.run.tables.delta import DeltaWriter
 from millstream.run.tables.iceberg import IcebergWriter
 from millstream.run.tables.kinds import as_stored
 from millstream.run.tables.postgres import PostgresWriter
-from millstream.run.tables.writing import Conflict, Lost, TableWriter
+from millstream.run.tables.writing import Conflict, Gave, Lost, Noted, TableWriter
 
 PATIENCE = 60.0  # seconds for which a system that went away, or is changed by others, is asked
 _PAUSE = 0.25
@@ -34,26 +34,28 @@ class Tabled:
         self.name, self.spec, self.deltas = name, spec, deltas
         self._owner = owner
         self._writer: TableWriter | None = None
-        self._newest = -1  # the batch that the checkpoint had at the start
+        self._known: Noted | None = None  # what the table was seen to have
 
     def _opened(self) -> TableWriter:
         if self._writer is None:
             self._writer = _WRITERS[type(self.spec)](self.spec, self._owner)
         return self._writer
 
-    def check(self, newest: int = -1) -> None:
-        """See whether it can be reached, and goes with a checkpoint whose newest batch is this."""
+    def check(self, newest: int, gave: Gave) -> None:
+        """See whether it can be reached, and has no batch that the checkpoint does not have."""
         with self._told("cannot be used", ConfigError):
             found = self._reached()
-        if found > newest:
+        ours = None if found.checksum is None else gave(self.name, found.batch)
+        if found.batch > newest or ours not in (None, found.checksum):
             raise RunError(
-                f"sink {self.name!r}: {self.spec.shown} has batch {found} of this flow, and the "
-                f"checkpoint ends with batch {newest}: it is an older copy. Go on with the one "
-                "that is ahead, or begin with a new checkpoint (and a new table)"
+                f"sink {self.name!r}: {self.spec.shown} has a batch {found.batch} of this flow "
+                f"that the checkpoint, which ends with batch {newest}, does not have: it is an "
+                "older copy. Go on with the one that is ahead, or begin with a new checkpoint (and "
+                "a new table)"
             )
-        self._newest = newest
+        self._known = found
 
-    def _reached(self) -> int:
+    def _reached(self) -> Noted:
         """The newest batch there; one failed answer of a store is none, of a database it is."""
         looks = 1 if isinstance(self.spec, Postgres) else _LOOKS
         for _ in range(looks - 1):
@@ -66,21 +68,26 @@ class Tabled:
                 time.sleep(_PAUSE)
         return self._opened().reached()
 
-    def deliver(self, table: pa.Table, batch: int) -> None:
+    def deliver(self, table: pa.Table, batch: int, checksum: int) -> None:
         """Write the rows of a batch, unless it is there already."""
+        noted = Noted(batch, checksum)
         with self._told(f"did not take batch {batch}, which is committed: it is written", RunError):
             rows, gone = self._changes(table)
             begun = time.monotonic()
             while True:
                 try:
                     writer = self._opened()
-                    if (found := writer.reached()) > max(batch, self._newest):
+                    found = writer.reached()
+                    other = found.batch == batch and found.checksum not in (None, checksum)
+                    if other or found not in (self._known or found, noted):
                         raise RunError(
-                            f"{self.spec.shown} has batch {found} of another run of this flow, "
-                            f"and here is batch {batch}; this one ends"
+                            f"{self.spec.shown} has batch {found.batch} of another run of this "
+                            f"flow, and here is batch {batch}; this one ends"
                         )
-                    if found < batch:
-                        writer.write(rows, gone, batch)
+                    self._known = found
+                    if found.batch < batch:
+                        writer.write(rows, gone, found, noted)
+                        self._known = noted
                     return
                 except (Lost, Conflict) as error:
                     self.close()
