@@ -293,9 +293,9 @@ def counted_reads(monkeypatch: Any) -> list[int]:
     first = KeyedBag.first
 
     def counted(self: KeyedBag, *arguments: Any) -> Any:
-        before = self.read
+        before = self.looked_at
         found = first(self, *arguments)
-        looked.append(self.read - before)
+        looked.append(self.looked_at - before)
         return found
 
     monkeypatch.setattr(KeyedBag, "first", counted)

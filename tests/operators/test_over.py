@@ -131,9 +131,9 @@ def test_what_comes_at_the_end_of_a_large_group_reads_its_end(monkeypatch: Any) 
     first = KeyedBag.first
 
     def counting(self: KeyedBag, *args: Any, **options: Any) -> Any:
-        before = self.read
+        before = self.looked_at
         found = first(self, *args, **options)
-        read.append(self.read - before)
+        read.append(self.looked_at - before)
         return found
 
     monkeypatch.setattr(KeyedBag, "first", counting)

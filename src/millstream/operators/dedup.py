@@ -18,11 +18,10 @@ from millstream.errors import ConfigError
 from millstream.operators.distinct import ComparedRows, in_order_of_content
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, KeyedStep, Row, Share
-from millstream.operators.stores import Queue, Table
+from millstream.operators.stores import Queue, Table, keyed_rows
 from millstream.operators.waiting import Waiting, give, rows_for
 from millstream.ops.chunks import Chunk, Int64, Mask, begins, numbers, own_columns
 from millstream.ops.progress import BEGIN
-from millstream.ops.updates import NEVER
 
 _FOR_EVER = 2**60  # microseconds
 
@@ -110,20 +109,9 @@ class Forgetting(Waiting):
             before = np.where(place >= 0, stored[np.maximum(place, 0)], BEGIN)
         reach = _FOR_EVER if self.within is None else self.within
         given, latest = _spaced(ts, start, before, reach)
-        last.put_hashed(
-            pa.table(
-                {
-                    "shard": pa.array(shard.astype(np.int32)),
-                    "expires": pa.array(
-                        np.full(len(start), NEVER) if self.within is None else latest + reach + 1
-                    ),
-                    "hash": pa.array(hashes[start]),
-                    "check": pa.array(checks[start]),
-                    "gone": pa.array(np.zeros(len(start), np.bool_)),
-                    "ts": pa.array(latest),
-                }
-            )
-        )
+        own = {"ts": latest} | ({} if self.within is None else {"expires": latest + reach + 1})
+        keys, gone = (hashes[start], checks[start]), np.zeros(len(start), np.bool_)
+        last.put_hashed(pa.table(keyed_rows(shard, keys, gone, own)))
         table = own_columns(rows)
         at = np.flatnonzero(given)
         pos = (hashes >> np.uint64(1)).astype(np.int64)

@@ -17,13 +17,12 @@ import pyarrow as pa
 from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Share
-from millstream.operators.stores import Queue, Table
+from millstream.operators.stores import Queue, Table, keyed_rows
 from millstream.operators.waiting import Gathered, Waiting, give, rows_for, without_late
 from millstream.ops.chunks import ROW, Chunk, Int64, Mask, begins, marked, numbers, own_columns
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
 from millstream.ops.progress import END
-from millstream.ops.updates import NEVER
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -237,18 +236,9 @@ class _Keys:
 
     def stored(self, ts: Int64, since: Int64) -> pa.Table:
         """What is to be stored of every content."""
-        return pa.table(
-            {
-                "shard": pa.array(self.shard.astype(np.int32)),
-                "expires": pa.array(np.full(len(self.start), NEVER)),
-                "hash": pa.array(self.hashes[self.start]),
-                "check": pa.array(self.checks[self.start]),
-                "gone": pa.array(self.count[self.end] == 0),
-                "count": pa.array(self.count[self.end]),
-                "ts": pa.array(ts[self.end]),
-                "since": pa.array(since[self.end]),
-            }
-        )
+        keys, count = (self.hashes[self.start], self.checks[self.start]), self.count[self.end]
+        own = {"count": count, "ts": ts[self.end], "since": since[self.end]}
+        return pa.table(keyed_rows(self.shard, keys, count == 0, own))
 
 
 def _mixed(ts: Int64, src: Int64, pos: Int64) -> Int64:

@@ -6,7 +6,7 @@ write becomes part of the state only with the manifest of this batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -87,6 +87,35 @@ class Store:
             f"{self.batch.number:08d}-{self.control.part:04d}-"
             f"{self.control.attempt}{suffix}.arrow"
         )
+
+    def _write_merged(
+        self,
+        fresh: pa.Table,
+        kept: dict[str, list[Segment]],
+        merging: dict[str, list[Segment]],
+        merge: Callable[[str, list[Segment], pa.Table], pa.Table | None],
+        *,
+        cold: bool = False,
+    ) -> None:
+        """Write new rows; in some shards together with segments, which are kept no longer.
+
+        cold: what is large will hardly be read.
+        """
+        owner = numbers(fresh, "shard")
+        alone = ~np.isin(owner, [int(shard) for shard in merging])
+        pieces = [fresh if alone.all() else fresh.filter(pa.array(alone))]
+        written: dict[int, Segment] = {}
+        for shard, segments in merging.items():
+            kept[shard] = [one for one in kept[shard] if one not in segments]
+            merged = merge(shard, segments, fresh.filter(pa.array(owner == int(shard))))
+            if merged is not None and len(merged) > LARGE:  # a file of its own, one at a time
+                written |= self._write(merged, f"-{shard}", cold=cold)
+            elif merged is not None:
+                pieces.append(merged)
+            del merged
+        pieces = [piece for piece in pieces if len(piece)]
+        written |= self._write(concat(pieces) if pieces else None)
+        self._report(kept, written)
 
     def _report(self, kept: dict[str, list[Segment]], written: dict[int, Segment]) -> None:
         """Tell the driver what the shards that changed consist of from now on."""
@@ -293,31 +322,17 @@ class Table(Store):
         if fresh is None:
             self._report(kept, {})
             return
-        merging = self.rows.to_merge(len(fresh))
-        owner = numbers(fresh, "shard")
-        alone = ~np.isin(owner, [int(shard) for shard in merging])
-        pieces = [fresh if alone.all() else fresh.filter(pa.array(alone))]
-        written: dict[int, Segment] = {}
         number = self.batch.number if "batch" in fresh.column_names else None
-        for shard, segments in merging.items():
-            mine = fresh.filter(pa.array(owner == int(shard)))
+
+        def merge(shard: str, segments: list[Segment], mine: pa.Table) -> pa.Table | None:
             merged = self.rows.merged(shard, segments, mine, number)
-            chosen = set(segments)
-            kept[shard] = [one for one in kept[shard] if one not in chosen]
-            if merged is None:
-                continue
-            if gone_by is not None and not kept[shard]:  # else an older row could come to light
-                alive = pc.greater(merged.column("expires"), gone_by)
-                merged = merged if pc.all(alive).as_py() else merged.filter(alive)
-            if len(merged) > LARGE:  # a file of its own, so that one at a time is in memory
-                cold = self.batch.compression == "large"
-                written |= self._write(merged, f"-{shard}", cold=cold)
-            else:
-                pieces.append(merged)
-            del merged
-        pieces = [piece for piece in pieces if len(piece)]
-        written |= self._write(concat(pieces) if pieces else None)
-        self._report(kept, written)
+            if merged is None or gone_by is None or kept[shard]:  # an older row could come to light
+                return merged
+            alive = pc.greater(merged.column("expires"), gone_by)
+            return merged if pc.all(alive).as_py() else merged.filter(alive)
+
+        merging, cold = self.rows.to_merge(len(fresh)), self.batch.compression == "large"
+        self._write_merged(fresh, kept, merging, merge, cold=cold)
 
 
 class Bag(Table):
@@ -367,13 +382,19 @@ def hashes_of(keys: tuple[str, ...], rows: pa.Table) -> tuple[UInt64, UInt64]:
     return both_hashes(columns)
 
 
+def keyed_rows(shard: Any, keys: Any, gone: Any, own: dict[str, Any]) -> dict[str, Any]:
+    """What a table has of some keys (their two hashes): where they lie, and columns of its own."""
+    marks = {
+        "shard": shard.astype(np.int32),
+        "expires": np.full(len(shard), NEVER),
+        "hash": keys[0],
+        "check": keys[1],
+        "gone": gone,
+    }
+    return {name: pa.array(values) for name, values in (marks | own).items()}
+
+
 def counted_rows(shard: Any, keys: Any, counts: dict[str, Any]) -> pa.Table:
     """Rows of a table that counts what two sides have; a key that neither has is gone."""
-    heads = {
-        "shard": pa.array(shard.astype(np.int32)),
-        "expires": pa.array(np.full(len(shard), NEVER)),
-        "hash": pa.array(keys[0]),
-        "check": pa.array(keys[1]),
-        "gone": pa.array((counts["count.0"] == 0) & (counts["count.1"] == 0)),
-    }
-    return pa.table(heads | {name: pa.array(values) for name, values in counts.items()})
+    gone = (counts["count.0"] == 0) & (counts["count.1"] == 0)
+    return pa.table(keyed_rows(shard, keys, gone, counts))

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.operators.batch import Batch, Control
-from millstream.operators.stores import LARGE, Store
+from millstream.operators.stores import Store
 from millstream.ops.chunks import concat, numbers, with_column
 from millstream.ops.joins import keys_of, settled
 from millstream.ops.keys import distinct
@@ -84,26 +84,21 @@ class Traced(Store):
             if kept != self.stored:
                 self._report(kept, {})
             return
-        merging = self.rows.to_merge(len(new))
-        owner = numbers(new, "shard")
-        pieces = [new.filter(pa.array(~np.isin(owner, [int(shard) for shard in merging])))]
-        written: dict[int, Segment] = {}
-        for shard, segments in merging.items():
-            chosen = [one for one in segments if one in kept[shard]]
-            kept[shard] = [one for one in kept[shard] if one not in chosen]
-            mine = new.filter(pa.array(owner == int(shard)))
-            merged = self._merged([*self.rows.read(chosen), mine], gone_by)
-            if len(merged) > LARGE:  # a file of its own, so that one at a time is in memory
-                written |= self._write(in_order(merged), f"-{shard}")
-            else:
-                pieces.append(merged)
-        pieces = [piece for piece in pieces if len(piece)]
-        written |= self._write(in_order(concat(pieces)) if pieces else None)
-        self._report(kept, written)
 
-    def _merged(self, tables: list[pa.Table], gone_by: int | None) -> pa.Table:
-        """Several pieces of one shard as one, without what has expired or comes to nothing."""
-        rows = concat(tables)
-        if gone_by is not None:
-            rows = rows.filter(pc.greater(rows.column("expires"), gone_by))
-        return settled(rows) if self.settles else rows
+        def merge(shard: str, segments: list[Segment], mine: pa.Table) -> pa.Table:
+            """Several pieces as one, without what has expired or comes to nothing."""
+            rows = concat([*self.rows.read(segments), mine])
+            if gone_by is not None:
+                rows = rows.filter(pc.greater(rows.column("expires"), gone_by))
+            return settled(rows) if self.settles else rows
+
+        merging = {
+            shard: [one for one in segments if one in kept[shard]]
+            for shard, segments in self.rows.to_merge(len(new)).items()
+        }
+        self._write_merged(new, kept, merging, merge)
+
+    def _write(
+        self, rows: pa.Table | None, suffix: str = "", *, cold: bool = False
+    ) -> dict[int, Segment]:
+        return super()._write(None if rows is None else in_order(rows), suffix, cold=cold)

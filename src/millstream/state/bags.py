@@ -80,7 +80,7 @@ class KeyedBag(KeyedTable):
     ) -> None:
         super().__init__(root, stored, files)
         self.order = order
-        self.read = 0  # rows that were looked at
+        self.looked_at = 0  # rows
 
     def merged(
         self,
@@ -90,7 +90,7 @@ class KeyedBag(KeyedTable):
         batch: int | None = None,
     ) -> pa.Table | None:
         """Chosen segments of a shard and new rows as one."""
-        tables = self._read(chosen)
+        tables = self.read(chosen)
         if fresh is not None and len(fresh):
             tables.append(fresh)
         return added_up(concat(tables), self.order) if tables else None
@@ -115,7 +115,7 @@ class KeyedBag(KeyedTable):
             found.append((key[ready], rows.filter(pa.array(ready)), count[ready]))
             pending = pending[~done]
             step = None if step is None else step * 4
-        self.read += runs.read
+        self.looked_at += runs.read
         if not found:
             return Entries(np.zeros(0, np.int64), None, np.zeros(0, np.int64))
         key = np.concatenate([one[0] for one in found])

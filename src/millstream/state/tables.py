@@ -61,8 +61,8 @@ class Hashed:
         return found
 
 
-class KeyedTable:
-    """The stored rows of some shards. Rows have columns hash, check, gone, and what they hold."""
+class SortedRows:
+    """The stored rows of some shards, in segments whose rows are sorted by hash."""
 
     def __init__(
         self,
@@ -73,6 +73,25 @@ class KeyedTable:
     ) -> None:
         self.root, self.stored, self.files, self.by = root, stored, files, by
         self._opened: dict[tuple[str, int], pa.Table] = {}
+
+    def to_merge(self, fresh: int) -> dict[str, list[Segment]]:
+        """Per shard the newest segments worth rewriting together with so many new rows."""
+        return worth_merging(self.stored, fresh)
+
+    def read(self, segments: list[Segment]) -> list[pa.Table]:
+        """The rows of some segments."""
+        return [self._rows(one) for one in segments]
+
+    def _rows(self, segment: Segment) -> pa.Table:
+        """The rows of one segment; opened once, however many keys are looked up."""
+        known = (segment.file, segment.index)
+        if known not in self._opened:
+            (self._opened[known],) = read_segments(self.root, [segment], self.files, self.by)
+        return self._opened[known]
+
+
+class KeyedTable(SortedRows):
+    """One row per key; beside what it holds it has columns hash, check and gone."""
 
     def find(self, shard: Int64, hashes: UInt64, checks: UInt64) -> tuple[Int64, pa.Table | None]:
         """Per wanted key the row of the result that holds it (-1: none), and the rows found."""
@@ -103,13 +122,9 @@ class KeyedTable:
     def scan(self) -> Iterator[pa.Table]:
         """Every living row, shard by shard."""
         for shard in sorted(self.stored, key=int):
-            merged = newest(self._read(self.stored[shard]))
+            merged = newest(self.read(self.stored[shard]))
             if merged is not None:
                 yield merged.filter(pc.invert(merged.column("gone")))
-
-    def to_merge(self, fresh: int) -> dict[str, list[Segment]]:
-        """Per shard the newest segments worth rewriting together with so many new rows."""
-        return worth_merging(self.stored, fresh)
 
     def merged(
         self,
@@ -122,7 +137,7 @@ class KeyedTable:
 
         Those of `batch` stay until the next time: they are how others learn what it removed.
         """
-        tables = self._read(chosen)
+        tables = self.read(chosen)
         if fresh is not None and len(fresh):
             tables.append(fresh)
         table = newest(tables)
@@ -132,16 +147,6 @@ class KeyedTable:
                 keep = pc.or_(keep, pc.equal(table.column("batch"), batch))
             table = table.filter(keep)
         return table
-
-    def _read(self, segments: list[Segment]) -> list[pa.Table]:
-        return [self._rows(one) for one in segments]
-
-    def _rows(self, segment: Segment) -> pa.Table:
-        """The rows of one segment; opened once, however many keys are looked up."""
-        known = (segment.file, segment.index)
-        if known not in self._opened:
-            (self._opened[known],) = read_segments(self.root, [segment], self.files, self.by)
-        return self._opened[known]
 
 
 def worth_merging(stored: dict[str, list[Segment]], fresh: int) -> dict[str, list[Segment]]:

@@ -14,19 +14,11 @@ import pyarrow as pa
 
 from millstream.ops.chunks import Int64, concat, numbers
 from millstream.ops.joins import UInt64, first_in, ranges
-from millstream.state.segments import Segment, SegmentFile, read_segments
-from millstream.state.storage import Storage
-from millstream.state.tables import worth_merging
+from millstream.state.tables import SortedRows
 
 
-class Trace:
-    """The stored rows of some shards: columns hash, check, same, weight, and what they hold."""
-
-    def __init__(
-        self, root: Storage, stored: dict[str, list[Segment]], files: dict[str, SegmentFile]
-    ) -> None:
-        self.root, self.stored, self.files = root, stored, files
-        self._opened: dict[tuple[str, int], pa.Table] = {}
+class Trace(SortedRows):
+    """The rows of some keys: columns hash, check, same, weight, and what they hold."""
 
     def rows_of(
         self, shard: Int64, hashes: UInt64, among: tuple[Int64, Int64] | None = None
@@ -70,21 +62,6 @@ class Trace:
                     weight = numbers(rows.select(["weight"]).take(pa.array(at)), "weight")
                     np.add.at(total, mine[owner], weight)
         return total
-
-    def to_merge(self, fresh: int) -> dict[str, list[Segment]]:
-        """Per shard the newest segments worth rewriting together with so many new rows."""
-        return worth_merging(self.stored, fresh)
-
-    def read(self, segments: list[Segment]) -> list[pa.Table]:
-        """The rows of some segments."""
-        return [self._rows(one) for one in segments]
-
-    def _rows(self, segment: Segment) -> pa.Table:
-        """The rows of one segment; opened once, however many keys are looked up."""
-        known = (segment.file, segment.index)
-        if known not in self._opened:
-            (self._opened[known],) = read_segments(self.root, [segment], self.files, "expires")
-        return self._opened[known]
 
 
 def in_order(rows: pa.Table) -> pa.Table:

@@ -19,7 +19,7 @@ from millstream.operators.grouped.choosing import keeper_of
 from millstream.operators.grouped.keeping import Keeper, States
 from millstream.operators.grouped.moves import Kept, Moves
 from millstream.operators.protocol import Host, Share
-from millstream.operators.stores import Bag, Table
+from millstream.operators.stores import Bag, Table, keyed_rows
 from millstream.operators.waiting import Immediate, give, rows_for
 from millstream.ops.answering import Answers
 from millstream.ops.chunks import Chunk, Int64, Mask, concat, flat
@@ -30,7 +30,6 @@ from millstream.ops.keys import factorize
 from millstream.ops.mixed import exact_columns, exactly
 from millstream.ops.progress import BEGIN
 from millstream.ops.records import DeadLetter, as_json
-from millstream.ops.updates import NEVER
 from millstream.state.bags import Keys
 
 _GIVEN = "given."  # before the names of what was given of a group
@@ -230,13 +229,7 @@ class _Work:
     ) -> None:
         keys = self.moves.keys
         columns = {
-            "shard": pa.array(keys.shard.astype(np.int32)),
-            "expires": pa.array(np.full(len(keys), NEVER)),
-            "hash": pa.array(keys.hashes),
-            "check": pa.array(keys.checks),
-            "gone": pa.array(~there),
-            "shown": pa.array(shown),
-            **{name: pa.array(values) for name, values in marks.items()},
+            **keyed_rows(keys.shard, (keys.hashes, keys.checks), ~there, {"shown": shown, **marks}),
             **self.heads,
             **states,
             **{f"{_GIVEN}{name}": flat(new.column(name)) for name in new.column_names},
