@@ -23,7 +23,7 @@ from millstream.operators.distinct import whole_rows
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Operator, Row, Share
 from millstream.operators.stores import Queue, Table, counted_rows
-from millstream.operators.waiting import Gathered, Waiting, give, rows_for, without_late
+from millstream.operators.waiting import Gathered, Waiting, addressed, give, rows_for, without_late
 from millstream.ops.chunks import ROW, Chunk, Int64, marked, numbers, own_columns
 from millstream.ops.joins import ranges
 from millstream.ops.keynames import SECOND_HASH
@@ -291,10 +291,8 @@ class SidedRows(Gathered):
                 table = table.set_column(at, name, table.column(at).cast(kind))
         hashes, checks = content_hash(table), content_hash(table, SECOND_HASH)
         marks = {
-            "shard": pa.array((hashes % np.uint64(self.host.batch.shards)).astype(np.int32)),
+            **addressed(hashes, checks, self.host.batch.shards),
             "time": pa.array(chunk.ts),
-            "hash": pa.array(hashes),
-            "check": pa.array(checks),
             "side": pa.array(np.full(len(chunk), side, np.int8)),
             "weight": pa.array(chunk.weights()),
         }

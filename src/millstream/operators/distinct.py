@@ -18,7 +18,7 @@ from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Share
 from millstream.operators.stores import Queue, Table, keyed_rows
-from millstream.operators.waiting import Gathered, Waiting, give, rows_for, without_late
+from millstream.operators.waiting import Gathered, Waiting, addressed, give, rows_for, without_late
 from millstream.ops.chunks import ROW, Chunk, Int64, Mask, begins, marked, numbers, own_columns
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
@@ -158,10 +158,8 @@ class ComparedRows(Gathered):
         columns = {name: chunk.column(name) for name in kept}
         hashes, checks = both_hashes(key_arrays(pa.table(columns), names))
         marks = {
-            "shard": pa.array((hashes % np.uint64(batch.shards)).astype(np.int32)),
+            **addressed(hashes, checks, batch.shards),
             "time": pa.array(chunk.ts),
-            "hash": pa.array(hashes),
-            "check": pa.array(checks),
             "src": pa.array(np.full(len(chunk), chunk.src, np.int64)),
             "pos": pa.array(chunk.pos),
             "weight": pa.array(chunk.weights()),

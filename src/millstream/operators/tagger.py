@@ -30,7 +30,7 @@ from millstream.operators.filing import Filed, Tables
 from millstream.operators.operations import KNOWN, Operations
 from millstream.operators.protocol import Host, Input, KeyedStep, Names, Row, Share
 from millstream.operators.stores import Table
-from millstream.operators.waiting import Gathered, Immediate, give, rows_for
+from millstream.operators.waiting import Gathered, Immediate, addressed, give, rows_for
 from millstream.ops.chunks import (
     ROW,
     Chunk,
@@ -342,9 +342,7 @@ class Records(Gathered):
             return
         hashes, checks = both_hashes(key_arrays(chunk.table, self.operator.keys))
         marks = {
-            "shard": pa.array((hashes % np.uint64(batch.shards)).astype(np.int32)),
-            "hash": pa.array(hashes),
-            "check": pa.array(checks),
+            **addressed(hashes, checks, batch.shards),
             "ts": pa.array(chunk.ts),
             "src": pa.array(np.full(len(chunk), chunk.src, np.int64)),
             "pos": pa.array(chunk.pos),

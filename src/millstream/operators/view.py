@@ -19,7 +19,7 @@ from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Input, KeyedStep, Row, Share
 from millstream.operators.stores import Table
-from millstream.operators.waiting import Gathered, Immediate, rows_for
+from millstream.operators.waiting import Gathered, Immediate, addressed, rows_for
 from millstream.ops.chunks import ROW, Chunk, Int64, begins, concat, numbers, with_column
 from millstream.ops.keys import blended, content_hash
 from millstream.ops.mixed import beside
@@ -150,11 +150,8 @@ class ViewRows(Gathered):
         # Records come once, also two that are known by the same thing at different times.
         times = () if self.operator.changes else (chunk.ts,)
         hashes = blended(src, chunk.pos, window, *times).astype(np.uint64)
-        shards = np.uint64(self.host.batch.shards)
         marks = {
-            "shard": pa.array((hashes % shards).astype(np.int32)),
-            "hash": pa.array(hashes),
-            "check": pa.array(content_hash(chunk.table)),
+            **addressed(hashes, content_hash(chunk.table), self.host.batch.shards),
             "ts": pa.array(chunk.ts),
             "count": pa.array(chunk.weights()),
         }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from millstream.graph.nodes import Node
@@ -135,6 +137,16 @@ class Gathered:
         """All of them."""
         if self.tables:
             yield "rows", concat(self.tables)
+
+
+def addressed(hashes: Any, checks: Any, shards: int, by: Any = None) -> dict[str, pa.Array]:
+    """The marks of rows that go to the shard of their first hash, or `by` another number."""
+    spread = hashes if by is None else by
+    return {
+        "shard": pa.array((spread % np.uint64(shards)).astype(np.int32)),
+        "hash": pa.array(hashes),
+        "check": pa.array(checks),
+    }
 
 
 def rows_for(share: Share, table: str = "rows") -> pa.Table | None:

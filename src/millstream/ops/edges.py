@@ -12,6 +12,7 @@ one task, so one task sees both sides of every change.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from millstream.ops.chunks import Chunk, Int64, Mask, begins, concat, flat
 from millstream.ops.keys import dense, factorize, group_by
 
 MARK = "op"
+MARKS = (MARK, "revision")  # columns of rows that left as changes
 _OPS = np.array(["-", "+", "u"], object)
 _BACK, _NEW, _CHANGED = range(3)
 
@@ -148,3 +150,23 @@ def _next_revision(chunk: Chunk, back: Mask) -> Chunk:
 
 def _marked(chunk: Chunk, mark: Int64) -> Chunk:
     return chunk.with_table(chunk.table.append_column(MARK, pa.array(_OPS[mark], pa.string())))
+
+
+def last_of_each(table: pa.Table, names: Iterable[Any], changes: bool) -> dict[Any, int]:
+    """Where the last row stands of everything that rows are known by, in rows that have left.
+
+    One that takes back another than the last does not count: what it takes back was replaced.
+    """
+    ops = table.column(MARK).to_pylist() if changes else []
+    plain = table.drop_columns([name for name in MARKS if name in table.column_names])
+    last: dict[Any, int] = {}
+    for at, name in enumerate(names):
+        before = last.get(name)
+        takes_back = changes and ops[at] == "-"
+        if not takes_back or before is None or ops[before] == "-" or _same(plain, before, at):
+            last[name] = at
+    return last
+
+
+def _same(table: pa.Table, one: int, other: int) -> bool:
+    return bool(table.slice(one, 1).equals(table.slice(other, 1)))

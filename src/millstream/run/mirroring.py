@@ -25,6 +25,7 @@ from millstream.errors import MillstreamError, RunError
 from millstream.graph import nodes as graph
 from millstream.io.mirrors import Away, Entry, Lost, Mirror
 from millstream.ops.chunks import flat, numbers
+from millstream.ops.edges import last_of_each
 from millstream.ops.jobs import timestamp
 from millstream.ops.keynames import key_text
 from millstream.ops.updates import NEVER, UpdateJob
@@ -102,13 +103,8 @@ class RowMirror:
             if column not in table.column_names:
                 raise RunError(f"there is no column {column!r} in {table.column_names}")
         keys = [flat(table.column(column)).to_pylist() for column in columns]
-        last: dict[str, int] = {}
         values = keys[0] if len(columns) == 1 else list(zip(*keys, strict=True))
-        ops = flat(table.column("op")).to_pylist() if self.deltas else None
-        for at, value in enumerate(values):
-            text = as_text(*key_text(value))
-            if ops is None or ops[at] != "-" or _takes_back(table, last.get(text), at):
-                last[text] = at
+        last = last_of_each(table, (as_text(*key_text(value)) for value in values), self.deltas)
         places = np.fromiter(last.values(), np.int64, len(last))
         texts = list(last)
         for start in range(0, len(places), _ROWS):
@@ -121,15 +117,6 @@ class RowMirror:
                 if not (self.deltas and row.get("op") == "-"):
                     value = _encoder.encode({"batch": batch, "key": values[at], "row": row})
                 yield Entry(self.mirror.key(text), value, self._ends)
-
-
-def _takes_back(table: pa.Table, before: int | None, at: int) -> bool:
-    """Whether what is taken back is the row that came last under a key, and not another's."""
-    if before is None or table.column("op")[before].as_py() == "-":
-        return True
-    marks = [name for name in ("op", "revision") if name in table.column_names]
-    plain = table.drop_columns(marks)
-    return bool(plain.slice(before, 1).equals(plain.slice(at, 1)))
 
 
 class _Slate(msgspec.Struct):

@@ -91,15 +91,17 @@ def _format_of(spec: SourceSpec) -> Format:
             spec.format,
             [],
             schema=spec.schema,
-            time=spec.time,
-            time_unit=spec.time_unit,
-            zone=spec.zone,
-            time_format=spec.time_format,
-            time_pattern=spec.time_pattern,
+            **_timing(spec),
             header=False,
             delimiter=spec.delimiter,
         )
     return _generator_format(spec)
+
+
+def _timing(spec: SourceSpec) -> dict[str, Any]:
+    """What a source says of the time of its records, by the names that formats have for it."""
+    told = ("time", "time_unit", "zone", "time_format", "time_pattern")
+    return {name: getattr(spec, name) for name in told}
 
 
 def _check_participant(spec: SourceSpec, fmt: Format) -> None:
@@ -121,11 +123,7 @@ def _files_format(
         kind,
         paths,
         schema=schema or spec.schema,
-        time=spec.time,
-        time_unit=spec.time_unit,
-        zone=spec.zone,
-        time_format=spec.time_format,
-        time_pattern=spec.time_pattern,
+        **_timing(spec),
         header=spec.header,
         delimiter=spec.delimiter,
         reader=spec.reader,
@@ -154,13 +152,7 @@ def _topics_format(spec: Kafka) -> Format:
     values = given if given is None else pa.schema([f for f in given if f.name not in beside])
     if values is not None and not len(values):
         raise ConfigError("schema=: it has no column that is in values; what is to be read?")
-    common: dict[str, Any] = {
-        "time": None if timed else spec.time,
-        "time_unit": spec.time_unit,
-        "zone": spec.zone,
-        "time_format": spec.time_format,
-        "time_pattern": spec.time_pattern,
-    }
+    common = _timing(spec) | ({"time": None} if timed else {})
     if spec.format in REGISTERED:
         topics, fmt = _registered(spec, topics, common)
     elif spec.format == BYTES:
@@ -209,23 +201,10 @@ def _generator_format(spec: Generator | Files | HostStats) -> Format:
             "json",
             [],
             schema=spec.schema,
-            time=spec.time,
-            time_unit=spec.time_unit,
-            zone=spec.zone,
-            time_format=spec.time_format,
-            time_pattern=spec.time_pattern,
+            **_timing(spec),
         )
     unit = UNITS.get(spec.time_unit, spec.time_unit)
-    empty = pa.schema([])
-    return Format(
-        "json",
-        empty,
-        spec.time,
-        unit,
-        spec.zone,
-        time_format=spec.time_format,
-        time_pattern=spec.time_pattern,
-    )
+    return Format("json", pa.schema([]), **_timing(spec) | {"time_unit": unit})
 
 
 _RECORD_BYTES = 16  # of what a rate gives: a time and a number

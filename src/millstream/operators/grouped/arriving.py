@@ -10,7 +10,7 @@ import pyarrow as pa
 from millstream.graph.nodes import Node
 from millstream.operators.grouped.moves import VALUE
 from millstream.operators.protocol import Host
-from millstream.operators.waiting import Gathered
+from millstream.operators.waiting import Gathered, addressed
 from millstream.ops.chunks import Chunk, Int64
 from millstream.ops.jobs import Measure
 from millstream.ops.kernels import Rows
@@ -77,12 +77,9 @@ class Arriving(Gathered):
         hashes = checks = np.zeros(len(chunk), np.uint64)
         if keys:
             hashes, checks = both_hashes(keys)
-        shards = np.uint64(self.host.batch.shards)
         names = chunk.table.column_names if self.columns is None else self.columns
         rows: dict[str, pa.Array] = {
-            "shard": pa.array((hashes % shards).astype(np.int32)),
-            "hash": pa.array(hashes),
-            "check": pa.array(checks),
+            **addressed(hashes, checks, self.host.batch.shards),
             "weight": pa.array(np.sign(chunk.weights())),
             "ts": pa.array(chunk.ts),
             "src": pa.array(np.full(len(chunk), chunk.src, np.int64)),

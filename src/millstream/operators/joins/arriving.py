@@ -13,7 +13,7 @@ from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed
 from millstream.operators.joins.layout import Layout
 from millstream.operators.protocol import Host
-from millstream.operators.waiting import without_late
+from millstream.operators.waiting import addressed, without_late
 from millstream.ops.cells import Publication
 from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat, marked
 from millstream.ops.keynames import both_hashes
@@ -80,12 +80,9 @@ class Arriving:
         who = blended(src, chunk.pos, _or_zero(chunk.window, chunk))
         revision = _or_zero(chunk.revision, chunk)
         spread = np.where(null, who.astype(np.uint64), hashes)
-        shards = np.uint64(self.host.batch.shards)
         marks = {
-            "shard": pa.array((spread % shards).astype(np.int32)),
+            **addressed(hashes, checks, self.host.batch.shards, spread),
             "expires": pa.array(np.full(len(chunk), NEVER)),
-            "hash": pa.array(hashes),
-            "check": pa.array(checks),
             "same": pa.array(_same(side, chunk, who, revision)),
             "weight": pa.array(chunk.weights()),
             "ts": pa.array(chunk.ts),

@@ -14,6 +14,7 @@ from millstream.api.sources import Delta
 from millstream.api.tables import Iceberg, Postgres, TableSink
 from millstream.errors import ConfigError, MillstreamError, RunError
 from millstream.io.writers import json_text
+from millstream.ops.edges import MARKS, last_of_each
 from millstream.ops.mixed import holds_mixed
 from millstream.run.tables.delta import DeltaWriter
 from millstream.run.tables.iceberg import IcebergWriter
@@ -24,7 +25,6 @@ from millstream.run.tables.writing import Conflict, Gave, Lost, Noted, TableWrit
 PATIENCE = 60.0  # seconds for which a system that went away, or is changed by others, is asked
 _PAUSE = 0.25
 _LOOKS = 4  # at a table before a run begins
-_MARKS = ("op", "revision")
 
 
 class Tabled:
@@ -108,9 +108,11 @@ class Tabled:
         key = list(self.spec.columns)
         if not key:
             return table, None
-        last = _last_of(table, key, self.deltas)
+        names = zip(*(table.column(name).to_pylist() for name in key), strict=True)
+        places = sorted(last_of_each(table, names, self.deltas).values())
+        last = table.take(pa.array(places, pa.int64()))
         taken = pc.equal(last.column("op"), "-") if self.deltas else None
-        marks = [name for name in _MARKS if name in last.column_names and self.deltas]
+        marks = [name for name in MARKS if name in last.column_names and self.deltas]
         if taken is None:
             return last, last.slice(0, 0).select(key)
         rows = last.filter(pc.invert(taken)).drop_columns(marks)
@@ -148,24 +150,6 @@ def _plain(table: pa.Table) -> pa.Table:
         table = table.set_column(at, field.name, column)
     known = [field.name for field in table.schema if not pa.types.is_null(field.type)]
     return table.select(known) if known else table  # a column comes with its first value
-
-
-def _last_of(table: pa.Table, key: list[str], deltas: bool) -> pa.Table:
-    """The last row of every key; a row that takes back another than that does not count."""
-    values = list(zip(*(table.column(name).to_pylist() for name in key), strict=True))
-    ops = table.column("op").to_pylist() if deltas else None
-    marks = [name for name in _MARKS if name in table.column_names]
-    plain = table.drop_columns(marks) if deltas else table
-    last: dict[Any, int] = {}
-    for at, value in enumerate(values):
-        before = last.get(value)
-        takes_back = ops is not None and ops[at] == "-"
-        if takes_back and before is not None and ops is not None and ops[before] != "-":
-            takes_back = plain.slice(before, 1).equals(plain.slice(at, 1))
-            if not takes_back:
-                continue  # what it takes back was replaced before, by what came last
-        last[value] = at
-    return table.take(pa.array(sorted(last.values()), pa.int64()))
 
 
 _WRITERS: dict[type, Callable[[Any, str], TableWriter]] = {
