@@ -15,15 +15,13 @@ import socket
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Protocol, cast
-
-import uvicorn
+from typing import Any, Protocol
 
 from millstream.api.sources import Http
 from millstream.errors import ConfigError
 from millstream.run.taken import AnotherBody
-from millstream.serve.connections import Attending, Crowd
-from millstream.serve.guard import HEADERS, Guard, Receive, Rules, Scope, Send, is_local
+from millstream.serve.connections import Crowd
+from millstream.serve.guard import Guard, Receive, Rules, Scope, Send, is_local
 from millstream.serve.telling import to_json
 from millstream.serve.tokens import find_token
 
@@ -193,22 +191,8 @@ class PostServer:
         self.spec = spec
         token = _token(spec)
         rules = Rules(host=spec.host)
-        config = uvicorn.Config(
-            Attending(_Door(Posted(taking, spec.route, token), rules)),
-            http=cast(Any, Crowd(rules).protocol),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            server_header=False,
-            headers=[(name.decode(), value.decode()) for name, value in HEADERS],
-            proxy_headers=False,
-            timeout_keep_alive=cast(int, rules.idle),
-            timeout_graceful_shutdown=2,
-            loop="asyncio",
-        )
-        self._server = uvicorn.Server(config)
+        door = _Door(Posted(taking, spec.route, token), rules)
+        self._server = Crowd(rules).server(door, lifespan="off", timeout_graceful_shutdown=2)
         self._socket: socket.socket | None = None
 
     def bind(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
 
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from millstream.serve.guard import HEADERS, Asgi, Message, Receive, Rules, Scope, Send
@@ -32,6 +33,24 @@ class Crowd:
         self.open: set[Connection] = set()
         self.waiting: dict[Connection, None] = {}  # for a request, the longest first
         self.taking: dict[Connection, int] = {}  # bytes of an answer, the oldest first
+
+    def server(self, app: Asgi, **options: Any) -> uvicorn.Server:
+        """A server for these connections: nothing is logged, and nothing told of what it is."""
+        config = uvicorn.Config(
+            Attending(app),
+            http=cast(Any, self.protocol),
+            ws="none",
+            log_config=None,
+            log_level="critical",  # the guard has a line for every request
+            access_log=False,
+            server_header=False,
+            headers=[(name.decode(), value.decode()) for name, value in HEADERS],
+            proxy_headers=False,
+            timeout_keep_alive=cast(int, self.rules.idle),
+            loop="asyncio",
+            **options,
+        )
+        return uvicorn.Server(config)
 
     def protocol(self, **given: Any) -> Connection:
         """What uvicorn calls for every connection."""

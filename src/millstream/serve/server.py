@@ -10,14 +10,11 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, cast
-
-import uvicorn
 
 from millstream.errors import ConfigError
 from millstream.serve.app import make_app
-from millstream.serve.connections import Attending, Crowd
-from millstream.serve.guard import HEADERS, Rules, is_local
+from millstream.serve.connections import Crowd
+from millstream.serve.guard import Rules, is_local
 from millstream.serve.status import Served
 from millstream.serve.tokens import TOKEN_VARIABLE
 
@@ -35,23 +32,12 @@ class Server:
         self._socket = _bind(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
         self.crowd = Crowd(rules)
-        config = uvicorn.Config(
-            Attending(make_app(view, rules)),
-            http=cast(Any, self.crowd.protocol),
-            ws="none",
+        self._server = self.crowd.server(
+            make_app(view, rules),
             lifespan="on",
-            log_config=None,
-            log_level="critical",  # the guard has a line for every request
-            access_log=False,
-            server_header=False,
-            headers=[(name.decode(), value.decode()) for name, value in HEADERS],
-            proxy_headers=False,
             h11_max_incomplete_event_size=_LONGEST_HEAD,
-            timeout_keep_alive=cast(int, rules.idle),
             timeout_graceful_shutdown=1,
-            loop="asyncio",
         )
-        self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._main, name="millstream-serve", daemon=True)
 
     @property
