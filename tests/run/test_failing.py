@@ -231,3 +231,23 @@ def test_a_result_that_raises_is_one_dead_letter_with_key_and_window(
         assert raw["key"] == "bad"
         start = datetime.fromisoformat(raw["window_start"])
         assert start <= START + timedelta(seconds=20) < datetime.fromisoformat(raw["window_end"])
+
+
+@pytest.mark.parametrize(("apart", "stops"), [(False, False), (True, True)])
+def test_a_record_that_fails_in_several_steps_is_one(apart: bool, stops: bool) -> None:
+    flow = ms.Flow("branches")
+    stream = source(flow)
+    for branch in ("a", "b"):
+        stream.key_by(branch).agg(n=ms.count()).sink(ms.Memory())
+    records = [{"a": i, "b": i} for i in range(1500)]
+    for i in range(9):  # 0.6 %: of both branches, or others of each
+        records[i]["a"] = None
+        records[i + 700 * apart]["b"] = None
+    with driver(flow) as run:
+        run.push("in", [{"ts": START, **record} for record in records])
+        if stops:
+            with pytest.raises(ms.RunError, match=r"18 of 1,500 records are dead letters"):
+                run.end()
+        else:
+            run.end()
+            assert len(run.dead) == 18

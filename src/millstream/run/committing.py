@@ -9,6 +9,7 @@ from millstream.ops.shares import Shares, Spell
 from millstream.plan.stages import Plan
 from millstream.run import fitting
 from millstream.run import ledger as books
+from millstream.run.failing import lost_in
 from millstream.run.tracking import Tracker
 from millstream.state.bases import Change, applied
 from millstream.state.manifests import Manifest, SourceState
@@ -45,6 +46,7 @@ def next_manifest(
         hot=dict(old.hot),
         ledger={step: dict(account) for step, account in old.ledger.items()},
         dead=old.dead + sum(len(control.dead) for control in controls),
+        lost=old.lost + lost_in(letter for control in controls for letter in control.dead),
         windows=old.windows + sum(_results(plan, control) for control in controls),
     )
     holds = held_back(batch.holds, *(control.holds for control in controls))

@@ -67,6 +67,17 @@ def all_failed(ledger: Ledger, steps: Iterable[str]) -> Share | None:
     return next((one for one in shares_of(ledger, steps) if one.all), None)
 
 
+def lost_in(dead: Iterable[DeadLetter]) -> int:
+    """How many records and results they are about: one that failed in several steps is one."""
+    records, results = set(), 0
+    for letter in dead:
+        if letter.source < 0:  # of a result, which only the step that gave it has
+            results += 1
+        else:
+            records.add((letter.source, letter.position))
+    return len(records) + results
+
+
 def most_frequent(dead: list[DeadLetter]) -> str:
     """The most frequent errors, with their operators."""
     kinds = Counter(f"{letter.operator}: {letter.error}"[:200] for letter in dead)

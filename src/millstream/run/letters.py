@@ -49,7 +49,7 @@ class Letters:
             return
         sources = (manifest.ledger.get(node.name, {}) for node in plan.sources())
         offered = sum(account.get("offered", 0) for account in sources)
-        whole = failing.Share(manifest.dead, offered, "records")
+        whole = failing.Share(manifest.lost, offered, "records")
         share = failing.too_many(manifest.ledger, whole, dead, limit, grace)
         if share is not None:
             where = self.write(plan, f"rejected-{manifest.batch:08d}", dead)
@@ -57,9 +57,9 @@ class Letters:
             if "ModuleNotFoundError" in why:
                 remedy = "Send the module along with --spark spark.submit.pyFiles=MODULE.py"
             raise RunError(
-                f"{share} are dead letters, more than the limit of {limit:.1%}: {why}. "
-                f"Batch {manifest.batch} was not committed; its dead letters are in {where}. "
-                f"{remedy}, or raise dead_letter_limit"
+                f"{share} are dead letters, more than the limit of {limit:.1%}; in this batch: "
+                f"{why}. Batch {manifest.batch} was not committed; its dead letters are in "
+                f"{where}. {remedy}, or raise dead_letter_limit"
             )
         if manifest.complete:
             share = failing.all_failed(manifest.ledger, (node.name for node in plan.nodes))

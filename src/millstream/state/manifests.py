@@ -194,6 +194,7 @@ class Manifest(msgspec.Struct):
     waiting: dict[str, list[Waiting]] = {}  # Parquet sink -> files to be put together, in order
     written: dict[str, str] = {}  # Parquet sink -> the columns of its files (an Arrow schema)
     dead: Count = 0  # dead letters so far
+    lost: Count = 0  # records and results that they are about: one may fail in several steps
     windows: Count = 0  # results so far
     complete: bool = False  # all input read and all windows closed
 
