@@ -56,6 +56,7 @@ class FlakyStore:
 def _handler(store: FlakyStore) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # or every answer waits for 40 ms
 
         def handle_one_request(self) -> None:
             with contextlib.suppress(ConnectionError):

@@ -102,7 +102,7 @@ def test_a_store_that_ignores_conditions_is_refused(
 def test_a_bucket_that_is_missing_and_keys_that_are_wrong_are_told_without_secrets(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match="s3://no-such does not exist") as error:
+    with pytest.raises(ConfigError, match="s3://no-such does not exist; create it") as error:
         store("s3://no-such/ck").put("a", b"x")
     assert "never-printed" not in str(error.value)
     assert "never-printed" not in repr(store(bucket)) + repr(buckets.open_bucket("s3", "x"))

@@ -27,6 +27,7 @@ from millstream.errors import CheckpointError, ConfigError
 
 T = TypeVar("T")
 _VERSION = re.compile(r"\.@([0-9]{8,18})$", re.ASCII)
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified container does not exist")
 _PATIENCE = 60  # seconds for which a store that is away is asked again
 
 
@@ -77,22 +78,12 @@ class OnStore:
             ) from error
         self.where = f"{scheme}://{name}"
         retry: Any = {"max_retries": 12, "retry_timeout": timedelta(seconds=_PATIENCE)}
-        options: Any = {"timeout": timedelta(seconds=_PATIENCE)}
+        options: Any = {"timeout": timedelta(seconds=_PATIENCE), "allow_http": without_tls(scheme)}
+        kinds = {"gs": obstore.store.GCSStore, "az": obstore.store.AzureStore}
+        kind: Any = kinds.get(scheme, obstore.store.S3Store)
+        config = _aws() if scheme == "s3" else {}
         try:
-            if scheme == "s3":
-                options["allow_http"] = _endpoint().startswith("http://")
-                self._store: Any = obstore.store.S3Store(
-                    name, config=_aws(), client_options=options, retry_config=retry
-                )
-            elif scheme == "gs":
-                self._store = obstore.store.GCSStore(
-                    name, client_options=options, retry_config=retry
-                )
-            else:
-                options["allow_http"] = bool(os.environ.get("AZURE_STORAGE_USE_EMULATOR"))
-                self._store = obstore.store.AzureStore(
-                    name, client_options=options, retry_config=retry
-                )
+            self._store: Any = kind(name, config=config, client_options=options, retry_config=retry)
         except Exception as error:  # whatever obstore makes of settings that do not fit
             raise ConfigError(f"{self.where} cannot be used: {_line(error)}") from None
 
@@ -150,10 +141,12 @@ class OnStore:
         where = f"{self.where}/{key}"
         try:
             yield
-        except FileNotFoundError as error:
-            if "NoSuchBucket" in str(error):
-                raise ConfigError(f"{self.where} does not exist; create the bucket first") from None
-            raise FileNotFoundError(errno.ENOENT, "there is no such object", where) from None
+        except (FileNotFoundError, exceptions.GenericError) as error:
+            if any(code in str(error) for code in _NO_BUCKET):
+                raise ConfigError(f"{self.where} does not exist; create it first") from None
+            if isinstance(error, FileNotFoundError):
+                raise FileNotFoundError(errno.ENOENT, "there is no such object", where) from None
+            raise OSError(errno.EIO, f"the store did not answer: {_line(error)}", where) from None
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
             raise FileExistsError(errno.EEXIST, "is there already", where) from None
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
@@ -172,8 +165,17 @@ def _line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
-def _endpoint() -> str:
-    return os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT") or ""
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+
+
+def without_tls(scheme: str) -> bool:
+    """Whether the environment names a server of its own for a kind of store, without TLS."""
+    given = (os.environ.get(name) for name in _ENDPOINTS.get(scheme, ()))
+    return next((one.startswith("http://") for one in given if one), False)
 
 
 def _aws() -> Any:

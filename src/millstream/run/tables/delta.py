@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import os
+import re
 from typing import Any
 
 import pyarrow as pa
 
 from millstream.api.sources import Delta
 from millstream.run.tables.writing import Conflict, Lost, Noted, required
+from millstream.state.buckets import without_tls
 
 _GONE = "__millstream_gone"  # marks the keys of rows that are taken out
 
@@ -99,13 +100,16 @@ class DeltaWriter:
 
 
 def _lost(error: Exception) -> Exception:
-    """An error of the store, after which the table says whether it has the batch; or as it is."""
-    text = str(error)
-    return Lost(text) if "object store" in text or "Generic" in text else error
+    """An error of the store, after which the table says whether it has the batch; or another.
+
+    Its client draws a tree of reasons in colours, with what was asked for: here it is one line.
+    """
+    reasons = re.sub(r"\x1b\[\d+m|\?\S+", "", str(error)).split("↳")
+    text = ": ".join(" ".join(one.split()) for one in reasons)
+    return Lost(text) if "object store" in text or "Generic" in text else OSError(text)
 
 
 def store_options(location: str) -> dict[str, str] | None:
     """What a store in the environment needs to be told besides."""
-    if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://") and "://" in location:
-        return {"AWS_ALLOW_HTTP": "true"}
-    return None
+    scheme, there, _ = location.partition("://")
+    return {"allow_http": "true"} if there and without_tls(scheme) else None
