@@ -56,10 +56,12 @@ def test_a_table_shows_bounds_progress_and_what_is_left() -> None:
             elapsed=5.0,
             left=15.0,
             notes=("max: none",),
+            heavy=("n",),
         )
     )
     lines = text.splitlines()
     assert "25.0% read in 5.0 s; about 15 s left" in lines[0]
+    assert lines[1].split()[:4] == ["lang", "n,", "heavy", "tail"]
     assert [line.split()[0] for line in lines[2:5]] == ["en", "fr\\x1b[31m", "sw"]
     assert "50,000 ±20.0%" in lines[2]
     assert "├" in lines[2]

@@ -20,7 +20,9 @@ from tests.prepared import start
 
 def snapshot(progress: float, exact: bool = False) -> ms.Snapshot:
     table = pa.table({"k": ["a"], "n": [progress], "m": pa.nulls(1)})
-    return ms.Snapshot(progress, table, exact, unseen=Unseen(3, 0.1), notes=("m: none",))
+    return ms.Snapshot(
+        progress, table, exact, unseen=Unseen(3, 0.1), notes=("m: none",), heavy=("n",)
+    )
 
 
 def test_the_newest_is_found_with_all_it_says(tmp_path: Path) -> None:
@@ -30,12 +32,8 @@ def test_the_newest_is_found_with_all_it_says(tmp_path: Path) -> None:
         publish_snapshot(place, snapshot(progress), "run")
         found = ms.newest_snapshot(tmp_path / "answers")
         assert found is not None
-        assert (found.progress, found.exact, found.unseen, found.notes) == (
-            progress,
-            False,
-            Unseen(3, 0.1),
-            ("m: none",),
-        )
+        said = (found.progress, found.exact, found.unseen, found.notes, found.heavy)
+        assert said == (progress, False, Unseen(3, 0.1), ("m: none",), ("n",))
     publish_snapshot(place, snapshot(1.0, exact=True), "run")
     found = ms.newest_snapshot(tmp_path / "answers")
     assert found is not None

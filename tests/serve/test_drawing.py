@@ -24,9 +24,10 @@ def look(progress: float, groups: int = 3, **said: object) -> ms.Snapshot:
 
 
 def test_the_largest_groups_have_a_point_for_every_look() -> None:
-    told = drawn("agg", [look(0.1, 2), look(0.5, 3, ended_by="it", left=4.0)], 3)
+    told = drawn("agg", [look(0.1, 2), look(0.5, 3, ended_by="it", left=4.0, heavy=("n",))], 3)
     assert told["looks"] == [0.1, 0.5]
     assert (told["ended_by"], told["left"], told["groups"]) == ("it", 4.0, 3)
+    assert told["heavy"] == ["n"]
     assert told["values"] == {
         "n": [
             {"key": ["g2"], "points": [None, [2.0, 1.0, None]]},

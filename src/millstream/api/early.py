@@ -39,6 +39,8 @@ class Snapshot:
     unseen: what a group that is not in the table can hold at most.
     ended_by: what ended the run with this snapshot, None if it goes on.
     elapsed, left: seconds since the start of the run, and until all is read at this speed.
+    heavy: the values whose tail is so long that bounds have no promise: they look as if they had
+        no variance.
     notes: aggregates for which there is no estimate before the end, and why; records that are dead
         letters, which no answer has.
     """
@@ -53,6 +55,7 @@ class Snapshot:
     elapsed: float = 0.0
     notes: tuple[str, ...] = ()
     left: float | None = None
+    heavy: tuple[str, ...] = ()
 
     @property
     def answer(self) -> pa.Table:

@@ -43,6 +43,7 @@ class _Groups:
     def __init__(self, snapshot: Snapshot, rows: int) -> None:
         columns = snapshot.table.column_names
         self._exact = snapshot.exact
+        self._heavy = snapshot.heavy
         self._values = values_of(columns)
         bounds = {f"{name}{end}" for name in self._values for end in ESTIMATE}
         self._keys = [name for name in columns if name not in bounds]
@@ -72,7 +73,8 @@ class _Groups:
         told = [[_told(one, self._exact, short) for one in line] for line in lines]
         for at, name in enumerate(self._values):
             wide = max((len(line[at]) for line in told), default=0)
-            table.add_column(visible(name), justify="right", no_wrap=True, min_width=wide)
+            head = visible(name) + (", heavy tail" if name in self._heavy else "")
+            table.add_column(head, justify="right", no_wrap=True, min_width=wide)
         bars = bars and bool(self._values)
         if bars:
             table.add_column("", no_wrap=True, min_width=_BAR)

@@ -29,7 +29,13 @@ from millstream.run.bounding import Bounded
 from millstream.run.engine import Engine
 from millstream.run.gathering import Gathered
 from millstream.run.looked import Looked
-from millstream.run.snapshots import estimated_table, exact_table, given, notes_of
+from millstream.run.snapshots import (
+    estimated_table,
+    exact_table,
+    given,
+    notes_of,
+    told_of_tails,
+)
 from millstream.run.sources import make_tracker
 from millstream.run.splits import Item
 from millstream.run.tracking import Tracker
@@ -157,6 +163,8 @@ class Looker:
             notes.append(f"{', '.join(answers.scaled)}: scaled by the metric that was given")
         if not gathered.complete:
             notes.append("some batches ran without snapshots, so there are no estimates")
+        heavy = () if self.looked.top is not None else answers.heavy
+        notes += told_of_tails(heavy, looks.confidence)
         notes += self._set_aside()
         left = population.sizes[gathered.read :] / population.sizes.sum()
         held = unseen(len(population.blocks), gathered.read, left, 1 - looks.confidence)
@@ -171,6 +179,7 @@ class Looker:
             elapsed=self._bounded.elapsed,
             notes=tuple(notes),
             left=self._left(),
+            heavy=heavy,
         )
 
     def _holds(self) -> dict[str, float]:

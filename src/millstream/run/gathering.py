@@ -73,10 +73,16 @@ class Gathered:
         """Add what batches before this one reported."""
         while self.batches <= self._engine.manifest.batch:
             if self._log.has(self.batches, "blocks"):
-                self._add(partial(self._log.read, self.batches))
+                self._add(partial(self._kept, self.batches))
             else:
                 self.complete = False
                 self.batches += 1
+
+    def _kept(self, batch: int, kind: str) -> pa.Table | None:
+        """What a batch reported; those of before tails were looked at have none."""
+        if kind.startswith("tails") and not self._log.has(batch, kind):
+            return None
+        return self._log.read(batch, kind)
 
     def add(self, controls: list[Control]) -> None:
         """Add what the tasks of this batch report."""

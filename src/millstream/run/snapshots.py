@@ -59,6 +59,16 @@ def notes_of(looked: Looked) -> list[str]:
     ] + behind
 
 
+def told_of_tails(heavy: tuple[str, ...], confidence: float) -> list[str]:
+    """Whose bounds have no promise, because one value that was not read may outweigh all others."""
+    if not heavy:
+        return []
+    return [
+        f"{', '.join(heavy)}: heavy tail, no promise: the largest values look as if there were no "
+        f"variance, and bounds may be right less often than {confidence:.0%}"
+    ]
+
+
 def exact_table(looked: Looked, looks: Looks, table: pa.Table | None) -> pa.Table:
     """The answer, with itself as its bounds."""
     job = looked.answers.job

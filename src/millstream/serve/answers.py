@@ -35,6 +35,7 @@ class _Said(msgspec.Struct):
     ended_by: str | None = None
     elapsed: float = 0.0
     notes: tuple[str, ...] = ()
+    heavy: tuple[str, ...] = ()
 
 
 _said = msgspec.json.Decoder(_Said)
@@ -53,6 +54,7 @@ def publish_snapshot(place: Storage, snapshot: Snapshot, run: str) -> str:
         snapshot.ended_by,
         snapshot.elapsed,
         snapshot.notes,
+        snapshot.heavy,
     )
     table = snapshot.table.replace_schema_metadata({_KEY: msgspec.json.encode(said)})
     data = io.BytesIO()
@@ -103,6 +105,7 @@ def newest_snapshot(path: str | Path) -> Snapshot | None:
             said.ended_by,
             said.elapsed,
             said.notes,
+            heavy=said.heavy,
         )
     return None
 

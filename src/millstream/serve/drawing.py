@@ -33,6 +33,7 @@ def drawn(step: str, looks: Sequence[Snapshot], groups: int) -> dict[str, Any]:
         "promise": newest.promise,
         "unseen": None if newest.unseen is None else newest.unseen.share,
         "notes": list(newest.notes),
+        "heavy": list(newest.heavy),
         "groups": groups,
         "looks": [one.progress for one in some],
         "values": {name: _series(name, some) for name in values},

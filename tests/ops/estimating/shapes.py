@@ -91,6 +91,29 @@ def claims(rng: np.random.Generator) -> Shape:
     )
 
 
+def fires(rng: np.random.Generator) -> Shape:
+    """A tail that has hardly a mean."""
+    return cut([_rows(rng, rng.integers(0, 5, n), rng.pareto(1.3, n)) for n in _parts(ROWS, 5)])
+
+
+def outages(rng: np.random.Generator) -> Shape:
+    """One in twenty is not nothing, and these have no variance."""
+    value = np.where(rng.random(ROWS) < 0.05, rng.pareto(1.7, ROWS), 0.0)
+    return cut(_in_files(rng, rng.integers(0, 5, ROWS), value, 8))
+
+
+def jumps(rng: np.random.Generator) -> Shape:
+    """Moderate values, one in a hundred of which is many times as large."""
+    value, jump = rng.gamma(2, 3, ROWS), rng.random(ROWS) < 0.01
+    value[jump] *= rng.lognormal(2, 1, int(jump.sum()))
+    return cut(_in_files(rng, rng.integers(0, 5, ROWS), value, 8))
+
+
+def returns(rng: np.random.Generator) -> Shape:
+    """Gains and losses without a variance, of which skew says nothing."""
+    return cut(_in_files(rng, rng.integers(0, 5, ROWS), rng.standard_t(1.6, ROWS), 8))
+
+
 def file_lengths(rng: np.random.Generator) -> Shape:
     """Logarithmic normal over six powers of ten."""
     files = [_rows(rng, rng.integers(0, 5, n), rng.lognormal(5, 2, n)) for n in _parts(ROWS, 5)]
@@ -257,6 +280,10 @@ SHAPES: dict[str, Callable[[np.random.Generator], Shape]] = {
     for one in (
         incomes,
         claims,
+        fires,
+        outages,
+        jumps,
+        returns,
         file_lengths,
         growth,
         one_file_each,
@@ -281,6 +308,10 @@ SHAPES: dict[str, Callable[[np.random.Generator], Shape]] = {
 SHUFFLED |= {
     "incomes",
     "claims",
+    "fires",
+    "outages",
+    "jumps",
+    "returns",
     "file lengths",
     "hardly any",
     "constants",

@@ -268,6 +268,26 @@ def test_records_that_are_in_no_answer_are_told(tmp_path: Path) -> None:
     assert again.notes == last.notes
 
 
+@pytest.mark.parametrize(("exponent", "heavy"), [(1.3, True), (4.0, False)])
+def test_values_without_a_variance_are_marked(tmp_path: Path, exponent: float, heavy: bool) -> None:
+    rng = np.random.default_rng(2)
+    lines = [f"{one:.4f}" for one in rng.pareto(exponent, 100_000).tolist()]
+    (tmp_path / "claims.csv").write_text("\n".join(["claim", *lines]) + "\n")
+    flow = ms.Flow("claims")
+    claims = flow.source(ms.Files(tmp_path / "claims.csv", format="csv"), name="claims")
+    answer = claims.key_by().agg(n=ms.count(), total=ms.sum("claim"), mean=ms.mean("claim"))
+    answer.sink(ms.Memory())
+    ratios = {"each": ("total", "n")}
+    steps = snapshots_in_process(flow, tmp_path / "ck", [0.2, 0.4], ratios=ratios)
+    first = next(steps)
+    steps.close()  # who goes on knows what was read before
+    second, last = snapshots_in_process(flow, tmp_path / "ck", [0.4], ratios=ratios)
+    for one in (first, second):
+        assert one.heavy == (("total", "mean", "each") if heavy else ())
+        assert any("heavy tail, no promise" in note for note in one.notes) == heavy
+    assert (last.exact, last.heavy) == (True, ())
+
+
 def test_steps_before_the_aggregate_count(tmp_path: Path) -> None:
     records = write(tmp_path / "in")
     flow = ms.Flow("some")

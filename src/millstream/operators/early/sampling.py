@@ -20,7 +20,13 @@ from millstream.operators.protocol import Backlog, Done, Host, Known
 from millstream.operators.windows.family import Panes, Windows
 from millstream.ops.chunks import Chunk, concat, decode_block, encode_block
 from millstream.ops.estimating.answers import estimated, reported_columns
-from millstream.ops.estimating.values import counts_values, quantile_of, reported_values
+from millstream.ops.estimating.values import (
+    counts_values,
+    quantile_of,
+    reported_tails,
+    reported_values,
+    tailed,
+)
 from millstream.ops.jobs import Family, WindowJob
 from millstream.state.manifests import Manifest
 from millstream.state.storage import open_storage
@@ -50,7 +56,11 @@ class Sampled(Windows):
         wanted = [
             m.name for m in self.job.measures if counts_values(m) or quantile_of(m) is not None
         ]
-        return {f"values{number}": name for number, name in enumerate(wanted)}
+        tails = tailed(self.job).values()
+        return {
+            **{f"values{number}": name for number, name in enumerate(wanted)},
+            **{f"tails{number}": name for number, name in enumerate(tails)},
+        }
 
     @property
     def gives_at_the_end(self) -> bool:
@@ -100,7 +110,7 @@ class BlockPanes(Panes):
         """Remember which block the records are of: all of a chunk are of one."""
         self._at = int(chunk.pos.min()) if len(chunk) else 0
         if step.name == self.family.jobs[0].name:  # the others of the family get the same
-            found = reported_values(self._job, chunk)
+            found = reported_values(self._job, chunk) | reported_tails(self._job, chunk)
             for kind, name in self._values.items():
                 if name in found:
                     self._given.setdefault(kind, []).append(found[name])

@@ -20,6 +20,7 @@ from millstream.ops.estimating.moments import COUNT, SIZE, SQUARES, TOTAL, Block
 from millstream.ops.estimating.ranks import Ranks
 from millstream.ops.estimating.scaled import Metric, Scaled
 from millstream.ops.estimating.sparse import unseen_total
+from millstream.ops.estimating.tails import Tail
 from millstream.ops.estimating.values import counts_values, quantile_of
 from millstream.ops.jobs import Measure, WindowJob
 from millstream.ops.kernels import Variance
@@ -62,6 +63,7 @@ class Answers:
         self._ranks = {m.name: Ranks(q) for m in measures if (q := quantile_of(m)) is not None}
         self._incidence = {m.name: Incidence() for m in measures if counts_values(m)}
         self.blocks = Blocks(len(starts), float(sizes.sum()))
+        self._tails = {m.column: Tail() for m in self.measures.values() if m.column is not None}
         self._starts, self._sizes = starts, sizes
         self._known: pa.Table | None = None  # the keys of groups, in the order of their numbers
         self._kept = {name: Moments(_factors(m)) for name, m in self.measures.items()}
@@ -111,6 +113,10 @@ class Answers:
 
     def add_values(self, name: str, given: pa.Table) -> None:
         """Single values of blocks, for an aggregate that needs them."""
+        if "far" in given.column_names:
+            column = self.measures[name].column or ""
+            self._tails[column].add(flat(given.column("far")).to_pylist())
+            return
         groups, block = self._number(given), self._block(given)
         value = np.asarray(flat(given.column("value")))
         if name in self._ranks:
@@ -205,6 +211,19 @@ class Answers:
     def scaled(self) -> list[str]:
         """The aggregates that a metric of the user's scales."""
         return [] if self._scaled is None else self.totals
+
+    @property
+    def heavy(self) -> tuple[str, ...]:
+        """The aggregates of values that look as if they had no variance: bounds may be wrong."""
+        by_totals = {name: m for name, m in self.measures.items() if kind_of(m) is not Kind.COUNT}
+        found = [
+            name
+            for name, m in by_totals.items()
+            if m.column is not None
+            and self._tails[m.column].heavy(float(self._kept[name].total(COUNT).sum()))
+        ]
+        ratios = [name for name, (pair, _) in self._ratios.items() if set(pair) & set(found)]
+        return (*found, *ratios)
 
     def _by_metric(self, sure: Confidence) -> dict[str, Estimates]:
         if self._scaled is None or not self.groups or not self.scaled:

@@ -28,6 +28,8 @@ LEAST_ACTIVE = 40  # with anything but zeros, where some blocks have nothing els
 LEAST_SPREAD = 60  # with a group, before they say how much variances differ, which go by tails
 _NEARLY_ALL = 0.9  # of the blocks with a group have something of it but zeros
 _ALIKE = 1e-9  # of their squares
+_ALONE = 0.4  # times as skew as it seems is what no other groups can be asked about
+_OWN = 0.3  # of the skew of a group beyond that of the others
 LEAST_FREEDOM = 4  # below that a few blocks have most of a group
 
 
@@ -197,10 +199,11 @@ def _ratio(
     main = next(iter(weights))
     whole = moments.squares({main: weights[main]}, blocks)
     skew = np.where(np.isfinite(skew) & (square > _ALIKE * whole), skew, 0.0)
+    down, up = _long_sides(skew, moments, blocks, 1.0 if least == LEAST_SPREAD else _OWN)
     # What a long tail leaves of the degrees of freedom of a variance (Satterthwaite 1946): the
     # fourth moment is at least as large as the third says (Pearson 1916).
     with np.errstate(divide="ignore"):
-        freedom = np.minimum(blocks.alike - 1, 2 * read / skew**2)
+        freedom = np.minimum(blocks.alike - 1, 2 * read / np.maximum(down, up) ** 2)
     if least:
         freedom = np.minimum(freedom, moments.present - 1.0)
     wide = radius(sure.promise, sure.risk, blocks.draws, np.maximum(freedom, 1.0))
@@ -210,15 +213,40 @@ def _ratio(
     if not np.isfinite(draws):
         return _Radii(np.zeros_like(wide), np.zeros_like(wide), freedom)
     times = wide * draws  # in standard errors of the mean
-    long = stretched(times, skew, read)
     with np.errstate(invalid="ignore"):  # no difference between blocks, and too few of them
         below, above = (
-            np.where(np.isinf(wide), np.inf, deviation * np.where(skew * side > 0, long, times))
-            / draws
-            for side in (-1, 1)
+            np.where(np.isinf(wide), np.inf, deviation * stretched(times, side, read)) / draws
+            for side in (down, up)
         )
     low, high = _tails(moments, blocks, deviation, sure if least == LEAST_SPREAD else None)
     return _Radii(below + low, above + high, freedom)
+
+
+def _long_sides(
+    skew: Floats, moments: Moments, blocks: Blocks, counts: float
+) -> tuple[Floats, Floats]:
+    """How skew blocks are downwards and upwards, by what all groups say together.
+
+    Who has not seen the long tail of a group does not see how skew it is either, and is wrong just
+    then. Other groups mostly have a tail like it and know nothing of what its own blocks happen to
+    be, so their mean is what a group has at least, on either side; of what its own blocks say
+    beyond that, a part `counts`. Sums of m records are as skew as one over the root of m, so they
+    are compared as records. Where there are few groups to ask, the mean counts for more.
+    """
+    known = moments.present >= LEAST_PRESENT
+    with np.errstate(invalid="ignore"):
+        single = np.sqrt(np.abs(moments.total(COUNT)) / blocks.read)
+    known &= np.isfinite(single) & (single > 0)
+    if not known.any():
+        return np.maximum(-skew, 0.0), np.maximum(skew, 0.0)
+    more = 1 + _ALONE / int(known.sum())
+    found = []
+    for own in (np.maximum(-skew, 0.0), np.maximum(skew, 0.0)):
+        mean = more * (own * single)[known].mean()
+        others = np.divide(mean, single, out=np.zeros_like(own), where=known)
+        beyond = np.maximum(own - others, 0.0)
+        found.append(np.where(known, others + counts * beyond, own))
+    return found[0], found[1]
 
 
 def _tails(

@@ -83,9 +83,9 @@ def stretched(times: Floats, skew: Floats, read: int) -> Floats:
     cubic transformation of Hall (1992, On the removal of skewness by transformation) takes that out
     of a mean over its own standard deviation, in which `times` is counted. The tail of what was not
     read does not get shorter as less of it is left (Sugden, Smith and Jones 2000), so there is no
-    correction for that here. The other side of an interval is never made shorter.
+    correction for that here. No side is ever made shorter.
     """
-    a = np.maximum(np.abs(skew) / (3 * np.sqrt(read)), 1e-9)
+    a = np.maximum(skew / (3 * np.sqrt(read)), 1e-9)
     with np.errstate(invalid="ignore"):
         found: Floats = (1 - np.cbrt(1 - 3 * a * (times + a / 2))) / a
     return np.where(np.isfinite(found), np.maximum(found, times), times)

@@ -1,7 +1,8 @@
 """What the driver is told of single values, for aggregates that no total can stand for.
 
-Quantiles get some values of each block, `distinct` the hashes of all different ones. Made in tasks,
-chunk by chunk, beside the states of other aggregates.
+Quantiles get some values of each block, `distinct` the hashes of all different ones, and of columns
+that are summed up the driver is told those furthest out. Made in tasks, chunk by chunk, beside the
+states of other aggregates.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.ops.chunks import Chunk, Int64
+from millstream.ops.estimating.kinds import Kind, kind_of
 from millstream.ops.estimating.ranks import picked
+from millstream.ops.estimating.tails import furthest
 from millstream.ops.jobs import Measure, WindowJob
 from millstream.ops.kernels import as_numbers
 from millstream.ops.keys import canonical, factorize, hash_keys
@@ -32,6 +35,26 @@ def quantile_of(measure: Measure) -> float | None:
 def counts_values(measure: Measure) -> bool:
     """Whether an aggregate is the number of different values."""
     return measure.objects is not None and measure.objects.name.startswith("distinct(")
+
+
+def tailed(job: WindowJob) -> dict[str, str]:
+    """The columns of which the tail is looked at, and the first aggregate of each."""
+    found: dict[str, str] = {}
+    for one in job.measures:
+        if one.column is not None and kind_of(one) in (Kind.SUM, Kind.MEAN, Kind.VARIANCE):
+            found.setdefault(one.column, one.name)
+    return found
+
+
+def reported_tails(job: WindowJob, chunk: Chunk) -> dict[str, pa.Table]:
+    """The values of a chunk that are furthest out, for the first aggregate of each column."""
+    found = {}
+    for column, name in tailed(job).items():
+        values = chunk.column(column).drop_null()
+        if len(values):
+            far = furthest(np.asarray(pc.cast(values, pa.float64(), safe=False)))
+            found[name] = pa.table({"far": pa.array([far], pa.list_(pa.float64()))})
+    return found
 
 
 def reported_values(job: WindowJob, chunk: Chunk) -> dict[str, pa.Table]:

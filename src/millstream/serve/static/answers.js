@@ -21,10 +21,10 @@ export class Answers {
     this.choice = part("choice");
     this.bar = part("bar");
     this.panels = keyed(part("panels"), (key) => new Panel(key, tip));
-    this.options = keyed(this.choice, (name) => ({
-      element: el("option", { value: name }, printable(name)),
-      update() {},
-    }));
+    this.options = keyed(this.choice, (name) => {
+      const element = el("option", { value: name }, printable(name));
+      return { element, update: (label) => say(element, printable(label)) };
+    });
     this.choice.addEventListener("change", () => {
       this.value = this.choice.value;
       if (this.answers) this.update(this.answers);
@@ -37,7 +37,8 @@ export class Answers {
     if (answers == null) return;
     const names = Object.keys(answers.values);
     if (!names.includes(this.value)) this.value = names[0] ?? null;
-    this.options(names.map((name) => [name, name]));
+    const heavy = (name) => (answers.heavy.includes(name) ? `${name} (heavy tail)` : name);
+    this.options(names.map((name) => [name, heavy(name)]));
     show(this.choice, names.length > 1);
     if (this.choice.value !== this.value) this.choice.value = this.value ?? "";
     this.bar.value = numberOf(answers.progress);
