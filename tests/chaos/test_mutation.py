@@ -17,7 +17,7 @@ import millstream as ms
 from millstream.io import writers
 from millstream.operators.batch import Batch
 from millstream.run import engine as engines
-from millstream.run import owning, publishing
+from millstream.run import opening, owning, publishing
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.letters import Letters
@@ -184,7 +184,7 @@ def count_with_a_loss(tmp: Path, step: int) -> int:
 
 
 def no_publishing_again(patch: Patch) -> None:
-    patch.setattr(engines, "recover", lambda *args, **options: None)
+    patch.setattr(opening, "recover", lambda *args, **options: None)
 
 
 def no_offsets(patch: Patch) -> None:

@@ -29,14 +29,13 @@ from millstream.ops.fidelity import standings
 from millstream.ops.overload import Shed
 from millstream.ops.progress import SourceProgress
 from millstream.ops.records import DeadLetter
-from millstream.plan.outputs import check_apart
-from millstream.plan.stages import Plan, timeless_windows, unlike_unions
+from millstream.plan.stages import Plan
 from millstream.run import fitting
 from millstream.run.adopting import adopt, without_dropped
 from millstream.run.again import go_on
 from millstream.run.agreeing import disagreement, jumbled_sources, same_attempts
 from millstream.run.arrival import LAST, ArrivalClock
-from millstream.run.bundling import bundle, check_waiting, overdue, told
+from millstream.run.bundling import bundle, overdue
 from millstream.run.committing import next_manifest, shares_of_updaters
 from millstream.run.executors import Executor
 from millstream.run.faults import BUNDLED, crash_point
@@ -44,11 +43,11 @@ from millstream.run.handing import Hands
 from millstream.run.letters import Letters
 from millstream.run.memory import SHARE, Memory, give_back, of_machine
 from millstream.run.noticing import Noticing
+from millstream.run.opening import take_over
 from millstream.run.outside import Outside
-from millstream.run.owning import Owned
 from millstream.run.patience import Patience
-from millstream.run.program import LEAST_SHARDS, check_owners, check_program, renew_lease
-from millstream.run.publishing import publish, recover, stage_delivery
+from millstream.run.program import LEAST_SHARDS, check_owners
+from millstream.run.publishing import publish, stage_delivery
 from millstream.run.queues import Costs, settled
 from millstream.run.scheduler import Grants, Room, Scheduler
 from millstream.run.shedding import bytes_read, held_sources
@@ -135,48 +134,21 @@ class Engine:
 
     def open(self, cores: int, least_shards: int = LEAST_SHARDS) -> None:
         """Take the checkpoint over: check the program, finish the last batch, drop leftovers."""
-        settings = self.settings
         self.keep_warm()
-        check_apart(self.plan, self.checkpoint.path)
-        program = check_program(
-            self.plan, self.checkpoint, settings.shards, cores, settings.remove, least_shards
+        opened = take_over(
+            self.plan,
+            self.checkpoint,
+            self.settings,
+            self.hands,
+            self.patience.pause,
+            cores,
+            least_shards,
         )
-        begun = self.checkpoint.begun()
-        latest = self.checkpoint.take_over()
-        if self.checkpoint.store.shared:  # until now another run could have changed it
-            program = check_program(
-                self.plan, self.checkpoint, settings.shards, cores, settings.remove, least_shards
-            )
-        self.shards: int = program["shards"]
-        before, self._lease = renew_lease(self.checkpoint, program)
-        newest = latest.batch if latest is not None and begun else -1
-        outside = self.outside = self._outside_of(self.plan, program)
-        outside.take(Owned(), before, newest)
-        newest = -1 if latest is None else latest.batch
-        outside.check(newest, self.checkpoint.gave)
-        unpublished = [] if latest is None else list(self.checkpoint.unpublished(latest))
-        outside.topics.open(newest, self.checkpoint.gave, unpublished)
-        if latest is not None:
-            self.manifest = latest
-            published = self.checkpoint.published()
-            for one in unpublished:
-                known = published is not None or one.batch == 0 or self.checkpoint.store.shared
-                recover(one, outside.sinks, self.checkpoint.staged, self.hands, known=known)
-                self.checkpoint.mark_published(one.batch)
+        self.outside, self._lease, self.notes = opened.outside, opened.lease, opened.notes
+        self.shards: int = opened.program["shards"]
+        self.manifest, self._dropped = opened.manifest, opened.dropped
         self.costs = Costs(self.manifest)
-        self._follow(program)
-        program, self.notes = adopt(self.plan, program, self.manifest)
-        self.notes = [*self.notes, *unlike_unions(self.plan), *timeless_windows(self.plan)]
-        if not all(node.spec.bounded for node in self.plan.sources()):
-            self.notes = [*self.notes, *told(outside.sinks)]
-        self.checkpoint.write_program(program)
-        self._follow(program)
-        if latest is not None:
-            outside.mirror(self.manifest, self.checkpoint.before(latest))
-        self.checkpoint.discard_uncommitted(self.manifest.batch)
-        self.checkpoint.discard_delivered(self.manifest.batch)
-        check_waiting(self.manifest, outside.sinks)
-        self._discard_staged(self.manifest.batch)
+        self._follow(opened.program)
         self._steady.raise_to(int(self.manifest.at * 1e6) + 1)
         self.started = self.wall()
         self.watermarks = {
