@@ -28,6 +28,8 @@ from millstream.ops.chunks import concat, decode_block, encode_block
 from millstream.ops.progress import BEGIN, END, Reached
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
+from millstream.run.describing import describe_program, panes_of
+from millstream.run.differing import difference
 from millstream.run.files import FilesTracker
 from millstream.run.messages import (
     COMPRESSION,
@@ -38,7 +40,6 @@ from millstream.run.messages import (
     placed_for,
 )
 from millstream.run.planning import formats_of
-from millstream.run.program import describe_program, difference, panes_of
 from millstream.run.reading import Piece
 from millstream.run.sources import make_tracker, progress_of, resolve_format
 from millstream.run.splits import AnySplit, Item, Readable

@@ -20,7 +20,7 @@ from millstream.ops.jobs import Family, WindowJob, timestamp
 from millstream.ops.progress import BEGIN, SourceProgress
 from millstream.plan.reaching import latest
 from millstream.plan.stages import Plan
-from millstream.run.program import ALL, describe_program, is_plain, keeps
+from millstream.run.describing import ALL, describe_program, is_plain, keeps
 from millstream.state.manifests import Manifest
 
 _OF_OPERATORS = ("memos", "closed", "firing", "strategies", "rung", "due", "carried", "hot")
