@@ -45,6 +45,7 @@ NAMES = (
     "insitu",
     "boundary",
     "flows",
+    "elastic",
 )
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"

@@ -11,22 +11,28 @@ import pyarrow.parquet as pq
 START = 1_700_000_000_000_000
 
 
-def make(directory: Path, count: int, keys: int, files: int, seed: int = 0) -> Path:
+def make(
+    directory: Path, count: int, keys: int, files: int, seed: int = 0, seconds: int = 10
+) -> Path:
     """Write so many events a file, 10 s of event time each; all keys are equally likely."""
     directory.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
     for number in range(files):
         chosen = rng.integers(0, keys, count)
-        write(directory / f"events-{number:05d}.parquet", number, chosen, rng)
+        write(directory / f"events-{number:05d}.parquet", number, chosen, rng, seconds)
     return directory
 
 
-def write(path: Path, number: int, chosen: np.ndarray, rng: np.random.Generator) -> None:
+def write(
+    path: Path, number: int, chosen: np.ndarray, rng: np.random.Generator, seconds: int = 10
+) -> None:
     """One file: one event per chosen key, in order."""
-    offsets = np.sort(rng.integers(0, 10_000_000, len(chosen)))
+    offsets = np.sort(rng.integers(0, seconds * 1_000_000, len(chosen)))
     table = pa.table(
         {
-            "ts": pa.array(START + number * 10_000_000 + offsets).cast(pa.timestamp("us", "UTC")),
+            "ts": pa.array(START + number * seconds * 1_000_000 + offsets).cast(
+                pa.timestamp("us", "UTC")
+            ),
             "user": np.char.add("user-", chosen.astype(str)),
             "amount": rng.integers(1, 100, len(chosen)),
         }

@@ -2,10 +2,10 @@
 
 Every flow follows a directory of its own and counts by key and minute. In every round each of them
 gets one small file, and the round is over when all flows have committed it: a batch of each. The
-peer is the same flow in a process of its own with the whole machine to itself, one after the other;
-fifty of those at once would have to share its cores. Three are measured, and stand for fifty. Time
-is that of a round by the number of its batches, memory the proportional share (PSS) of the driver,
-the JVM and all Python workers.
+peer is the same flow in a process of its own. Fifty of those do not fit into the memory, so sixteen
+run at the same time and share the cores, as fifty would; and two run one after the other, each with
+the whole machine to itself. Time is that of a round by the number of its batches, memory the
+proportional share (PSS) of the driver, the JVM and all Python workers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import statistics
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,37 +24,51 @@ import millstream as ms
 from benchmarks.common import goal, markdown, module, side, workspace
 
 FLOWS, QUICK_FLOWS = 50, 8
-ALONE, QUICK_ALONE = 3, 1  # of these so many are measured by themselves
-ROUNDS, QUICK_ROUNDS = 9, 4
+AT_ONCE, QUICK_AT_ONCE = 16, 2  # flows in processes of their own, at the same time
+ALONE, QUICK_ALONE = 2, 1  # one after the other
+ROUNDS, QUICK_ROUNDS = 11, 5
 WARM = 3  # rounds that are not counted
 RECORDS = 200  # in a file
-LIMIT = 600.0
+LIMIT = 300.0
+TIMES_LESS = 5
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """All together, then some alone."""
-    flows = QUICK_FLOWS if quick else FLOWS
+    """All together, then some in processes of their own."""
+    flows, at_once = (QUICK_FLOWS, QUICK_AT_ONCE) if quick else (FLOWS, AT_ONCE)
     rounds = QUICK_ROUNDS if quick else ROUNDS
     with workspace("flows") as work:
-        together = side(module("flows", work / "together", flows, rounds), LIMIT)
+        together = side(module("flows", work / "together", flows, rounds, 1), LIMIT)
         alone = [
-            side(module("flows", work / f"alone-{number}", 1, rounds), LIMIT)
+            side(module("flows", work / f"alone-{number}", 1, rounds, 1), LIMIT)
             for number in range(QUICK_ALONE if quick else ALONE)
         ]
-    one = {name: statistics.median(each[name] for each in alone) for name in _MEASURED}
+        with ThreadPoolExecutor(at_once) as several:
+            crowd = list(
+                several.map(
+                    lambda number: side(
+                        module("flows", work / "crowd" / str(number), 1, rounds, at_once), LIMIT
+                    ),
+                    range(at_once),
+                )
+            )
+    sides = {
+        "together": {name: together[name] for name in _MEASURED},
+        "alone": {name: statistics.median(each[name] for each in alone) for name in _MEASURED},
+        "crowd": _of_crowd(crowd, rounds - WARM),
+    }
     figures: dict[str, Any] = {
         "flows": flows,
+        "at_once": at_once,
         "records_of_a_batch": RECORDS,
-        "together": {name: together[name] for name in _MEASURED},
-        "alone": one,
-        "agree": together["right"] and all(each["right"] for each in alone),
+        **sides,
+        "agree": all(each["right"] for each in (together, *alone, *crowd)),
     }
-    told = {name: one[name] / together[name] for name in _MEASURED}
-    figures["times_less"] = {name: round(value, 1) for name, value in told.items()}
     print(f"  {json.dumps(figures)}", flush=True)
     figures["goals"] = [
-        goal("time per batch", "at least 5 times less", told["batch_seconds"], _five(told, 0)),
-        goal("memory per flow", "at least 5 times less", told["flow_mb"], _five(told, 2)),
+        _goal("time per batch", "batch_seconds", figures, "crowd"),
+        _goal("memory per flow", "flow_mb", figures, "crowd"),
+        _goal("time per batch", "batch_seconds", figures, "alone"),
     ]
     return figures
 
@@ -61,26 +76,42 @@ def run(quick: bool = False) -> dict[str, Any]:
 _MEASURED = ("batch_seconds", "batch_cpu_seconds", "flow_mb")
 
 
-def _five(told: dict[str, float], which: int) -> bool:
-    return told[_MEASURED[which]] >= 5
+def _of_crowd(crowd: list[dict[str, Any]], rounds: int) -> dict[str, float]:
+    """Flows at the same time: time per batch is that of all their batches by their number."""
+    took = max(one["ended"] for one in crowd) - min(one["begun"] for one in crowd)
+    return {
+        "batch_seconds": round(took / (rounds * len(crowd)), 4),
+        "batch_cpu_seconds": statistics.median(one["batch_cpu_seconds"] for one in crowd),
+        "flow_mb": statistics.median(one["flow_mb"] for one in crowd),
+    }
+
+
+def _goal(what: str, name: str, figures: dict[str, Any], peer: str) -> Any:
+    beside = {"crowd": f"{figures['at_once']} at the same time", "alone": "one with all cores"}
+    less = figures[peer][name] / figures["together"][name]
+    what = f"{what} beside flows by themselves, {beside[peer]}"
+    return goal(what, f"at least {TIMES_LESS} times less", less, less >= TIMES_LESS)
 
 
 def table(figures: dict[str, Any]) -> str:
     """The figures for the page."""
     names = ("seconds per batch", "processor seconds per batch", "MB per flow")
     rows = [
-        [name, figures["alone"][key], figures["together"][key], figures["times_less"][key]]
+        [name, *(figures[which][key] for which in ("alone", "crowd", "together"))]
         for name, key in zip(names, _MEASURED, strict=True)
     ]
-    head = ["", "each by itself", f"{figures['flows']} on one Spark", "times less"]
-    return markdown(head, rows)
+    crowd = f"{figures['at_once']} at once, each by itself"
+    return markdown(["", "one by itself", crowd, f"{figures['flows']} on one Spark"], rows)
 
 
 # -- one side -------------------------------------------------------------------------------------
 
 
-def measure(work: Path, flows: int, rounds: int) -> dict[str, Any]:
-    """Some flows in this process, on one Spark; one flow as everybody would start it."""
+def measure(work: Path, flows: int, rounds: int, processes: int) -> dict[str, Any]:
+    """Some flows in this process, on one Spark; one flow as everybody would start it.
+
+    With several processes each waits until all are warm.
+    """
     made = [_flow(work, number) for number in range(flows)]
     if flows == 1:
         handles = {made[0].name: made[0].start(checkpoint=work / "ck", quiet=True)}
@@ -88,10 +119,11 @@ def measure(work: Path, flows: int, rounds: int) -> dict[str, Any]:
         handles = dict(ms.start_all(*made, checkpoint=work / "ck", quiet=True))
     seconds: list[float] = []
     try:
-        begun = 0.0
+        started = begun = 0.0
         for turn in range(rounds):
             if turn == WARM:
-                begun = _cpu()
+                _meet(work, processes)
+                started, begun = time.time(), _cpu()
             at = time.perf_counter()
             for number in range(flows):
                 _write(work, number, turn)
@@ -100,6 +132,7 @@ def measure(work: Path, flows: int, rounds: int) -> dict[str, Any]:
                     raise broken[0]
                 time.sleep(0.005)
             seconds.append((time.perf_counter() - at) / flows)
+        ended = time.time()
         cpu = (_cpu() - begun) / (rounds - WARM) / flows
         memory = sum(_pss(one) for one in _processes()) / flows
     finally:
@@ -113,8 +146,17 @@ def measure(work: Path, flows: int, rounds: int) -> dict[str, Any]:
         "batch_seconds": round(statistics.median(seconds[WARM:]), 4),
         "batch_cpu_seconds": round(cpu, 4),
         "flow_mb": round(memory / 1e6, 1),
+        "begun": started,
+        "ended": ended,
         "right": right,
     }
+
+
+def _meet(work: Path, processes: int) -> None:
+    """Wait for the others."""
+    (work / "warm").touch()
+    while len(list(work.parent.glob("*/warm"))) < processes:
+        time.sleep(0.005)
 
 
 def _flow(work: Path, number: int) -> ms.Flow:
@@ -173,4 +215,4 @@ def _cpu() -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))
+    print(json.dumps(measure(Path(sys.argv[1]), *map(int, sys.argv[2:]))))

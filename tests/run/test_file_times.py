@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ import pytest
 
 import millstream as ms
 from millstream.api.sources import Files
-from millstream.io.firsts import Peek, first_time
-from millstream.io.formats import Format, parse_schema
+from millstream.io.firsts import Peek, first_time, first_times, is_glance
+from millstream.io.formats import READER, Format, parse_schema
 from millstream.ops.progress import BEGIN
 from millstream.run.files import FilesTracker
 from millstream.run.merging import share
@@ -361,3 +362,10 @@ def test_parquet_and_text_are_read_in_the_same_order(tmp_path: Path, declared: l
     # b, c (the same first time: by name), a: 5 40 39, 5 31 90, 10 3 60
     assert found[0][1] == [3, 5, 10, 60]
     assert found == [found[0]] * 3
+
+
+def test_the_driver_looks_by_itself_unless_a_function_of_the_user_reads() -> None:
+    ours, theirs = Format("json", SCHEMA, "ts"), Format(READER, SCHEMA, "ts")
+    assert is_glance(partial(first_times, Peek(ours, FAR)))
+    assert not is_glance(partial(first_times, Peek(theirs, FAR)))
+    assert not is_glance(partial(sorted, key=len))

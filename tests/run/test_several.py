@@ -18,11 +18,13 @@ import pytest
 import millstream as ms
 from millstream.io.readers import Split
 from millstream.run.carrying import Carrier, Delivered, Load, dealt
+from millstream.run.handle import between_looks
 from millstream.run.several import Start, _shared_out, start_all
 from millstream.run.turns import Turns
 from millstream.run.watching import Attempt
 from millstream.settings import Settings
 
+NO_BATCH: Any = None
 ROWS = [(f"2026-01-01T00:{i // 60:02d}:{i % 60:02d}Z", "abc"[i % 3], i) for i in range(600)]
 
 
@@ -117,7 +119,7 @@ def _until(holds: Callable[[], bool]) -> None:
 
 
 def test_loads_are_dealt_by_what_they_cost() -> None:
-    loads = [Load(name, Attempt("ck", "", 0), None) for name in "abcdef"]
+    loads = [Load(name, Attempt("ck", "", 0), NO_BATCH, []) for name in "abcdef"]
     cost = {"a": 5.0, "b": 1.0, "c": 1.0, "d": 1.0, "e": 1.0, "f": 1.0}
     tasks = dealt(loads, cost, 2)
     assert sorted(sorted(load.flow for load in task) for task in tasks) == [["a"], list("bcdef")]
@@ -126,8 +128,8 @@ def test_loads_are_dealt_by_what_they_cost() -> None:
 
 def test_loads_that_read_the_same_stay_together() -> None:
     watch = Attempt("ck", "", 0)
-    same = [Load(f"same {n}", watch, None, [Split(0, 0, "in/a.csv", 0, 9)]) for n in range(6)]
-    others = [Load(f"other {n}", watch, None, [Split(0, 0, f"in/{n}", 0, 9)]) for n in range(6)]
+    same = [Load(f"same {n}", watch, NO_BATCH, [Split(0, 0, "in/a.csv", 0, 9)]) for n in range(6)]
+    others = [Load(f"other {n}", watch, NO_BATCH, [Split(0, 0, f"in/{n}", 0, 9)]) for n in range(6)]
     tasks = dealt([*same[:3], *others, *same[3:]], {}, 2)
     assert sorted({load.flow[:4] for load in task} == {"same"} for task in tasks) == [False, True]
     many = [replace(same[0], flow=str(number)) for number in range(20)]
@@ -168,7 +170,12 @@ def test_what_is_kept_warm_is_dealt_to_all() -> None:
     assert _shared_out(Settings(warm="1GB", memory="1GB"), 4).warm == 2**27  # half of the budget
     least = _shared_out(Settings(memory="256MB"), 4).warm
     assert isinstance(least, int) and 0 < least <= 2**28 // 10 // 4  # a tenth of it
-    assert _shared_out(Settings(), 50).poll == 0.5 and _shared_out(Settings(), 2).poll == 0.05
+
+
+def test_looks_of_idle_flows_take_a_tenth_of_a_core_together() -> None:
+    assert between_looks(0.05, 0.0002, 50) == pytest.approx(0.1)
+    assert between_looks(0.05, 0.0002, 2) == 0.05
+    assert between_looks(0.05, 0.1, 1) == 0.05  # a flow by itself looks as often as it was told
 
 
 class _NoSpark(Carrier):
@@ -197,7 +204,7 @@ def test_everybody_gets_his_own_or_is_told_to_try_alone(fails: bool) -> None:
 
     def work(name: str) -> None:
         for _ in range(5):
-            answers[name] = carrier.carry(Load(name, Attempt("ck", "", 0), None))
+            answers[name] = carrier.carry(Load(name, Attempt("ck", "", 0), NO_BATCH, []))
 
     threads = [threading.Thread(target=work, args=(name,)) for name in names]
     for thread in threads:
@@ -225,6 +232,6 @@ def test_who_is_let_go_waits_no_more() -> None:
     carrier._carried = hang  # type: ignore[method-assign]
     threading.Thread(target=lambda: (under_way.wait(30), carrier.let_go("one"))).start()
     with pytest.raises(ms.RunError, match="given up"):
-        carrier.carry(Load("one", Attempt("ck", "", 0), None))
+        carrier.carry(Load("one", Attempt("ck", "", 0), NO_BATCH, []))
     go.set()
     carrier.close()

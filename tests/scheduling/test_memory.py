@@ -7,6 +7,8 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +206,16 @@ def test_a_small_budget_makes_small_batches_and_the_same_results(
     large, few = run("large")
     assert small == large and sum(row[2] for row in small) == 3000
     assert many > few
+
+
+def test_one_thread_looks_for_all_who_have_a_batch_under_way() -> None:
+    two = [Memory(1 << 40), Memory(1 << 40)]
+    before = threading.active_count()
+    with two[0].watching(), two[1].watching():
+        started = threading.active_count() - before
+        while not all(one._peak for one in two):
+            time.sleep(0.01)
+    assert started <= 1
+    with two[0].watching():
+        pass
+    assert not two[0]._peak  # too short to be seen

@@ -1,4 +1,4 @@
-"""The time of a file's first record, without reading the file: run in tasks, for files just listed.
+"""The time of a file's first record, without reading the file: asked of files just listed.
 
 Files are read in this order, and one that has not been begun holds the watermark there. Nothing
 that comes later in a file and is not late can be more than the lateness before its first record.
@@ -7,8 +7,10 @@ that comes later in a file and is not late can be more than the lateness before 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from millstream.errors import RunError
 from millstream.io import parquet
@@ -31,6 +33,14 @@ class Peek:
     fmt: Format
     limit: int  # a time beyond it is not trusted
     grows: bool = False  # a last line without its end is no record yet
+
+
+def is_glance(look: Callable[..., Any]) -> bool:
+    """Whether a look is one at the beginning of files, without a function of the user."""
+    if not isinstance(look, partial) or look.func is not first_times:
+        return False
+    (peek,) = look.args
+    return isinstance(peek, Peek) and peek.fmt.kind != READER
 
 
 def first_times(peek: Peek, paths: Iterable[str]) -> list[int | None]:

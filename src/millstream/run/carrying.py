@@ -15,19 +15,18 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pyspark import SparkContext, cloudpickle
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from millstream.api.sources import Files
 from millstream.errors import RunError
-from millstream.io.firsts import first_times
 from millstream.io.formats import Format
 from millstream.io.readers import Split
 from millstream.operators.batch import Batch
@@ -35,18 +34,14 @@ from millstream.plan.stages import Plan
 from millstream.run.cores import cores_of
 from millstream.run.executors import run_whole
 from millstream.run.once import reading_once
-from millstream.run.spark import OnSpark, loaded, meant_for_people, probe_task, watched_task
+from millstream.run.spark import OnSpark, loaded, meant_for_people, watched_task
 from millstream.run.splits import AnySplit, Aside, Item
 from millstream.run.turns import Turns
 from millstream.run.watching import Attempt, Notes
 
-P = TypeVar("P")
-T = TypeVar("T")
-
 _GATHER = 0.01  # seconds without another one, after which a job leaves
 _LONGEST = 0.05  # seconds for which it waits at most
 _PEERS = 0.1  # the same, for flows that read what one that waits reads
-_FEW = 16  # files of which a look is no work
 _TOGETHER = 8  # such flows in one task; of more, several tasks read the same
 _JOBS = 2  # at once: while the batches of one are committed, the tasks of another work
 _SLOW = 1.0  # seconds of a batch that would hold others up; it gets a job of its own
@@ -56,13 +51,12 @@ _FORGET = 0.5  # share by which what is known of a batch's cost moves to what wa
 
 @dataclass(frozen=True)
 class Load:
-    """The batch of one flow, for a task; or a look at some files."""
+    """The batch of one flow, for a task."""
 
     flow: str  # the key of its program
     watch: Attempt
-    batch: Batch | None
-    splits: list[AnySplit] = field(default_factory=list)
-    look: bytes = b""  # what to do if there is no batch
+    batch: Batch
+    splits: list[AnySplit]
 
     @property
     def reads(self) -> str | None:
@@ -170,8 +164,7 @@ class Carrier:
             return False  # nobody is left to come
         if waited < _LONGEST and len(self._waiting) > count:
             return True
-        loads = [one.load for one in self._waiting if one.load.batch is not None]
-        reads = {path for load in loads for path in self._sources[load.flow]}
+        reads = {path for one in self._waiting for path in self._sources[one.load.flow]}
         return waited < _PEERS and any(
             not reads.isdisjoint(sources)
             for flow, sources in self._sources.items()
@@ -201,9 +194,8 @@ class Carrier:
             lambda given: carried_task(programs, given)
         )
         found = {one.flow: one for one in rdd.collect()}
-        for load in loads:
-            one = found.get(load.flow)
-            if one is not None and one.items is not None and load.batch is not None:
+        for one in found.values():
+            if one.items is not None:
                 known = self._seconds.get(one.flow, one.seconds)
                 self._seconds[one.flow] = known + _FORGET * (one.seconds - known)
                 self.saved += one.saved
@@ -241,9 +233,9 @@ def carried_task(programs: dict[str, Any], given: Iterable[list[Load]]) -> Itera
     with reading_once(pieces_of(plans, loads)) as once:
         for load in loads:
             begun, before = time.perf_counter(), once.saved
-            task = "0-0" if load.batch is not None else "probe-0"
+            work = partial(run_whole, plans[load.flow], load.batch, load.splits)
             try:
-                items = list(watched_task(load.watch, task, partial(_do, plans[load.flow], load)))
+                items = list(watched_task(load.watch, "0-0", work))
             except Exception as error:
                 yield Delivered(load.flow, error=meant_for_people(error))
             else:
@@ -260,12 +252,6 @@ def pieces_of(plans: dict[str, Plan], loads: list[Load]) -> Iterator[tuple[Forma
             piece = split.piece if isinstance(split, Aside) else split
             if isinstance(piece, Split):
                 yield plan.formats[sources[piece.source].name], piece
-
-
-def _do(plan: Plan, load: Load) -> Iterable[Any]:
-    if load.batch is None:
-        return probe_task(*cloudpickle.loads(load.look))
-    return run_whole(plan, load.batch, load.splits)
 
 
 class Riding(OnSpark):
@@ -294,14 +280,6 @@ class Riding(OnSpark):
         splits = [split for part in parts for split in part]
         found = self._carried(Load(self.key, self.watch, batch, splits))
         return super().run(batch, parts) if found is None else found
-
-    def probe(self, step: str, look: Callable[[Iterable[P]], list[T]], things: list[P]) -> list[T]:
-        """What a look at some files shows; the first times of a few are a part of a job."""
-        found = None
-        if getattr(look, "func", None) is first_times and len(things) <= _FEW:
-            packed = cloudpickle.dumps((step, look, things))  # type: ignore[no-untyped-call]
-            found = self._carried(Load(self.key, self.watch, None, look=packed))
-        return super().probe(step, look, things) if found is None else found
 
     def _carried(self, load: Load) -> list[Any] | None:
         """What a load gave; None if it must be tried alone."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from millstream.serve.server import Server
 
 _RESERVE = 2.0  # seconds of the time for a stop that ending processes may take
+_LOOKING = 0.1  # share of a core that idle flows of one process may take together for their looks
 
 
 @plainly
@@ -286,7 +287,7 @@ class Handle:
         if self._looker is not None and self._looker.newest is not None:
             self._show()  # what an earlier run came to, before there is a batch of this one
         while not self._stopping.is_set() and not enough:
-            begun = time.monotonic()
+            begun, used = time.monotonic(), time.thread_time()
             self._answer_requests()
             assert self._executor is not None
             worked = engine.step(self._executor)
@@ -298,7 +299,9 @@ class Handle:
                     self._report()
             if engine.done or enough:
                 break
-            self._pause(begun + self._settings.interval if worked else begun + self._settings.poll)
+            looked = time.thread_time() - used
+            rest = between_looks(self._settings.poll, looked, self._spark.users)
+            self._pause(begun + (self._settings.interval if worked else rest))
         if self._executor is not None:
             engine.bring_out(self._executor)
         self._report()
@@ -369,6 +372,11 @@ class Handle:
         if self._server is not None:
             drawn = None if self._looker is None else self._looker.drawn
             self._live = self._reporter.live(self.progress, drawn)
+
+
+def between_looks(poll: float, looked: float, flows: int) -> float:
+    """Seconds from one look at idle sources to the next, if it used so many of the processor."""
+    return max(poll, looked * flows / _LOOKING) if flows > 1 else poll
 
 
 @dataclass(frozen=True)

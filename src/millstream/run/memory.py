@@ -87,18 +87,12 @@ class Memory:
         if self.floor is None:
             self.floor = self.look()
         self._peak = 0
-        over = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(over,), name="memory", daemon=True)
-        thread.start()
-        try:
+        with _watcher.following(self):
             yield
-        finally:
-            over.set()
-            thread.join()
 
-    def _watch(self, over: threading.Event) -> None:
-        while not over.wait(_EVERY):
-            self._peak = max(self._peak, _glance(self))
+    def seen(self, much: int) -> None:
+        """Take in what somebody saw while a batch ran."""
+        self._peak = max(self._peak, much)
 
     def learn(self, size: float, controls: Iterable[Control]) -> None:
         """Take in what a batch took that worked on so many bytes of rows."""
@@ -138,6 +132,45 @@ class Memory:
         return sum(map(resident, self._tree[1])) + bytes_held()
 
 
+class _Watcher:
+    """One thread that looks for all flows of this process: a batch of each would start its own."""
+
+    def __init__(self) -> None:
+        self._since: dict[Memory, float] = {}  # when batches began that are under way
+        self._news = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def following(self, memory: Memory) -> Iterator[None]:
+        """Tell it what is seen, from a moment after now on."""
+        with self._news:
+            self._since[memory] = time.monotonic()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="memory", daemon=True)
+                self._thread.start()
+            self._news.notify()
+        try:
+            yield
+        finally:
+            with self._news:
+                del self._since[memory]
+
+    def _watch(self) -> None:
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._since)
+            time.sleep(_EVERY / 2)
+            late = time.monotonic() - _EVERY
+            with self._news:
+                under_way = [one for one, since in self._since.items() if since <= late]
+            much = _glance(under_way[0]) if under_way else 0
+            with self._news:
+                for one in under_way:
+                    if self._since.get(one, late + 1) <= late:  # and not another batch by now
+                        one.seen(much)
+
+
+_watcher = _Watcher()
 _glancing = threading.Lock()
 _glanced = (-math.inf, 0)  # when, and what was seen
 

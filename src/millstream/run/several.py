@@ -26,7 +26,6 @@ from millstream.state.memory import available_memory
 if TYPE_CHECKING:
     from millstream.api.flow import Flow
 
-_LOOKS = 100  # a second of all flows together at idle sources: each costs a millisecond or more
 _OF_SPARK = ("master", "runner", "spark", "ui", "min_cores", "cores_wait", "memory")
 
 
@@ -86,11 +85,10 @@ def _begin(ready: list[Ready], spark: Spark) -> Handles:
 
 
 def _shared_out(settings: Settings, flows: int) -> Settings:
-    """Together they keep as much in memory as one would alone, and look for input as they can.
+    """Together they keep as much in memory as one would alone.
 
-    What is kept is part of the budget of all of them, of which at most half goes there.
+    It is part of the budget of all of them, of which at most half goes there.
     """
-    settings = replace(settings, poll=max(settings.poll, flows / _LOOKS))
     if settings.warm == 0:
         return settings
     budget = settings.memory_bytes or sys.maxsize

@@ -40,7 +40,7 @@ class Spark:
     """One session for so many flows; each opens and closes it once."""
 
     def __init__(self, name: str, settings: Settings, users: int = 1) -> None:
-        self._name, self._users, self._several = name, users, users > 1
+        self._name, self.users, self._several = name, users, users > 1
         turns = _IN_TURNS if self._several else {}
         self._settings = replace(settings, spark={**turns, **settings.spark})
         self._overdue: set[int] = set()  # users whose time to end is over
@@ -102,7 +102,7 @@ class Spark:
         """A flow does not end in time: end its job, or all, if no other flow works here."""
         with self._counting:
             self._overdue.add(id(user))
-            alone = len(self._overdue) >= self._users
+            alone = len(self._overdue) >= self.users
         if alone and (self._ours or not has_session()):
             end_java(kill=True)
         elif executor is not None:
@@ -111,9 +111,9 @@ class Spark:
     def close(self, user: object, executor: OnAny | None) -> None:
         """A flow needs it no more; the last one closes what was opened here."""
         with self._counting:
-            self._users -= 1
+            self.users -= 1
             self._overdue.discard(id(user))
-            last = self._users == 0
+            last = self.users == 0
         if executor is not None and not (last and self._ours):
             executor.close()
         if not last:
