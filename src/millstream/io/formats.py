@@ -113,7 +113,7 @@ def infer_format(
     time_pattern: str | None = None,
 ) -> Format:
     """Check and complete a source's settings, looking at a sample of its files where needed."""
-    from millstream.io import programmed, sampling  # they read, and so need this module
+    from millstream.io import sampling  # it reads, and so needs this module
 
     time_unit = UNITS.get(time_unit, time_unit)
     _check_settings(kind, time_unit)
@@ -141,24 +141,7 @@ def infer_format(
     )
     if kind == "csv" and delimiter is None:
         fmt = replace(fmt, delimiter=sampling.find_delimiter(fmt, paths))
-    given = None if schema is None else parse_schema(schema)
-    if kind == "text":
-        if given is not None and given != _TEXT_SCHEMA:
-            raise ConfigError("a text source has one column, 'value string': leave schema= out")
-        found = _TEXT_SCHEMA
-    elif kind == "parquet":
-        stored = sampling.parquet_schema(paths, required=given is None)
-        found = stored if given is None else given
-        assert found is not None  # required above
-        _check_naive_parquet(found, stored, time, zone)
-    elif kind == DEBEZIUM:
-        found = with_operation(given)
-    elif given is not None:
-        found = given
-    elif reader is not None:
-        found = programmed.sample_schema(reader, paths)
-    else:
-        found = sampling.infer_schema(fmt, paths)
+    found = _columns_of(fmt, None if schema is None else parse_schema(schema), paths)
     fmt = replace(fmt, schema=_zoned(found, zone))
     _check_supported(fmt)
     if time is not None:
@@ -178,6 +161,29 @@ def with_operation(schema: pa.Schema | None) -> pa.Schema:
     if DEBEZIUM_OP in schema.names:
         return schema
     return schema.append(pa.field(DEBEZIUM_OP, pa.string()))
+
+
+def _columns_of(fmt: Format, given: pa.Schema | None, paths: Sequence[str]) -> pa.Schema:
+    """The columns of a source: those that were given, or as a look at its files finds them."""
+    from millstream.io import programmed, sampling  # they read, and so need this module
+
+    if fmt.kind == "text":
+        if given is not None and given != _TEXT_SCHEMA:
+            raise ConfigError("a text source has one column, 'value string': leave schema= out")
+        return _TEXT_SCHEMA
+    if fmt.kind == "parquet":
+        stored = sampling.parquet_schema(paths, required=given is None)
+        found = stored if given is None else given
+        assert found is not None  # required above
+        _check_naive_parquet(found, stored, fmt.time, fmt.zone)
+        return found
+    if fmt.kind == DEBEZIUM:
+        return with_operation(given)
+    if given is not None:
+        return given
+    if fmt.reader is not None:
+        return programmed.sample_schema(fmt.reader, paths)
+    return sampling.infer_schema(fmt, paths)
 
 
 def _check_settings(kind: str, time_unit: str) -> None:
