@@ -36,6 +36,7 @@ _GROWTH = 2.0  # from one batch to the next at most
 _RECENT = 12  # batches
 _TIGHT = 0.6  # share of the budget in use from which on tasks give back what they do not need
 _EVERY = 0.1  # seconds between two looks while a batch runs
+_LOOKING = 0.02  # share of a core that may go there
 _TREE = 1.0  # seconds for which the list of processes is good
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -172,15 +173,21 @@ class _Watcher:
 
 _watcher = _Watcher()
 _glancing = threading.Lock()
-_glanced = (-math.inf, 0)  # when, and what was seen
+_glanced = (-math.inf, 0)  # until when it serves, and what was seen
 
 
 def _glance(memory: Memory) -> int:
-    """A look that serves all flows of this process for a moment: they have the same processes."""
+    """A look that serves all flows of this process for a moment: they have the same processes.
+
+    With many flows there are many folders to look through, and it serves for longer.
+    """
     global _glanced
     with _glancing:
-        if time.monotonic() - _glanced[0] > _EVERY / 2:
-            _glanced = (time.monotonic(), memory.look())
+        if time.monotonic() > _glanced[0]:
+            begun = time.thread_time()
+            seen = memory.look()
+            used = time.thread_time() - begun
+            _glanced = (time.monotonic() + max(_EVERY / 2, used / _LOOKING), seen)
         return _glanced[1]
 
 
