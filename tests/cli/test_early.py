@@ -83,6 +83,18 @@ def test_what_ended_a_run_is_said() -> None:
     assert "?" not in whole
 
 
+def test_numbers_have_as_many_digits_as_are_known() -> None:
+    found = [(588.93, 550.0, 630.0), (12.089, 9.7, 14.5), (0.0001234, 0.0001, 0.0002)]
+    values, lower, upper = zip(*found, strict=True)
+    table = pa.table({"n": values, "n_lower": lower, "n_upper": upper})
+    text = shown(ms.Snapshot(0.5, table, False))
+    assert [line.split("±")[0].strip() for line in text.splitlines()[2:5]] == [
+        "589",
+        "12.1",
+        "0.0001234",
+    ]
+
+
 def test_a_small_error_is_not_none() -> None:
     table = pa.table({"n": [10_000.0], "n_lower": [9_999.0], "n_upper": [10_001.0]})
     assert "10,000 ±<0.1%" in shown(ms.Snapshot(0.9, table, False))

@@ -7,7 +7,7 @@ are left out, and only then is anything cut off.
 from __future__ import annotations
 
 from decimal import Decimal
-from math import isfinite
+from math import floor, isfinite, log10
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -23,6 +23,7 @@ _SQUEEZED = 2.5  # times the largest estimate: bounds beyond that are cut off
 _ROWS = 20
 _KEY = 4  # characters of a key that are shown at least
 _ANY_WIDTH = 10_000
+_MOST_DIGITS = 6  # behind the point
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 
 
@@ -135,12 +136,13 @@ def _told(estimate: list[Any], exact: bool, short: bool) -> str:
         return "-" if value is None else visible(str(value))
     if exact and not short:
         return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
-    told = _shortly(value) if short else _plainly(value)
+    known = lower is not None and upper is not None
+    most = max(upper - value, value - lower) if known else 0.0
+    told = _shortly(value) if short else _plainly(value, most)
     if exact:
         return told
-    if lower is None or upper is None:
+    if not known:
         return f"{told} ±   ?"
-    most = max(upper - value, value - lower)
     if not value:  # nothing is no share of nothing
         return f"{told} ±{_shortly(most):>5}"
     far = most / abs(value)
@@ -149,8 +151,12 @@ def _told(estimate: list[Any], exact: bool, short: bool) -> str:
     return f"{told} ±{far:5.1%}" if far >= 0.001 or far == 0 else f"{told} ±<0.1%"
 
 
-def _plainly(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.4g}"
+def _plainly(value: float, far: float) -> str:
+    """As many digits as are known, and one more; four of those of which nobody knows how many."""
+    if abs(value) >= 1e4 or not isfinite(far):
+        return f"{value:,.0f}"
+    digits = max(0, 1 - floor(log10(far))) if far > 0 and value else _MOST_DIGITS
+    return f"{value:,.4g}" if digits >= _MOST_DIGITS else f"{value:,.{digits}f}"
 
 
 def _shortly(value: float) -> str:

@@ -24,6 +24,7 @@ from millstream.state.manifests import SourceState
 from millstream.state.storage import Storage
 
 _ROW_BYTES = 64.0  # assumed until rows have been seen
+_REST = 0.1  # of a batch: less than that is taken along
 
 
 class BlocksTracker(WithoutFiles):
@@ -93,6 +94,8 @@ class BlocksTracker(WithoutFiles):
         sizes = self.population.sizes
         read = np.concatenate([[0.0], np.cumsum(sizes)])
         end = int(np.searchsorted(read, read[self.taken] + budget, side="right")) - 1
+        if read[-1] - read[end] < _REST * (read[end] - read[self.taken]):
+            end = len(sizes)  # a batch more costs more, and all of it is exact
         for mark in self.marks:
             stop = int(np.searchsorted(read, mark * read[-1] * (1 - 1e-12)))
             if self.taken < stop < end:

@@ -28,7 +28,7 @@ from millstream.state.storage import Storage
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 # Few blocks say little, and each costs as much as reading some thousand rows.
-_FEWEST, _MANY = 200, 700
+_FEWEST, _MANY = 320, 700  # a tenth of them have bounds
 _GOOD_BYTES, _GOOD_ROWS = 256 * 1024, 10_000
 _LEAST_BYTES, _LEAST_ROWS = 8 * 1024, 200
 _MOST_BYTES = 8 * 1024 * 1024
