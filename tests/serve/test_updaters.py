@@ -14,6 +14,7 @@ from millstream.ops.codec import decode_key
 from millstream.ops.keynames import key_text, pack_key
 from millstream.serve.changes import changes
 from millstream.serve.following import Follower
+from millstream.serve.slates import Unknown
 from millstream.testing import Driver
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
@@ -86,3 +87,11 @@ def test_every_kind_of_key_is_found_again(tmp_path: Path, kind: str, columns: in
     assert sorted(slate["n"] for _, slate in ms.slates(tmp_path, "counts")) == sorted(
         slate["n"] for slate in state.values()
     )
+
+
+def test_a_flow_that_is_starting_is_not_said_to_have_no_updater(tmp_path: Path) -> None:
+    (tmp_path / "manifests").mkdir()
+    snapshot = Follower(tmp_path, new=True).current
+    for ask in (snapshot.updater, snapshot.view):
+        with pytest.raises(Unknown, match=r"'counts' yet: the flow is starting, ask again"):
+            ask("counts")

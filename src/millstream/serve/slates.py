@@ -154,7 +154,7 @@ class Snapshot:
         """One of them; an unknown one is refused with the nearest known."""
         found = self.updaters.get(name)
         if found is None:
-            raise Unknown(_unknown(name, list(self.updaters)))
+            raise Unknown(self._unknown(name, list(self.updaters), "updater"))
         return found
 
     @cached_property
@@ -175,9 +175,17 @@ class Snapshot:
         if found is None:
             alike = [one for one in self.views if one.lower() == name.lower()]
             if len(alike) != 1:
-                raise Unknown(_unknown(name, list(self.views), "view"))
+                raise Unknown(self._unknown(name, list(self.views), "view"))
             found = self.views[alike[0]]
         return found
+
+    def _unknown(self, name: str, known: list[str], what: str) -> str:
+        if not self.program:
+            return f"there is no {what} {name!r} yet: the flow is starting, ask again"
+        near = difflib.get_close_matches(name, known, 1)
+        if near:
+            return f"there is no {what} {name!r}; did you mean {near[0]!r}?"
+        return f"there is no {what} {name!r}; there are: {', '.join(sorted(known)) or 'none'}"
 
     def stored(self, one: Stored) -> dict[str, list[Segment]]:
         """The segments of an updater or view per shard, the oldest first."""
@@ -400,10 +408,3 @@ def _columns(keys: list[Any]) -> tuple[str, ...]:
     if several and not isinstance(keys[0], list):
         return tuple(keys)
     return tuple("/".join(dict.fromkeys(names)) for names in zip(*several, strict=False))
-
-
-def _unknown(name: str, known: list[str], what: str = "updater") -> str:
-    near = difflib.get_close_matches(name, known, 1)
-    if near:
-        return f"there is no {what} {name!r}; did you mean {near[0]!r}?"
-    return f"there is no {what} {name!r}; there are: {', '.join(sorted(known)) or 'none'}"

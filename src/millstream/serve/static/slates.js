@@ -161,7 +161,7 @@ export class Slates {
     const all = page === 1 && this.listed && this.listed.next == null;
     let note = "";
     if (all) note = plural(slates.length, "key");
-    else if (stored?.slates != null && !this.prefix) note = `about ${plural(numberOf(stored.slates), "key")}`;
+    else if (stored?.slates != null && !this.prefix) note = `at most ${plural(numberOf(stored.slates), "key")}`;
     say($("list-note"), note);
     say($("page-number"), page > 1 || this.listed?.next != null ? `Page ${count(page)}` : "");
     $("back").disabled = page === 1;
