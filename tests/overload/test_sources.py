@@ -6,11 +6,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
+from millstream.ops.chunks import OFFSET_BITS
+from millstream.run.reading import spool_extent
+from millstream.run.splits import SpoolSplit
 from millstream.testing import reference
 from tests.overload.support import (
     POINTS,
@@ -159,6 +163,19 @@ def test_it_sets_in_and_is_over(tmp_path: Path, kind: str, keep: str) -> None:
         rest = [n for n in data.numbers if n not in set(kept)]
         assert windows(rows_in(tmp_path / "out" / "diverted" / "windows")) == plainly(data, rest)
     assert (max if keep == "newest" else min)(data.numbers[:600]) in kept
+
+
+def test_the_log_tells_where_what_was_received_begins_and_ends(tmp_path: Path) -> None:
+    (tmp_path / "1.lines").write_bytes(b"one\ntwo\n")
+    (tmp_path / "2.lines").write_bytes(b"three\n")
+    table = pa.table({"n": [1, 2, 3]})
+    with pa.ipc.new_file(tmp_path / "3.arrow", table.schema) as out:
+        out.write_table(table)
+    second = SpoolSplit(0, 2, str(tmp_path), "2.lines", 0, 1, base=108)
+    first = SpoolSplit(0, 1, str(tmp_path), "1.lines", 0, 2, base=100, more=(second,))
+    assert spool_extent(first) == (100, 114)
+    rows = SpoolSplit(0, 3, str(tmp_path), "3.arrow", 0, 3)
+    assert spool_extent(rows) == (3 << OFFSET_BITS, (3 << OFFSET_BITS) + 3)
 
 
 def test_what_fits_into_a_batch_is_never_shed(tmp_path: Path) -> None:

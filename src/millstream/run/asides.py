@@ -16,7 +16,7 @@ from millstream.io.kafka.decoding import count_records
 from millstream.io.readers import Split, count_split
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.overload import Shed
-from millstream.run.reading import count_spooled
+from millstream.run.reading import count_spooled, spool_extent
 from millstream.run.splits import Aside, RateSplit, Readable, SpoolSplit
 from millstream.run.takeover import drop_messages, has_messages
 
@@ -80,8 +80,4 @@ def _extent(piece: Readable) -> tuple[int, int]:
         case RateSplit():
             return piece.start, piece.end
         case SpoolSplit():
-            bases = [
-                one.file << OFFSET_BITS if one.base is None else one.base
-                for one in (piece, *piece.more)
-            ]
-            return bases[0], bases[-1]
+            return spool_extent(piece)

@@ -121,11 +121,21 @@ def count_spooled(fmt: Format, split: SpoolSplit) -> int:
     return len(scan_lines(fmt, b"".join(texts), 0))
 
 
+def spool_extent(split: SpoolSplit) -> tuple[int, int]:
+    """The positions where pieces of a spool begin and end."""
+    last = (split, *split.more)[-1]
+    read = _table if last.name.endswith(".arrow") else _lines
+    return _base(split), _base(last) + len(read(open_storage(split.spool), last.name))
+
+
+def _base(piece: SpoolSplit) -> int:
+    return piece.file << OFFSET_BITS if piece.base is None else piece.base
+
+
 def _several(parsed: Parsed, pieces: list[SpoolSplit], lengths: list[int]) -> Piece:
     """Records of pieces that were read as one, each with the time and place of its piece."""
     starts = np.cumsum([0, *lengths[:-1]])
-    bases = [p.file << OFFSET_BITS if p.base is None else p.base for p in pieces]
-    shift = np.array(bases, np.int64) - starts
+    shift = np.array([_base(piece) for piece in pieces], np.int64) - starts
     of = np.searchsorted(starts, parsed.positions, side="right") - 1
     arrivals = np.array([piece.arrival for piece in pieces], np.int64)
     ts: Int64 = arrivals[of] if parsed.ts is None else parsed.ts
