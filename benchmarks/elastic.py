@@ -24,7 +24,7 @@ def run(quick: bool = False) -> dict[str, Any]:
     with workspace("elastic") as work:
         told = run_with_changes(work)
     figures: dict[str, Any] = {
-        "seconds": {
+        "batches": {
             phase: [round(s, 3) for s in several] for phase, several in told.seconds.items()
         },
         "tasks": told.tasks,
@@ -45,6 +45,6 @@ def table(figures: dict[str, Any]) -> str:
     """The figures for the page."""
     rows = [
         [phase, len(several), statistics.median(several), max(several)]
-        for phase, several in figures["seconds"].items()
+        for phase, several in figures["batches"].items()
     ]
     return markdown(["workers", "batches", "median, s", "longest, s"], rows)

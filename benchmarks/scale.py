@@ -59,12 +59,12 @@ def measure(work: Path, parts: int, segments: int, shards: int) -> dict[str, Any
     )
     with driver:
         executor = driver._executor = _weighing(driver.engine.plan, parts)
-        for number in range(2):
+        for number in range(3):
             _batch(driver, parts, number)
         _store(driver.engine, segments)
-        _batch(driver, parts, 2)  # the first that finds so much stored may write all of it
+        _batch(driver, parts, 3)  # the first that finds so much stored may write all of it
         seen: dict[str, list[float]] = {name: [] for name in FIGURES}
-        for number in range(3, BATCHES + 3):
+        for number in range(4, BATCHES + 4):
             executor.start()
             _batch(driver, parts, number)
             seen["seconds"].append(driver.engine.last_seconds - executor.busy)
