@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -53,6 +54,7 @@ ENOUGH = 2**32
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let temporary files lie in memory, here and in every process that is started."""
+    gc.disable()  # until all is collected: none of it is garbage, and all of it would be looked at
     if hasattr(config, "workerinput") or "TMPDIR" in os.environ:
         return  # a process of xdist has it from the one that started it
     if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < ENOUGH:
@@ -65,8 +67,15 @@ def pytest_configure(config: pytest.Config) -> None:
     tempfile.tempdir = None  # look again
 
 
+def pytest_collection_finish() -> None:
+    """Modules and tests stay to the end: the collector need not look at them again and again."""
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Give the memory back, unless there is something to look at: then the next run does."""
+    gc.unfreeze()  # libraries look at the end whether all of theirs is gone
     kept = (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERNAL_ERROR)
     if (place := session.config.stash.get(_PLACE, None)) and exitstatus not in kept:
         shutil.rmtree(place, ignore_errors=True)

@@ -144,7 +144,7 @@ def run_watched(process: Started, seconds: float = 120) -> list[psutil.Process]:
     deadline = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < deadline:
         seen.update({child.pid: child for child in descendants(process.pid)})
-        time.sleep(0.02)
+        time.sleep(0.2)  # every look reads all of /proc
     return list(seen.values())
 
 
