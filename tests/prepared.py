@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -94,6 +95,20 @@ def start(
     return _server.start(
         {"command": [program, *arguments], "cwd": str(cwd), "env": env}, stdout, stderr
     )
+
+
+def run(
+    program: str, *arguments: str, cwd: Path, env: dict[str, str], timeout: float = 300
+) -> tuple[int, str]:
+    """Start a program and wait for its end; gives its exit code and what it said on stderr."""
+    with tempfile.TemporaryFile("w+") as said:
+        started = start(program, *arguments, cwd=cwd, env=env, stdout=said, stderr=said)
+        try:
+            code = started.wait(timeout)
+        finally:
+            started.kill()
+        said.seek(0)
+        return code, said.read()
 
 
 class _Server:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from millstream.run.faults import POINTS
+from tests import prepared
 from tests.adapters.programs import lines_in
 
 APP = Path(__file__).parent / "apps" / "lines.py"
@@ -24,8 +23,7 @@ EVENTS = [(START + timedelta(seconds=n), f"word{n * n % 7}") for n in range(300)
 def run(place: Path, window: str, crash: str | None = None) -> int:
     environment = {**os.environ, **({"MILLSTREAM_CRASH_AT": crash} if crash else {})}
     root = Path(__file__).parents[2]
-    command = [sys.executable, str(APP), str(place), window]
-    return subprocess.run(command, env=environment, cwd=root, timeout=300).returncode
+    return prepared.run(str(APP), str(place), window, cwd=root, env=environment)[0]
 
 
 def expected(window: str) -> Counter[bytes]:

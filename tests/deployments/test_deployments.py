@@ -20,7 +20,7 @@ from tests.deployments.live import AFTER_ALL, LIVE
 from tests.deployments.oracle import Input, Row, Window
 from tests.deployments.running import Ledger, Running, build, read, results
 
-QUICK, LONG = range(6), (*range(6, 14), *range(1_000, 1_370))
+QUICK, LONG = range(3), (*range(3, 14), *range(1_000, 1_370))
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from tests import prepared
+
 APP = Path(__file__).with_name("app.py")
 RECORDS, KEYS = 3000, 11
 T0 = 1_700_000_000
@@ -55,10 +57,17 @@ class Running:
         much = Counter(row["k"] for row in rows)
         self.nths = Counter((k, nth) for k in much for nth in range(1, much[k] + 1))
 
+    def run(self, checkpoint: str = "ck", **env: str) -> tuple[int, str]:
+        """The app to its end: its exit code, and what it said."""
+        given = self._given(checkpoint)
+        return prepared.run(str(APP), *given, cwd=self.place, env={**os.environ, **env})
+
+    def _given(self, checkpoint: str) -> list[str]:
+        return [self.topics.address, self.read, self.written, str(self.place / checkpoint)]
+
     def start(self, checkpoint: str = "ck", **env: str) -> subprocess.Popen[str]:
-        given = [self.topics.address, self.read, self.written, str(self.place / checkpoint)]
         return subprocess.Popen(
-            [sys.executable, str(APP), *given],
+            [sys.executable, str(APP), *self._given(checkpoint)],
             env={**os.environ, "PYTHONPATH": str(APP.parents[2] / "src"), **env},
             stderr=subprocess.PIPE,
             text=True,
@@ -66,9 +75,8 @@ class Running:
 
     def finish(self, checkpoint: str = "ck") -> None:
         """Run it to its end."""
-        process = self.start(checkpoint)
-        _, told = process.communicate(timeout=300)
-        assert process.returncode == 0, told
+        code, told = self.run(checkpoint)
+        assert code == 0, told
 
     def check(self) -> None:
         """Exactly the answer, as those see it who read what is committed."""
@@ -90,9 +98,8 @@ class Running:
 def test_killed_in_every_place_of_a_commit(topics: Any, tmp_path: Path) -> None:
     running = Running(topics, tmp_path)
     for number, point in enumerate(("tasks-done", "after-manifest", "published")):
-        process = running.start(MILLSTREAM_CRASH_AT=f"{point}:{number + 1}")
-        process.communicate(timeout=300)
-        assert process.returncode == -signal.SIGKILL
+        code, told = running.run(MILLSTREAM_CRASH_AT=f"{point}:{number + 1}")
+        assert code == -signal.SIGKILL, told
     running.finish()
     running.check()
 

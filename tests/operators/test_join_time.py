@@ -25,6 +25,12 @@ SQL = {
     "semi": f"SELECT l.k, l.s, NULL FROM l WHERE EXISTS (FROM r WHERE {NEAR})",
     "anti": f"SELECT l.k, l.s, NULL FROM l WHERE NOT EXISTS (FROM r WHERE {NEAR})",
 }
+AROUND, AHEAD, BEHIND = ("-4s", "6s"), ("3s", "9s"), ("-9s", "-2s")
+INTERVALS = [
+    *((how, AROUND) for how in SQL),
+    *(("full", AHEAD), ("full", BEHIND)),  # with the rows of all the others
+    *((how, bounds) for bounds in (AHEAD, BEHIND) for how in SQL if how != "full"),
+]
 ASOF = "SELECT l.k, l.s, r.s FROM l ASOF LEFT JOIN r ON r.k = l.k AND r.s <= l.s"
 
 
@@ -73,8 +79,7 @@ def drive(flow: ms.Flow, given: dict[str, list[Row]], rng: random.Random, path: 
     return driver.end()
 
 
-@pytest.mark.parametrize("bounds", [("-4s", "6s"), ("3s", "9s"), ("-9s", "-2s")])
-@pytest.mark.parametrize("how", list(SQL))
+@pytest.mark.parametrize(("how", "bounds"), variants(INTERVALS, len(SQL) + 2))
 def test_pairs_in_an_interval(how: str, bounds: tuple[str, str], tmp_path: Any) -> None:
     rng = random.Random(f"{how} {bounds}")
     flow = ms.Flow("interval")

@@ -28,6 +28,7 @@ from millstream.state.buckets import open_bucket
 from millstream.state.doctor import examine
 from millstream.state.storage import open_storage
 from millstream.testing import Driver, run_in_process
+from tests import prepared
 from tests.flaky import FATES, FlakyStore
 from tests.services import S3
 from tests.stores.apps import averages
@@ -84,6 +85,11 @@ def outputs(root: str) -> dict[str, Counter[Any]]:
     return found
 
 
+def run(root: str, **environment: str) -> tuple[int, str]:
+    """The app to its end: its exit code, and what it said."""
+    return prepared.run(str(APP), root, cwd=APP.parent, env={**os.environ, **environment})
+
+
 def spawn(root: str, **environment: str) -> subprocess.Popen[str]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
     return subprocess.Popen(
@@ -130,12 +136,10 @@ def test_killed_at_named_points_nothing_is_lost_or_twice(
     root = f"{bucket}/killed"
     want = expected(make_input(root))
     for number, point in enumerate(points):
-        started = spawn(root, MILLSTREAM_CRASH_AT=f"{point}:{number // 2 + 1}+")
-        _, said = started.communicate(timeout=120)
-        assert started.returncode == -signal.SIGKILL, (point, said)
-    last = spawn(root)
-    _, said = last.communicate(timeout=120)
-    assert last.returncode == 0, said
+        code, said = run(root, MILLSTREAM_CRASH_AT=f"{point}:{number // 2 + 1}+")
+        assert code == -signal.SIGKILL, (point, said)
+    code, said = run(root)
+    assert code == 0, said
     assert outputs(root) == want
     lines, sound = examine(f"{root}/ck")
     assert sound, lines
@@ -155,9 +159,8 @@ def test_a_zombie_is_refused_once_its_successor_has_committed(bucket: str, point
     zombie = spawn(root, MILLSTREAM_PAUSE_AT=f"{point}:2")
     try:
         stopped(zombie)
-        successor = spawn(root)
-        _, said = successor.communicate(timeout=120)
-        assert successor.returncode == 0, said
+        code, said = run(root)
+        assert code == 0, said
         assert outputs(root) == want
         os.kill(zombie.pid, signal.SIGCONT)
         _, said = zombie.communicate(timeout=120)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -28,6 +27,7 @@ from millstream.run.tables.taking import Tabled
 from millstream.run.tables.writing import Noted
 from millstream.state.checkpoint import Checkpoint
 from millstream.testing import run_in_process
+from tests import prepared
 from tests.services import PostgreSQL, unavailable
 from tests.tables.apps import groups
 
@@ -106,10 +106,9 @@ def test_a_batch_that_is_written_again_changes_nothing(
 ) -> None:
     given = groups.write_orders(tmp_path / "in")
     for crash in ("half-published:1", "published:2", "after-manifest:3", ""):
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MILLSTREAM_CRASH_AT": crash}
-        command = [sys.executable, str(APP), kind, place, str(tmp_path)]
-        ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
-        assert ran.returncode == (-signal.SIGKILL if crash else 0), ran.stderr
+        env = {**os.environ, "MILLSTREAM_CRASH_AT": crash}
+        code, said = prepared.run(str(APP), kind, place, str(tmp_path), cwd=tmp_path, env=env)
+        assert code == (-signal.SIGKILL if crash else 0), said
     name = {"delta": "again", "postgres": "again"}[kind]
     found = Counter((r["id"], r["k"], r["v"]) for r in rows_in(kind, place, name))
     assert found == Counter((r["id"], r["k"], r["v"]) for r in given)
