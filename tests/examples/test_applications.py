@@ -14,10 +14,10 @@ import millstream as ms
 from millstream.cli.loading import load_application, load_module
 from millstream.testing import Driver, run_in_process
 from tests.examples import oracles
+from tests.variants import variants
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FORMS = [".py", ".toml"]
-BATCHES = [1_000_000, 400]
+BOTH = variants([(".py", 400), (".toml", 1_000_000), (".toml", 400), (".py", 1_000_000)], 2)
 
 
 @pytest.fixture(autouse=True)
@@ -50,8 +50,7 @@ def rows(folder: str) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("batch_rows", BATCHES)
+@pytest.mark.parametrize(("form", "batch_rows"), BOTH)
 def test_checkins(form: str, batch_rows: int) -> None:
     ledger = run("checkins", form, batch_rows)
     assert ledger["counts"]["offered"] == check_checkins() < 2000
@@ -66,8 +65,7 @@ def check_checkins() -> int:
     return sum(expected.values())
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("batch_rows", BATCHES)
+@pytest.mark.parametrize(("form", "batch_rows"), BOTH)
 def test_hot_topics(form: str, batch_rows: int) -> None:
     ledger = run("hot_topics", form, batch_rows)
     check_hot_topics()
@@ -102,8 +100,7 @@ def test_days_without_a_mention_count_for_the_average(monkeypatch: pytest.Monkey
     assert len(oracles.hot_topics(Path("own.jsonl"))) == 2
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("batch_rows", [*BATCHES, 7])
+@pytest.mark.parametrize(("form", "batch_rows"), [*BOTH, (".py", 7)])
 def test_reputation(form: str, batch_rows: int) -> None:
     ledger = run("reputation", form, batch_rows)
     check_reputation()
@@ -116,8 +113,7 @@ def check_reputation() -> None:
     assert len(expected) == 10 and all(slate["score"] > 0 for slate in expected.values())
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("batch_rows", BATCHES)
+@pytest.mark.parametrize(("form", "batch_rows"), BOTH)
 def test_top_urls(form: str, batch_rows: int) -> None:
     run("top_urls", form, batch_rows)
     check_top_urls()
@@ -131,8 +127,7 @@ def check_top_urls() -> None:
     assert len(expected) > 50 and expected[-1] == [url for url, _ in oracles.top_urls(tweets)]
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("batch_rows", BATCHES)
+@pytest.mark.parametrize(("form", "batch_rows"), BOTH)
 def test_site_requests(form: str, batch_rows: int) -> None:
     assert run("site_requests", form, batch_rows)["log"]["offered"] == 5_000
     check_site_requests()
@@ -181,8 +176,7 @@ def test_a_line_that_is_no_request_is_a_dead_letter() -> None:
     assert "expected a line of an access log" in file.read_text()
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("batch_rows", BATCHES)
+@pytest.mark.parametrize(("form", "batch_rows"), BOTH)
 def test_grep(form: str, batch_rows: int) -> None:
     run("grep", form, batch_rows)
     check_grep()

@@ -55,8 +55,20 @@ def by_window(rows: list[dict[str, Any]]) -> dict[Any, dict[str, Any]]:
     return {(row["k"], row["window_start"]): row for row in rows}
 
 
-@pytest.mark.parametrize("when", [{"every": "30s"}, {"every_rows": 20}, {"every_event": "5s"}])
-@pytest.mark.parametrize(("kind", "parallelism"), [("tumbling", 3), ("sliding", 1)])
+@pytest.mark.parametrize(
+    ("kind", "parallelism", "when"),
+    variants(
+        [
+            ("tumbling", 3, {"every": "30s"}),
+            ("sliding", 1, {"every_rows": 20}),
+            ("tumbling", 3, {"every_event": "5s"}),
+            ("sliding", 1, {"every": "30s"}),
+            ("tumbling", 3, {"every_rows": 20}),
+            ("sliding", 1, {"every_event": "5s"}),
+        ],
+        4,
+    ),
+)
 def test_early_results_are_refined_until_final(
     kind: str, parallelism: int, when: dict[str, Any]
 ) -> None:
