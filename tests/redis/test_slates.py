@@ -51,7 +51,7 @@ class State:
             before = stored.get(str(shard), [])
             if merge and before:
                 table = KeyedTable(self.root, {str(shard): before}, old.files)
-                rows = newest([*table._read(before), rows])
+                rows = newest([*table.read(before), rows])
                 stored[str(shard)] = []
             file, written = write_segment(
                 self.root, f"counts/slates/{number:08d}-{shard:04d}-x.arrow", rows, "expires"
