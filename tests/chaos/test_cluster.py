@@ -71,7 +71,7 @@ def kill(process: psutil.Process) -> None:
         process.kill()
 
 
-def wait_for_text(path: Path, text: str, seconds: float = 40) -> None:
+def wait_for_text(path: Path, text: str, seconds: float = 200) -> None:
     deadline = time.monotonic() + seconds
     while text not in path.read_text(errors="replace"):
         assert time.monotonic() < deadline, path.read_text(errors="replace")[-2000:]

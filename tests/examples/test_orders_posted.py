@@ -41,7 +41,7 @@ def test_orders_posted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(plan, place, Settings.from_options({}))
     engine.open(1)
     rows: list[dict[str, object]] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while len(rows) < 3 and time.monotonic() < deadline:
         engine.step(InProcess(plan, 1))
         files = (tmp_path / "out").glob("part-*") if (tmp_path / "out").exists() else ()

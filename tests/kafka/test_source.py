@@ -235,7 +235,7 @@ def test_a_topic_made_anew_is_refused(topics: Any, tmp_path: Path) -> None:
     reading = Reading(topics, tmp_path, topic=topic)
     reading.values()
     topics.admin.delete_topics([topic])[topic].result(30)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while topic in topics.admin.list_topics(timeout=10).topics:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -39,7 +39,7 @@ class Server:
             command += ["--requirepass", self.password]
         with open(self.directory / "redis.log", "ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 100
         while True:
             try:
                 if self.client().ping():

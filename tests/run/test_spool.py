@@ -77,7 +77,7 @@ def all_sealed(directory: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(directory.glob("*.lines")))
 
 
-def until(condition: Callable[[], object], seconds: float = 10) -> None:
+def until(condition: Callable[[], object], seconds: float = 100) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
