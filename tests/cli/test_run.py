@@ -10,6 +10,7 @@ import re
 import select
 import signal
 import subprocess
+import sys
 import termios
 import time
 from collections.abc import Iterator
@@ -39,6 +40,18 @@ def test_plan_prints_the_plan_without_java(here: Any) -> None:
     result = here.run("plan", here.app(), env={"PATH": str(here.path), "JAVA_HOME": "/nowhere"})
     assert result.code == 0, result.err
     assert result.out.startswith("flow prices\nstage 0: ") and "tumbling(1m)" in result.out
+
+
+def test_plan_says_that_a_changed_program_cannot_go_on(here: Any) -> None:
+    here.app()
+    work = "import app; from millstream.testing import run_in_process as run; run(app.flow, 'ck')"
+    subprocess.run([sys.executable, "-c", work], cwd=here.path, check=True)
+    assert here.run("plan", "app.py", "--checkpoint", "ck").code == 0
+    here.app(STEPS.replace("1m", "2m"))
+    result = here.run("plan", "app.py", "--checkpoint", "ck")
+    assert result.code == 2 and "tumbling(2m)" in result.out
+    assert "the program has changed since batch 0" in result.err
+    assert "was tumbling(1m), is tumbling(2m)" in result.err
 
 
 def test_the_flow_is_found(here: Any) -> None:

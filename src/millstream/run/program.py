@@ -78,6 +78,24 @@ def check_program(
         }
         checkpoint.write_program(known)
         return _in_shards(checkpoint, known, shards)
+    _refuse_changes(checkpoint, known, described, remove)
+    known["shards"] = shards_of(checkpoint.latest(), known)
+    return _in_shards(checkpoint, known, shards)
+
+
+def check_unchanged(plan: Plan, checkpoint: Checkpoint) -> None:
+    """Refuse what a start would refuse of a changed program; changes nothing."""
+    known = checkpoint.read_whole_program()
+    if known is not None and not _binds_nothing(checkpoint, known):
+        _refuse_changes(checkpoint, known, describe_program(plan), ())
+
+
+def _refuse_changes(
+    checkpoint: Checkpoint,
+    known: dict[str, Any],
+    described: dict[str, Any],
+    remove: tuple[str, ...],
+) -> None:
     try:
         found = difference(known, described)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -102,8 +120,6 @@ def check_program(
             f"{'; '.join(changes)}{hint}. Either undo the change, or start afresh with another "
             "checkpoint= (--checkpoint) and output directory"
         )
-    known["shards"] = shards_of(checkpoint.latest(), known)
-    return _in_shards(checkpoint, known, shards)
 
 
 def _in_shards(checkpoint: Checkpoint, known: dict[str, Any], shards: int | None) -> dict[str, Any]:

@@ -289,7 +289,10 @@ def load_manifest(directory: Storage, batch: int) -> tuple[Manifest, str]:
     path = directory.where(name)
     body, _, tail = directory.read(name).rstrip(b"\n").rpartition(b"\n")
     if not body or tail != f"{zlib.crc32(body):08x}".encode():
-        raise CheckpointError(f"manifest {path} is damaged (its checksum does not match)")
+        raise CheckpointError(
+            f"manifest {path} is damaged (its checksum does not match); `millstream doctor` names "
+            "the last good batch"
+        )
     try:
         manifest = _manifest.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:

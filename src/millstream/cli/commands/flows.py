@@ -297,10 +297,14 @@ def plan(
     started.
     """
     from millstream.run.planning import plan_flow
+    from millstream.run.program import check_unchanged
+    from millstream.state.checkpoint import Checkpoint
 
     found = load_application(file, flow)
     with found.locating():
-        plan_flow(found.flow)
+        planned = plan_flow(found.flow)
         typer.echo(found.flow.explain(checkpoint))
         if picture is not None:
             found.flow.picture(picture, checkpoint)
+        if checkpoint is not None:
+            check_unchanged(planned, Checkpoint(checkpoint, create=False))
