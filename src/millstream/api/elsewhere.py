@@ -167,12 +167,11 @@ def one_of(specs: UnionType) -> str:
     return f"{', '.join(others)} or {last}"
 
 
-def unnamed(step: str, given: tuple[object, ...]) -> ConfigError:
+def unnamed(given: tuple[object, ...]) -> ConfigError:
     """The error for aggregates without a name."""
     kind = str(getattr(given[0], "kind", "count"))
     return ConfigError(
-        f"{step}(): every aggregate needs a name, which becomes its column: "
-        f"{step}(n=ms.{kind}(...))"
+        f"agg(): every aggregate needs a name, which becomes its column: agg(n=ms.{kind}(...))"
     )
 
 

@@ -158,7 +158,7 @@ class KeyedStream:
         Left out, it is "delta" over changes and "final" over records, which nothing takes back.
         """
         if without_name:
-            raise unnamed("agg", without_name)
+            raise unnamed(without_name)
         if isinstance(emit, aggregates.Builtin | aggregates.Aggregate):
             aggs, emit = {**aggs, "emit": emit}, None  # a column of that name
         if emit is None:

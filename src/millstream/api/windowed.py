@@ -61,7 +61,7 @@ class WindowedStream:
     def agg(self, /, *without_name: Any, **aggs: Any) -> Stream:
         """One row per window and key: the key columns, window_start, window_end and these."""
         if without_name:
-            raise unnamed("agg", without_name)
+            raise unnamed(without_name)
         taken = {*self.keyed.keys, "window_start", "window_end"}
         taken |= {"early": {"revision", "final"}, "delta": {"op"}}.get(self.emission.mode, set())
         if self.emission.mode == "snapshot":

@@ -95,13 +95,13 @@ def print_answer(answer: pa.Table | str, output: Output | None) -> None:
     sys.stdout.flush()
 
 
-def as_table(rows: pa.Table, most: int | None = None, title: str | None = None) -> Table:
+def as_table(rows: pa.Table) -> Table:
     """Rows as a table of the terminal; what is in them is text and nothing else."""
-    table = Table(title=title, title_justify="left", title_style="dim")
+    table = Table()
     for field in rows.schema:
         number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
         table.add_column(Text(visible(field.name)), justify="right" if number else "left")
-    for row in rows.slice(0, most).to_pylist():
+    for row in rows.to_pylist():
         table.add_row(*(_cell(value) for value in row.values()))
     return table
 

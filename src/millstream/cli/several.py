@@ -52,9 +52,9 @@ def check_several(flow: str | None, looks: Looks | None, remove: list[str] | Non
             raise ConfigError(f"{name}: only with one file; run that flow by itself for it")
 
 
-def run_flows(programs: list[Program], console: Console | None = None) -> None:
+def run_flows(programs: list[Program]) -> None:
     """Run all to their ends or to a signal; raises what went wrong when none runs any more."""
-    console = console or Console()
+    console = Console()
     handles = start_all(
         [
             Start(

@@ -16,11 +16,6 @@ def changes_of(node: nodes.Node, modes: tuple[str, ...] = MODES) -> nodes.Keyed 
     return _first_changing(node.inputs, modes)
 
 
-def changes_from(node: nodes.Node, modes: tuple[str, ...] = MODES) -> nodes.Keyed | None:
-    """The step whose changes come out of a node: itself, or one before it."""
-    return _first_changing((node,), modes)
-
-
 def _first_changing(those: tuple[nodes.Node, ...], modes: tuple[str, ...]) -> nodes.Keyed | None:
     seen, waiting = set(), [*reversed(those)]
     while waiting:
@@ -40,7 +35,7 @@ def _first_changing(those: tuple[nodes.Node, ...], modes: tuple[str, ...]) -> no
 
 def gives_changes(node: nodes.Node) -> bool:
     """Whether what a step gives may be taken back."""
-    return changes_from(node) is not None
+    return _first_changing((node,), MODES) is not None
 
 
 _KEEP_ROWS = (nodes.Select, nodes.Union)

@@ -7,7 +7,6 @@ committed left is removed at the next start. The books have the totals; this say
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -47,16 +46,5 @@ def _told(one: Shed, sources: list[str], trackers: dict[str, Tracker]) -> dict[s
     return told
 
 
-def shed_in(directory: Storage) -> Iterator[dict[str, Any]]:
-    """What was shed in committed batches, the oldest first."""
-    for name in _names(directory):
-        for line in directory.read(name).splitlines():
-            yield {"batch": int(name.partition(".")[0]), **msgspec.json.decode(line)}
-
-
 def _names(directory: Storage) -> list[str]:
-    return sorted(_named(directory.names()))
-
-
-def _named(names: Iterable[str]) -> Iterator[str]:
-    return (name for name in names if _NAME.fullmatch(name))
+    return sorted(name for name in directory.names() if _NAME.fullmatch(name))

@@ -79,9 +79,9 @@ class Interface:
     def __init__(self, view: Served, rules: Rules) -> None:
         self.view, self.rules = view, rules
         self.listeners = Listeners(rules.listeners)
-        self._pages = Workers("pages", 1, rules.requests)
-        self._long_pages = Workers("long-pages", 1, rules.requests)  # nothing else waits for them
-        self._figures = Workers("figures", 1, rules.requests)
+        self._pages = Workers("pages", rules.requests)
+        self._long_pages = Workers("long-pages", rules.requests)  # nothing else waits for them
+        self._figures = Workers("figures", rules.requests)
 
     def routes(self) -> list[BaseRoute]:
         """The table; what is asked most comes first."""

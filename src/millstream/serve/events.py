@@ -36,7 +36,7 @@ class Listeners:
         self.count = 0
         self.heartbeat = _HEARTBEAT
         self._bell = asyncio.Event()
-        self.worker = Workers("events", 1, 2 * most)  # never full: a listener has one thing to do
+        self.worker = Workers("events", 2 * most)  # never full: a listener has one thing to do
         self._found: OrderedDict[tuple[Any, ...], tuple[Snapshot, list[Changed]]] = OrderedDict()
 
     def ring(self) -> None:

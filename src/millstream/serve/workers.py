@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class Workers:
-    """Some threads; so many requests may use or await them, and further ones are sent away."""
+    """A thread; so many requests may use or await it, and further ones are sent away."""
 
-    def __init__(self, name: str, threads: int, most: int) -> None:
-        self._threads = ThreadPoolExecutor(threads, f"millstream-{name}")
+    def __init__(self, name: str, most: int) -> None:
+        self._threads = ThreadPoolExecutor(1, f"millstream-{name}")
         self._most, self._busy = most, 0
 
     async def do(self, work: Callable[[], T]) -> T:
