@@ -106,13 +106,7 @@ def _check(
     if isinstance(node, nodes.Update):
         return _check_updater(node, types, columns)
     if isinstance(node, KeyedStep):
-        for number, one in enumerate(node.inputs):
-            mine = columns.get(one.name)
-            for what, column, numbers in node.needs(number) if mine is not None else ():
-                _check_name(node, what, column, mine or ())
-                if numbers:
-                    _check_number(node, what, column, types)
-        return None
+        return _check_keyed(node, types, columns)
     if have is None:
         return
     match node:
@@ -128,7 +122,30 @@ def _check(
         case nodes.Pairs() | nodes.Process() | nodes.Windowed():
             for key in node.keys:
                 _check_name(node, "key", key, have)
-        case nodes.Sink(spec=Parquet() as spec):
+        case nodes.Sink():
+            _check_sink(node, have, types)
+    if isinstance(node, nodes.Windowed):
+        for name, agg in node.aggs:
+            for column in agg.columns:
+                _check_name(node, f"{name}={agg}", column, have)
+            if isinstance(agg, Builtin) and agg.numbers is not None:
+                _check_number(node, f"{name}={agg}", agg.numbers, types)
+
+
+def _check_keyed(
+    node: KeyedStep, types: dict[str, pa.DataType], columns: dict[str, tuple[str, ...] | None]
+) -> None:
+    for number, one in enumerate(node.inputs):
+        mine = columns.get(one.name)
+        for what, column, numbers in node.needs(number) if mine is not None else ():
+            _check_name(node, what, column, mine or ())
+            if numbers:
+                _check_number(node, what, column, types)
+
+
+def _check_sink(node: nodes.Sink, have: tuple[str, ...], types: dict[str, pa.DataType]) -> None:
+    match node.spec:
+        case Parquet() as spec:
             for column in spec.folders:
                 _check_name(node, "partition_by", column, (*have, "op"))
             if have and not set(have) - set(spec.folders):
@@ -136,25 +153,17 @@ def _check(
                     f"{node.name}: partition_by names all columns, and nothing would be left to "
                     "write"
                 )
-        case nodes.Sink(spec=Text()):
+        case Text():
             _check_text(node, "ms.Text", have, types)
-        case nodes.Sink(spec=(Redis() | Delta() | Iceberg() | Postgres()) as spec):
+        case Redis() | Delta() | Iceberg() | Postgres() as spec:
             for key in spec.columns:
                 _check_name(node, "key", key, have)
-        case nodes.Sink(spec=Kafka() as spec):
+        case Kafka() as spec:
             for what, names in (("key", spec.keys), ("headers", spec.header_columns)):
                 for name in names:
                     _check_name(node, what, name, (*have, "op"))
             if spec.format in ("text", "bytes"):
                 _check_text(node, f"format={spec.format!r}", _values_of(node, spec, have), types)
-    if isinstance(node, nodes.Windowed):
-        for name, agg in node.aggs:
-            for column in agg.columns:
-                _check_name(node, f"{name}={agg}", column, have)
-            if not isinstance(agg, Builtin):
-                continue
-            if agg.numbers is not None:
-                _check_number(node, f"{name}={agg}", agg.numbers, types)
 
 
 def _check_mark(
