@@ -87,7 +87,7 @@ def filed(told: Any) -> Tables | None:
 def _in_spans(segments: list[pa.Table], how: Filed) -> pa.Table:
     """All rows, in order of what segments are known by."""
     rows = concat(segments)
-    return rows.take(pa.array(np.argsort(_column(rows, how.by), kind="stable")))
+    return rows.take(pa.array(np.argsort(numbers(rows, how.by), kind="stable")))
 
 
 LIES: dict[str, Callable[[list[pa.Table], Filed], pa.Table | None]] = {
@@ -106,10 +106,6 @@ def _modulo(numbers: np.ndarray[Any, Any], shards: int) -> Shards:
     return found
 
 
-def _column(rows: pa.Table, name: str) -> np.ndarray[Any, Any]:
-    return numbers(rows, name)
-
-
 def key_columns(rows: pa.Table) -> tuple[str, ...]:
     """The columns of a stored row that are its key, in order."""
     names = (name for name in rows.column_names if name.startswith("key."))
@@ -124,13 +120,13 @@ def _by_key(rows: pa.Table, shards: int) -> Shards:
 
 
 def _by_half(rows: pa.Table, shards: int) -> Shards:
-    return _modulo(_column(rows, "hash") >> np.uint64(1), shards)
+    return _modulo(numbers(rows, "hash") >> np.uint64(1), shards)
 
 
 def _by_match(rows: pa.Table, shards: int) -> Shards:
     """Rows of a join: by their key, and those without one by themselves."""
-    null = _column(rows, "null").astype(np.bool_)
-    spread = np.where(null, _column(rows, "who").astype(np.uint64), _column(rows, "hash"))
+    null = numbers(rows, "null").astype(np.bool_)
+    spread = np.where(null, numbers(rows, "who").astype(np.uint64), numbers(rows, "hash"))
     return _modulo(spread, shards)
 
 
@@ -141,9 +137,9 @@ def _first(rows: pa.Table, shards: int) -> Shards:
 DEALT: dict[str, Placing] = {
     "key": _by_key,  # the hash of its key columns, as it stands in the place of results
     "half": _by_half,  # the same, stored as `hash`
-    "hash": lambda rows, shards: _modulo(_column(rows, "hash"), shards),
-    "group": lambda rows, shards: _modulo(_column(rows, "group").view(np.uint64), shards),
+    "hash": lambda rows, shards: _modulo(numbers(rows, "hash"), shards),
+    "group": lambda rows, shards: _modulo(numbers(rows, "group").view(np.uint64), shards),
     "match": _by_match,
-    "name": lambda rows, shards: _modulo(_column(rows, "name"), shards),  # the place of a result
+    "name": lambda rows, shards: _modulo(numbers(rows, "name"), shards),  # the place of a result
     "first": _first,  # all in the first shard
 }
