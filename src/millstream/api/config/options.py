@@ -228,7 +228,12 @@ def _reference(instance: bool) -> Accept:
 _OWN = ', or one of your own, like "module:name'
 
 
-def _called(what: str, known: Mapping[str, Callable[..., Any]], own: str | None = None) -> Accept:
+def _called(
+    what: str,
+    known: Mapping[str, Callable[..., Any]],
+    own: str | None = None,
+    any_case: bool = False,
+) -> Accept:
     """A value like "sliding(10m, 1m)", or (`own` ends the message that says so) of a module."""
 
     def accept(value: Any, functions: Functions) -> Any:
@@ -237,12 +242,13 @@ def _called(what: str, known: Mapping[str, Callable[..., Any]], own: str | None 
         call = parse_call(value)
         if call.module is not None and own is not None:
             return functions.find(value, instance=True)
-        if call.module is not None or call.name.lower() not in known:
+        name = call.name.lower() if any_case else call.name
+        if call.module is not None or name not in known:
             near = suggest(call.name, known) or f"; use {', '.join(known)}"
             raise ConfigError(
                 f"there is no {what} {call.name!r}{near}{'' if own is None else _OWN + own}"
             )
-        return call.apply(known[call.name.lower()])
+        return call.apply(known[name])
 
     return accept
 
@@ -295,7 +301,10 @@ _PLAIN: dict[Any, tuple[str, Accept]] = {
     dict[str, str]: ("a table of texts", _table),
     MapReduce: _OBJECT,
     WindowSpec: ('a window like "tumbling(1m)"', window),
-    Policy: ('a policy like "odf" or "hybrid(threshold=0.7)"', _called("policy", BY_NAME, '"')),
+    Policy: (
+        'a policy like "odf" or "hybrid(threshold=0.7)"',
+        _called("policy", BY_NAME, '"', any_case=True),
+    ),
     ClosingPolicy: (
         'a closing policy like "evict(timeout=60s)"',
         _called("closing policy", POLICIES, '"'),
