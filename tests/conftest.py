@@ -11,6 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No example has a time to keep: machines are busy.
+settings.register_profile("busy", deadline=None, suppress_health_check=list(HealthCheck))
+settings.load_profile("busy")
 
 # Files without fixtures worth keeping: their tests may run in any process, after all others, so
 # that no process is left with a long file at the end.
