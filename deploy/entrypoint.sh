@@ -3,14 +3,15 @@
 set -eu
 case "${1:-}" in
 executor)
-    shift
-    exec "${JAVA_HOME:-/usr}/bin/java" \
-        --add-opens=java.base/java.lang=ALL-UNNAMED \
-        --add-opens=java.base/java.nio=ALL-UNNAMED \
-        --add-opens=java.base/java.util=ALL-UNNAMED \
-        --add-opens=java.base/sun.nio.ch=ALL-UNNAMED \
+    set --
+    number=0 # Spark's options for its JVM, one a variable: modules to open, ports, what a user has set
+    while eval "option=\${SPARK_JAVA_OPT_$number-}" && [ -n "$option" ]; do
+        set -- "$@" "$option"
+        number=$((number + 1))
+    done
+    exec "${JAVA_HOME:-/usr}/bin/java" "$@" \
         -Xms"$SPARK_EXECUTOR_MEMORY" -Xmx"$SPARK_EXECUTOR_MEMORY" \
-        -cp "$SPARK_HOME/jars/*:${SPARK_EXTRA_CLASSPATH:-}" \
+        -cp "${SPARK_CLASSPATH:+$SPARK_CLASSPATH:}$SPARK_HOME/jars/*" \
         org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
         --driver-url "$SPARK_DRIVER_URL" \
         --executor-id "$SPARK_EXECUTOR_ID" \
