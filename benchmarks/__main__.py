@@ -2,7 +2,7 @@
 
 Figures go to benchmarks/results/<name>.json; those of quick runs to <name>.quick.json. A benchmark
 whose answers differ from its peer's fails; a missed goal is only printed. `--table` runs nothing
-and fills the figures of full runs into docs/benchmarks.md.
+and fills the figures of full runs, of those named or of all, into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> int:
         print(f"no benchmark or option {wrong}; there are: {', '.join(NAMES)}", file=sys.stderr)
         return 2
     if "--table" in options:
-        return fill_in()
+        return fill_in(names)
     failed = [name for name in names if not run(name, "--quick" in options)]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
@@ -93,10 +93,10 @@ def run(name: str, quick: bool) -> bool:
     return agree
 
 
-def fill_in() -> int:
+def fill_in(names: list[str]) -> int:
     """Write the figures of full runs into the page, between the marks of each benchmark."""
     page = PAGE.read_text()
-    for name in NAMES:
+    for name in names:
         marks = f"<!-- figures: {name} -->", f"<!-- end: {name} -->"
         if not all(mark in page for mark in marks):
             print(f"{PAGE.name} has no marks for {name}", file=sys.stderr)
