@@ -78,7 +78,7 @@ class InOneTask:
         def probe(step: str, look: Any, things: list[Any]) -> Any:
             return look(things)
 
-        return SimpleNamespace(cores=1, run=run, probe=probe)
+        return SimpleNamespace(cores=1, run=run, probe=probe, waited=0.0)
 
 
 def run_together(flows: list[ms.Flow], place: Path) -> InOneTask:

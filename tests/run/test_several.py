@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -23,6 +24,7 @@ from millstream.run.several import Start, _shared_out, start_all
 from millstream.run.turns import Turns
 from millstream.run.watching import Attempt
 from millstream.settings import Settings
+from millstream.testing import Driver
 
 NO_BATCH: Any = None
 ROWS = [(f"2026-01-01T00:{i // 60:02d}:{i % 60:02d}Z", "abc"[i % 3], i) for i in range(600)]
@@ -152,6 +154,30 @@ def test_who_has_waited_longest_comes_first() -> None:
     for thread in threads:
         thread.join(10)
     assert order == [0, 1, 2, 3, 4]
+
+
+def test_who_waits_is_told_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 13.5])
+    monkeypatch.setattr("millstream.run.turns.time.perf_counter", lambda: next(clock))
+    with Turns().turn() as waited:
+        assert waited == 3.5
+
+
+@pytest.mark.parametrize(("waited", "then"), [(0.0, 50), (7.0, 200)])
+def test_waiting_for_other_flows_makes_no_batch_smaller(
+    monkeypatch: pytest.MonkeyPatch, waited: float, then: int
+) -> None:
+    flow = ms.Flow("one of many")
+    flow.source(ms.Generator(tuple, schema="n bigint"), name="in").sink(ms.Memory())
+    with Driver(flow, batch_seconds=2.0) as driver:
+        driver.push("in", [{"n": 0}]).step()  # the first batch is no measure
+        monkeypatch.setattr("millstream.run.engine._LEAST_ROWS", 1)
+        driver.engine.rows_target, driver._executor.waited = 100, waited
+        ticks = itertools.count(0, 8)  # a batch takes eight seconds, by this clock
+        clock = SimpleNamespace(perf_counter=lambda: float(next(ticks)), sleep=time.sleep)
+        monkeypatch.setattr("millstream.run.engine.time", clock)
+        driver.push("in", [{"n": n} for n in range(100)]).step()
+        assert driver.engine.rows_target == then
 
 
 def test_what_is_decided_for_all_must_be_the_same(tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ class Riding(OnSpark):
     def run(self, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]:
         """One Spark job, or a part of one."""
         if batch.parallelism > 1:
-            with self._carrier.large.turn():
+            with self._carrier.large.turn() as self.waited:
                 return super().run(batch, parts)
         splits = [split for part in parts for split in part]
         found = self._carried(Load(self.key, self.watch, batch, splits))
@@ -285,6 +285,7 @@ class Riding(OnSpark):
         """What a load gave; None if it must be tried alone."""
         notes = Notes(self.watch.checkpoint)
         notes.remove()  # of an earlier run
+        since = time.perf_counter()
         try:
             delivered = self._carrier.carry(load)
         except PySparkException:  # it went by itself
@@ -293,6 +294,7 @@ class Riding(OnSpark):
             notes.remove()
         if delivered.error is not None:
             raise RunError(delivered.error)
+        self.waited = time.perf_counter() - since - delivered.seconds
         return delivered.items
 
     def cancel(self) -> None:

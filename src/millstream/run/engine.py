@@ -313,7 +313,7 @@ class Engine:
         self._commit(executor, batch, controls, items)
         self._all_taken.update(dict.fromkeys(taken, polled))
         self.last_seconds = time.perf_counter() - started
-        self._adapt(controls, splits)
+        self._adapt(controls, splits, executor.waited)
         if self.memory.tight:
             give_back()
         self._say(self.memory.cramped)
@@ -667,8 +667,13 @@ class Engine:
 
     # -- sizes ----------------------------------------------------------------------------------
 
-    def _adapt(self, controls: list[Control], splits: dict[str, list[AnySplit]]) -> None:
-        """Let the next batch cost about `batch_seconds`; change by at most a factor of two."""
+    def _adapt(
+        self, controls: list[Control], splits: dict[str, list[AnySplit]], waited: float
+    ) -> None:
+        """Let the next batch cost about `batch_seconds`; change by at most a factor of two.
+
+        Waiting for other flows is no cost: they would make each other's batches ever smaller.
+        """
         rows = sum(control.rows_in for control in controls)
         self.last_rows = rows
         self.spreading.learn(controls)
@@ -678,7 +683,7 @@ class Engine:
             self.trackers[name].learn(read, sum(control.sizes[name] for control in controls))
         if rows >= self.rows_target * self.cores // 2 and self.manifest.batch > 0:
             shed = max((control.shedding for control in controls), default=0.0)
-            factor = self.batch_seconds / max(self.last_seconds - shed, 1e-3)
+            factor = self.batch_seconds / max(self.last_seconds - shed - waited, 1e-3)
             target = int(self.rows_target * min(2.0, max(0.5, factor)))
             self.rows_target = min(self.settings.batch_rows, max(_LEAST_ROWS, target))
 

@@ -24,6 +24,8 @@ T = TypeVar("T")
 class Executor(Protocol):
     """Runs all tasks of a batch and gives what is meant for the driver."""
 
+    waited: float  # seconds for which the last batch only waited for those of other flows
+
     @property
     def cores(self) -> int: ...
 
@@ -88,6 +90,8 @@ def caught_up(batch: Batch, heard: Heard) -> tuple[Batch, Heard]:
 
 class InProcess:
     """Runs tasks in this process, one after the other: for tests and the test kit."""
+
+    waited = 0.0
 
     def __init__(self, plan: Plan, cores: int = 1) -> None:
         self.plan = plan

@@ -54,6 +54,8 @@ class Carried:
 class OnFrames:
     """Runs the tasks of a flow's batches in one Spark session, also a remote one."""
 
+    waited = 0.0
+
     def __init__(self, session: Any, plan: Plan, checkpoint: Path, timeout: int | None) -> None:
         self.context = session
         self.plan = plan

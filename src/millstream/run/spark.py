@@ -46,6 +46,8 @@ _MARK = "millstream-error:"
 class OnSpark:
     """Runs the tasks of a flow's batches in one Spark session."""
 
+    waited = 0.0
+
     def __init__(
         self, context: SparkContext, plan: Plan, checkpoint: Path, timeout: int | None
     ) -> None:

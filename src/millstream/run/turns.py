@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,14 +17,14 @@ class Turns:
         self._news = threading.Condition()
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Wait for those who came before."""
-        me = object()
+    def turn(self) -> Iterator[float]:
+        """Wait for those who came before; gives for how many seconds."""
+        me, since = object(), time.perf_counter()
         with self._news:
             self._queue.append(me)
             self._news.wait_for(lambda: self._queue[0] is me)
         try:
-            yield
+            yield time.perf_counter() - since
         finally:
             with self._news:
                 self._queue.remove(me)
