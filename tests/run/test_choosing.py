@@ -180,6 +180,15 @@ def test_a_switch_has_to_be_worth_it() -> None:
     assert [kept(VALUES, share) for share in (0.7, 0.9, 1.1, 1.3)] == [VALUES] * 3 + [PANES]
 
 
+def test_values_that_came_before_their_time_passed_count_for_it() -> None:
+    """As of a file that is read at once, and whose windows leave when it has been silent."""
+    rate = Rate().after(1000, 0, 0.0, 0.0, 600.0).after(0, 100, 7200.0, 3600.0, 600.0)
+    assert (rate.per_pane, rate.per_key) == (10.0, 1000 / 7200)
+    again = rate.after(500, 0, 0.0, 0.0, 600.0)
+    assert again.per_pane == 10.0  # no time has passed in which they came
+    assert again.after(500, 100, 7200.0, 36000.0, 600.0).per_pane == pytest.approx(10.0)
+
+
 def test_nothing_is_decided_before_a_window_was_measured() -> None:
     family = family_of(ms.sliding("10m", "1m"))
     assert decide(family, Rate(PANES, 0, 1, 1, 599, 599), 9).kept == PANES

@@ -32,13 +32,19 @@ class Rate(msgspec.Struct, frozen=True):
     panes: float = 0.0  # that got any values
     keys: float = 0.0  # keys in a window, times seconds
     seconds: float = 0.0  # of event time
+    early: float = 0.0  # values that came since time moved last: part of what it moves by next
 
     def after(self, values: int, panes: int, keys: float, seconds: float, memory: float) -> Rate:
         """With what one more batch brought; `memory` is how many seconds count in the main."""
+        came = self.early + values
+        if not seconds:
+            sums = {"panes": self.panes + panes, "keys": self.keys + keys}
+            return msgspec.structs.replace(self, early=came, **sums)
         left = math.exp(-seconds / memory)
         return msgspec.structs.replace(
             self,
-            values=self.values * left + values,
+            early=0.0,
+            values=self.values * left + came,
             panes=self.panes * left + panes,
             keys=self.keys * left + keys,
             seconds=self.seconds * left + seconds,
