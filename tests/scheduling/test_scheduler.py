@@ -5,13 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 import millstream as ms
 from millstream.cli.standing import told_status
 from millstream.run import scheduler
+from millstream.run.memory import Memory
 from millstream.run.queues import Waits
+from millstream.run.scheduler import Scheduler
 from millstream.serve.following import Follower
 from millstream.serve.metrics import exposition
 from millstream.serve.status import Served
@@ -77,6 +80,30 @@ def test_whoever_is_first_goes_on_and_the_others_wait() -> None:
         assert [row["n"] for row in driver.output("firsts")] == [10, 10, 10, 10, 10, 10, 5]
         assert [row["n"] for row in driver.output("seconds")] == [30, 30, 5]
         assert [row["n"] for row in driver.output("besides")] == list(range(1, 66))
+
+
+@pytest.mark.parametrize("first", ["in", "beside"])
+def test_a_batch_takes_no_more_memory_than_there_is_whoever_is_first(first: str) -> None:
+    """Less is read if those behind, who are not held with few rows, make more of it."""
+    budget, sizes, request = 10_000.0, [], Scheduler.request
+
+    def asked(*args: Any) -> Any:
+        granted = request(*args)
+        sizes.append(granted.size)
+        return granted
+
+    with (
+        Driver(build(), scheduler=Before(first), parallelism=1) as driver,
+        patch.object(scheduler, "LEAST", 10),
+        patch.object(Memory, "room", budget),
+        patch.object(Scheduler, "request", asked),
+    ):
+        driver.push("in", rows(0, 2_000)).step()
+        sizes.clear()  # before it nothing was measured
+        driver.push("in", rows(2_000, 4_000)).step()
+        assert sizes and max(sizes) <= budget
+        driver.end()
+        assert len(driver.output("besides")) == 4_000
 
 
 def test_who_got_nothing_for_long_comes_first() -> None:

@@ -97,7 +97,9 @@ class Memory:
 
     def learn(self, size: float, controls: Iterable[Control]) -> None:
         """Take in what a batch took that worked on so many bytes of rows."""
-        self._recent.append(size)
+        if size >= _SOME or max(self._recent, default=0.0) < _SOME:
+            # Small ones do not make a large one be forgotten: what it left behind stays.
+            self._recent.append(size)
         if self.floor is None:
             return
         # What was too short to be seen says nothing of its rows; but a peak before it is over.

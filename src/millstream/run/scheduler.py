@@ -7,7 +7,8 @@ comes for it is stored all the same, and its answers come with a later batch, th
 
 Nobody starves. A source always gives a little. An operator that got nothing for `PATIENCE` requests
 comes first, and whoever comes first gets on, at least by one window or one moment. If that did not
-move its clock, the next time it is not held at all; and if no clock moved, nobody is.
+move its clock, the next time it is not held at all; and if no clock moved, nobody is: then sources
+give as much less.
 """
 
 from __future__ import annotations
@@ -79,14 +80,14 @@ class Scheduler:
         work.read(asked, (), {one.queue.name: room.rows for one in sources})
         for one in operators:
             work.do(one, one.queue.ready, work.rows)
-        stands = _stands(operators, pending)
-        if (work.seconds >= 0 and work.memory >= 0) or stands == self._stood:
+        if work.seconds >= 0 and work.memory >= 0:
             self.passed, self._partly, self._stood = {}, {}, ()
             granted = {one.queue.name: (room.rows, room.size) for one in sources}
             return Grants(granted, {}, work.size)
-        self._stood = stands
+        stands = _stands(operators, pending)
+        stuck, self._stood = stands == self._stood, stands
         request = Request(known.manifest.batch + 1, room.used, self._draw(known))
-        return self._hand_out(self._in_order(asked, request, ask), room, sources)
+        return self._hand_out(self._in_order(asked, request, ask), room, sources, stuck)
 
     def _draw(self, known: Known) -> float:
         return Random(f"{self.seed}/{known.manifest.batch + 1}").random()
@@ -134,19 +135,38 @@ class Scheduler:
             ranks[queue.name] = found
         return ranks
 
-    def _hand_out(self, order: list[Waits], room: Room, sources: list[Waits]) -> Grants:
+    def _hand_out(
+        self, order: list[Waits], room: Room, sources: list[Waits], stuck: bool
+    ) -> Grants:
+        """Serve queues in an order; `stuck`: holding operators moved nothing, so none is held."""
         work = _Work(room)
         granted = {one.queue.name: (LEAST, min(room.size, LITTLE)) for one in sources}
         holds: dict[str, int] = {}
         before, self._partly = self._partly, {}
+        served: list[Waits] = []
         self.passed = {}
-        free = [one for one in order if one.backlog is not None and not one.backlog.holdable]
-        for one in order:
+        free = [
+            one for one in order if one.backlog is not None and (stuck or not one.backlog.holdable)
+        ]
+        for place, one in enumerate(order):
+            if one in served:
+                continue
             if one.backlog is None:
-                rows = max(
-                    _least(one),
-                    work.fits(one, min(one.queue.ready, room.rows), free),
-                )
+                wanted = min(one.queue.ready, room.rows)
+                rest = [
+                    other for other in order[place + 1 :] if other.backlog and other not in free
+                ]
+                least = _least(one)
+                while little := _with_little(
+                    rest, work.rows + max(least, work.fits(one, wanted, free))
+                ):
+                    # They will not be held, so what they make of these rows has to fit, too.
+                    for other in little:
+                        work.do(other, other.queue.ready, work.rows)
+                        rest.remove(other)
+                    free += little
+                    served += little
+                rows = max(least, work.fits(one, wanted, free))
                 granted[one.queue.name] = (
                     rows,
                     min(room.size, int(rows * one.queue.input_size) + 1),
@@ -156,7 +176,7 @@ class Scheduler:
             arrived = 0 if one in free else work.rows
             all_rows = one.queue.ready + round(one.arrives * arrived)
             rows = work.fits(one, all_rows, ())
-            if rows < all_rows > SMALL and one.backlog.holdable:
+            if rows < all_rows > SMALL and one not in free:
                 rows = max(rows, LEAST, SMALL) if one is order[0] else rows
                 at = self._held_at(one, rows, before)
                 if at is not None:
@@ -238,6 +258,11 @@ class _Work:
     def _arriving(self, one: Waits) -> tuple[float, float]:
         queue = one.queue
         return one.arrives * queue.seconds, one.arrives * queue.selectivity * queue.output_size
+
+
+def _with_little(operators: list[Waits], read: int) -> list[Waits]:
+    """Those that are not held, whenever it is their turn, if so many rows are read."""
+    return [one for one in operators if one.queue.ready + one.arrives * read <= SMALL]
 
 
 def _least(source: Waits) -> int:
