@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -444,6 +445,22 @@ def test_a_quiet_socket_is_sealed_without_a_batch(tmp_path: Path, listener: sock
         connection.sendall(b"one\ntwo\nhalf")
         until(lambda: all_sealed(tmp_path) == b"one\ntwo\n")
         assert not receiver.finished
+    source.close()
+
+
+def test_what_may_be_shed_comes_in_several_pieces_however_much_is_there(
+    tmp_path: Path, listener: socket.socket
+) -> None:
+    """Pieces are shed whole or not at all: one as large as all that may wait could never be."""
+    spec = Socket("127.0.0.1", listener.getsockname()[1], overload=ms.drop(when="64KB"))
+    source = tracker(SocketReceiver("lines", spec, open_storage(tmp_path)))
+    connection, _ = listener.accept()
+    connection.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        connection.sendall(b"a line of some length\n" * 500_000)
+    until(lambda: source.poll() or source.pending() > 200_000)
+    assert max(piece.size for piece in source.waiting) <= 64 << 10
+    connection.close()
     source.close()
 
 

@@ -27,6 +27,7 @@ from millstream.state.storage import Storage
 
 SEAL_SECONDS = 0.1
 SEAL_BYTES = 1024 * 1024
+_SMALLEST = 4096
 GATHER_BYTES = 4 * SEAL_BYTES  # taken in while the disk is busy with what came before
 _AHEAD = 4  # times what a policy that sheds allows, before senders wait all the same
 
@@ -77,6 +78,10 @@ class Receiver(threading.Thread):
         self._held = 0  # bytes in the spool
         # Bytes sealed but not yet committed, before the receiver waits.
         self.most_held: int = spec.overload.when * (_AHEAD if spec.overload.sheds else 1)
+        self._most_gathered = GATHER_BYTES
+        if spec.overload.sheds:  # by pieces, each whole or not at all: so there must be several
+            self.worth = min(self.worth, max(_SMALLEST, spec.overload.when // 16))
+            self._most_gathered = min(GATHER_BYTES, max(_SMALLEST, spec.overload.when // 2))
         self.enough = self._least()  # bytes at which there is something to be done
         self._cut: Cut | None = None
         self._sealing = threading.Lock()  # held by who seals; the other one only for moments
@@ -239,9 +244,9 @@ class Receiver(threading.Thread):
 
     def _arrived(self) -> None:
         """Enough came to be sealed; waits if it is too much. Called with the lock held."""
-        self.enough = GATHER_BYTES
+        self.enough = self._most_gathered
         self._came.notify()
-        while self.amount() >= GATHER_BYTES or self._held + self.amount() >= self.most_held:
+        while self.amount() >= self._most_gathered or self._held + self.amount() >= self.most_held:
             if self._stopping.is_set():
                 return
             self._freed.wait(1.0)
