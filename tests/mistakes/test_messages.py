@@ -101,6 +101,11 @@ def one_checkpoint() -> Any:
     return ms.run_all(sent("one", "out/one"), sent("two", "out/two"), checkpoint=places)
 
 
+def one_checkpoint_in_another() -> Any:
+    places = {"one": "ck", "two": "ck/two"}
+    return ms.run_all(sent("one", "out/one"), sent("two", "out/two"), checkpoint=places)
+
+
 def one_output() -> Any:
     return ms.run_all(sent("one", "out"), sent("two", "out"), checkpoint=None)
 
@@ -312,6 +317,7 @@ MISTAKES: dict[str, Mistake] = {
     # several flows
     "two flows of one name": lambda: ms.run_all(windowed().flow, windowed().flow),
     "two flows with one checkpoint": one_checkpoint,
+    "a checkpoint inside that of another flow": one_checkpoint_in_another,
     "two flows that write to one directory": one_output,
     "no flow to run": lambda: ms.run_all(),
     "a list of flows": lambda: ms.run_all([flow()]),

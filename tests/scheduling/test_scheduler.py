@@ -106,6 +106,27 @@ def test_a_batch_takes_no_more_memory_than_there_is_whoever_is_first(first: str)
         assert len(driver.output("besides")) == 4_000
 
 
+def test_an_aggregate_without_time_has_none_at_the_head_of_its_queue() -> None:
+    flow = ms.Flow("all")
+    source = flow.source(ms.Generator(tuple, time="ts", lateness="0s"), name="in")
+    source.key_by("k").agg(n=ms.count()).named("total").sink(ms.Memory())
+    with Driver(flow) as driver:
+        driver.push("in", rows(0, 25)).step()
+        queue = driver.engine.manifest.queues["total"]
+        assert queue.rows > 0 and queue.head is None
+
+
+def test_after_a_stop_the_watermark_is_that_of_a_run(tmp_path: Path) -> None:
+    with Driver(build(), checkpoint=tmp_path / "ck") as driver:
+        driver.push("in", rows(0, 25)).step()
+        marks = dict(driver.engine.watermarks)
+        status = Served(Follower(tmp_path / "ck")).status()
+    told = {one["name"]: one["watermark"] for one in status["operators"]}
+    assert told["first"] == "2026-01-01T00:00:24Z"  # the latest record, not the window's end at 20
+    assert marks["first"] == int((START.timestamp() + 24) * 1e6)
+    assert status["watermark"] == min(told.values())
+
+
 def test_who_got_nothing_for_long_comes_first() -> None:
     policy = Before("first", "second", "in")
     with pressed(), driven(policy) as driver:

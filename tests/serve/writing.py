@@ -90,10 +90,12 @@ class Writer:
                 for shard, segment in written.items():
                     stored.setdefault(str(shard), []).append(segment)
         ledger = fields.pop("ledger", {"in": {"offered": (number + 1) * 10}})
+        reached = {} if closed is None else {self.updater: closed}
         self.manifest = Manifest(
             number,
             at=time.time(),
-            closed={**old.closed, **({} if closed is None else {self.updater: closed})},
+            closed={**old.closed, **reached},
+            watermarks={**old.watermarks, **reached},
             segments={
                 self.updater: {"slates": {shard: its for shard, its in stored.items() if its}}
             },

@@ -159,6 +159,7 @@ class Backlog:
     moment: Callable[[int], int]  # the time of a value
     lets: Callable[[int], int]
     holdable: bool = True  # it works on less if its clock is held back
+    timed: bool = True  # else its rows lie in no order of time: they are of the whole input
 
 
 @dataclass(frozen=True)

@@ -236,7 +236,7 @@ def _oldest(known: Known) -> int | None:
 
 def _head(backlog: Backlog, segments: Iterable[Segment]) -> int | None:
     first = _first(segments, backlog.worked)
-    return None if first >= END else backlog.moment(first)
+    return backlog.moment(first) if backlog.timed and first < END else None
 
 
 def _first(segments: Iterable[Segment], worked: int) -> int:

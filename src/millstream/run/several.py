@@ -126,14 +126,22 @@ def _check_names(starts: Sequence[Start]) -> None:
             f"two flows are named {often[0]!r}; their names must differ, since state, progress and "
             'messages are known by them: ms.Flow("another name")'
         )
-    places: dict[Path, str] = {}
+    places = {one.checkpoint.resolve(): one for one in starts if one.checkpoint is not None}
     for one in starts:
-        if one.checkpoint is not None:
-            place, name = one.checkpoint.absolute(), one.flow.name
-            if (other := places.setdefault(place, name)) != name:
+        if one.checkpoint is None:
+            continue
+        mine, name = one.checkpoint.resolve(), one.flow.name
+        for place in (mine, *mine.parents):
+            if (other := places.get(place, one)) is not one:
+                what = (
+                    f"flows {name!r} and {other.flow.name!r} both have the checkpoint "
+                    f"{one.checkpoint}"
+                    if place == mine
+                    else f"the checkpoint {one.checkpoint} of flow {name!r} is inside that of "
+                    f"{other.flow.name!r}, {other.checkpoint}"
+                )
                 raise ConfigError(
-                    f"flows {other!r} and {name!r} both have the checkpoint {one.checkpoint}; give "
-                    "each its own, or none: then each gets its name as a directory"
+                    f"{what}; give each its own, or none: then each gets its name as a directory"
                 )
 
 

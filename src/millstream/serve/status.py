@@ -177,9 +177,9 @@ def _offered(snapshot: Snapshot) -> int:
 
 
 def _watermarks(snapshot: Snapshot, live: Live | None) -> dict[str, int]:
-    """Event time reached, per operator and source."""
+    """Event time reached by what came to each operator, and by each source."""
     operators, sources = (snapshot.program.get(kind, {}) for kind in ("operators", "sources"))
-    known = {name: at for name, at in snapshot.manifest.closed.items() if name in operators}
+    known = {name: at for name, at in snapshot.manifest.watermarks.items() if name in operators}
     for name, state in snapshot.manifest.sources.items():
         if name in sources and state.watermark is not None:
             known[name] = state.watermark

@@ -188,6 +188,7 @@ class Windows:
             span.moment,
             lambda pane: min(job.span.moment(job.span.next_end(pane)) for job in jobs),
             holdable=not span.whole and not any(job.evicts for job in jobs),
+            timed=not span.whole,
         )
 
     def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
