@@ -1,8 +1,9 @@
-"""`make bench`, or `python -m benchmarks [NAME ...] [--quick | --table]`: run, keep the figures.
+"""`make bench`, or `python -m benchmarks [NAME[:WAY] ...] [--quick | --table]`: run, keep figures.
 
 Figures go to benchmarks/results/<name>.json; those of quick runs to <name>.quick.json. A benchmark
 whose answers differ from its peer's fails; a missed goal is only printed. `--table` runs nothing
-and fills the figures of full runs, of those named or of all, into docs/benchmarks.md.
+and fills the figures of full runs, of those named or of all, into docs/benchmarks.md. Of one that
+measures in several `WAYS`, one may be run by itself (`burst:calm`); the others keep their figures.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ NAMES = (
     "pipelining",
     "failure",
     "burst",
-    "policies",
+    "overload",
     "insitu",
     "boundary",
     "flows",
@@ -55,7 +56,7 @@ def main() -> int:
     """Run the named benchmarks, or all of them."""
     options = {arg for arg in sys.argv[1:] if arg.startswith("-")}
     names = [arg for arg in sys.argv[1:] if not arg.startswith("-")] or list(NAMES)
-    unknown = [name for name in names if name not in NAMES]
+    unknown = [name for name in names if not _known(*name.split(":", 1))]
     if unknown or options - {"--quick", "--table"}:
         wrong = ", ".join([*unknown, *sorted(options - {"--quick", "--table"})])
         print(f"no benchmark or option {wrong}; there are: {', '.join(NAMES)}", file=sys.stderr)
@@ -68,12 +69,26 @@ def main() -> int:
     return 1 if failed else 0
 
 
+def _known(name: str, way: str | None = None) -> bool:
+    if name not in NAMES:
+        return False
+    return way is None or way in getattr(importlib.import_module(f"benchmarks.{name}"), "WAYS", ())
+
+
 def run(name: str, quick: bool) -> bool:
     """Run one and keep its figures; False if it failed or the answers differ."""
     print(f"== {name}", flush=True)
     started, load = time.time(), os.getloadavg()[0]
+    name, _, way = name.partition(":")
+    file = RESULTS / f"{name}{'.quick' if quick else ''}.json"
     try:
-        figures = importlib.import_module(f"benchmarks.{name}").run(quick=quick)
+        measured = importlib.import_module(f"benchmarks.{name}")
+        if way:
+            new = {way: measured.measure(way, quick)}
+            found = (json.loads(file.read_text())["found"] if file.exists() else {}) | new
+            figures = measured.summary({one: found[one] for one in measured.WAYS if one in found})
+        else:
+            figures = measured.run(quick=quick)
     except Exception:
         traceback.print_exc()
         return False
@@ -85,7 +100,6 @@ def run(name: str, quick: bool) -> bool:
         "quick": quick,
     }
     RESULTS.mkdir(exist_ok=True)
-    file = RESULTS / f"{name}{'.quick' if quick else ''}.json"
     file.write_text(json.dumps(figures, indent=2) + "\n")
     agree = bool(figures.get("agree", True))
     if not agree:

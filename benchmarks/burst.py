@@ -7,11 +7,14 @@ costs, two of which meet in a third. Policies run one after the other, each in a
 with the same budget. Latency is from the end of a window to its results in the driver; memory is
 what the system says is resident of driver, JVM and workers, seen from outside ten times a second.
 
-On a machine with other work one run says little, so policies take turns for several rounds, and the
-median of these is given. A policy is asked only where not everything fits into a batch: in how many
-batches that was, and in how many Hybrid drew MEM, is counted; in all others policies are the same.
+The burst is more than two cores can process, and the budget little more than what Spark and Python
+take by themselves: a policy is asked only where not everything fits into a batch, in time or in
+memory. In how many batches that was, in how many Hybrid drew MEM, and how much was kept waiting at
+operators (which lies on disk) is counted. Policies take turns for several rounds, and medians are
+given.
 
-The same is done with busy processes on every core, and in a container with less memory than that.
+The same is done with busy processes on every core, and in a container with less memory than that:
+there also with a budget that the container does not have, as `odf alone`.
 """
 
 from __future__ import annotations
@@ -32,12 +35,18 @@ from typing import Any
 from benchmarks.common import ROOT, goal, markdown, module, plot, workspace
 
 POLICIES = ("odf", "mem", "hybrid")
-BUDGET = 2 << 30
-ROUNDS = 3
+ALONE = "odf alone"
+WAYS = ("calm", "stressed", "contained")
+BUDGET = 1536 << 20
+LIMIT = 1280 << 20  # of the container
+PLENTY = 16 << 30
+RATE = 5_000  # events a second
+ROUNDS = 1
+WARM = 8.0  # seconds before it counts
 BURST = 10  # times the rate
 PAYLOAD = "x" * 400
 KEYS = 200
-_CGROUP = Path("/sys/fs/cgroup/memory")
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 # -- the flow --------------------------------------------------------------------------------------
@@ -82,14 +91,16 @@ def build(place: Path, told: Any) -> Any:
 
 
 class Counted:
-    """A policy, and the batches in which it was asked, and drew MEM."""
+    """A policy, the batches in which it was asked and drew MEM, and what waited at operators."""
 
     def __init__(self, policy: Any) -> None:
-        self.policy, self.asked, self.drawn = policy, set[int](), set[int]()
+        self.policy, self.drawn = policy, set[int]()
+        self.asked: dict[int, int] = {}  # batch -> bytes that wait at operators
 
     def rank(self, queue: Any, request: Any) -> float:
         """As the policy says."""
-        self.asked.add(request.batch)
+        much = queue.bytes if queue.kind == "operator" else 0
+        self.asked[request.batch] = self.asked.get(request.batch, 0) + much
         if hasattr(self.policy, "chance") and request.draw < self.policy.chance(request.memory):
             self.drawn.add(request.batch)
         return float(self.policy.rank(queue, request))
@@ -109,14 +120,9 @@ def run_side(place: Path, policy: str, budget: int, seconds: float) -> None:
 
     from millstream.scheduling import policy_of
 
-    memory: list[tuple[float, int]] = []
     flow, counted = build(place / "in", told), Counted(policy_of(policy))
     handle = flow.start(
-        checkpoint=place / f"ck-{policy}",
-        scheduler=counted,
-        memory=budget,
-        master="local[2]",
-        on_progress=lambda progress: memory.append((time.time(), progress.pending_bytes)),
+        checkpoint=place / "ck", scheduler=counted, memory=budget, master="local[2]"
     )
     (place / "ready").write_text("")
     last = time.time() + seconds
@@ -127,8 +133,9 @@ def run_side(place: Path, policy: str, budget: int, seconds: float) -> None:
         time.sleep(0.2)
     time.sleep(2)
     progress = handle.stop()
-    said = {"results": results, "pending": memory, "batches": progress.batch + 1}
-    print(json.dumps({**said, "asked": len(counted.asked), "drawn": len(counted.drawn)}))
+    said = {"results": results, "batches": progress.batch + 1, "asked": len(counted.asked)}
+    waited = max(counted.asked.values(), default=0)
+    print(json.dumps({**said, "drawn": len(counted.drawn), "waited": waited}))
 
 
 # -- from outside ----------------------------------------------------------------------------------
@@ -166,13 +173,38 @@ class Writer(threading.Thread):
 
 
 def resident(process: int) -> int:
-    """Bytes that a process and all below it have, as the system says."""
-    total = 0
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        total += int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096
+    """Bytes that a process and all below it have, as the system says, and what lies in memory.
+
+    What lies in memory for all of them counts once, not for every process that has it mapped.
+    """
+    return sum(map(_own, [process, *_below(process)])) + _in_memory(process)
+
+
+def _below(process: int) -> Iterator[int]:
+    with contextlib.suppress(OSError, ValueError):
         for task in os.listdir(f"/proc/{process}/task"):
             for child in Path(f"/proc/{process}/task/{task}/children").read_text().split():
-                total += resident(int(child))
+                yield int(child)
+                yield from _below(int(child))
+
+
+def _own(process: int) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+        told = dict(line.split(":", 1) for line in lines if line.startswith(("VmRSS", "RssShmem")))
+        much = {name: int(value.split()[0]) << 10 for name, value in told.items()}
+        return much.get("VmRSS", 0) - much.get("RssShmem", 0)
+    return 0
+
+
+def _in_memory(process: int) -> int:
+    """Bytes in the folder in memory that a process holds."""
+    total = 0
+    for lock in Path(f"/dev/shm/millstream-{os.getuid()}").glob("*/lock"):
+        with contextlib.suppress(OSError):
+            if f"pid {process}" in lock.read_text():
+                files = (one for one in lock.parent.rglob("*") if one.is_file())
+                total += sum(one.lstat().st_blocks * 512 for one in files)
     return total
 
 
@@ -203,10 +235,11 @@ def contained(limit: int | None) -> Iterator[tuple[str, ...]]:
     if limit is None:
         yield ()
         return
-    group = _CGROUP / f"millstream-burst-{os.getpid()}"
+    place, file = _controller()
+    group = place / f"millstream-burst-{os.getpid()}"
     group.mkdir()
     try:
-        (group / "memory.limit_in_bytes").write_text(str(limit))
+        (group / file).write_text(str(limit))
         yield ("sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh")
     finally:
         for _ in range(50):
@@ -216,9 +249,23 @@ def contained(limit: int | None) -> Iterator[tuple[str, ...]]:
             time.sleep(0.1)
 
 
+def _controller() -> tuple[Path, str]:
+    """Where control groups of memory are made, and the file of their limit: version 1 or 2."""
+    if (_CGROUP / "memory" / "memory.limit_in_bytes").exists():
+        return _CGROUP / "memory", "memory.limit_in_bytes"
+    return _CGROUP, "memory.max"
+
+
 def can_contain() -> bool:
     """Whether this user may make such containers."""
-    return (_CGROUP / "memory.limit_in_bytes").exists() and os.access(_CGROUP, os.W_OK)
+    place, file = _controller()
+    if not os.access(place, os.W_OK):
+        return False
+    if file != "memory.max":
+        return True
+    with contextlib.suppress(OSError):
+        return "memory" in (place / "cgroup.subtree_control").read_text().split()
+    return False
 
 
 def one_policy(
@@ -229,8 +276,9 @@ def one_policy(
         (place / "in").mkdir()
         (place / "in" / "events.csv").write_text("at,k,v,p\n")
         writer = Writer(place, rate, *times)
-        budget = BUDGET if limit is None else min(BUDGET, int(0.85 * limit))
-        command = [*words, *module("burst", place, policy, budget, sum(times) + 180)]
+        budget = BUDGET if limit is None else int(0.9 * limit)
+        given = PLENTY if policy == ALONE else budget
+        command = [*words, *module("burst", place, policy.split()[0], given, sum(times) + 180)]
         out = (place / "out").open("w+")
         process = subprocess.Popen(
             command, stdout=out, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
@@ -238,7 +286,7 @@ def one_policy(
         try:
             while not (place / "ready").exists() and process.poll() is None:
                 time.sleep(0.1)
-            warm = Writer(place, rate, 0.0, 0.0, 10.0)  # the first batches of a JVM are slow
+            warm = Writer(place, rate, 0.0, 0.0, WARM)  # the first batches of a JVM are slow
             warm.run()
             writer.written = warm.written
             writer.start()
@@ -256,26 +304,31 @@ def one_policy(
         out.seek(0)
         lines = out.read().strip().splitlines()
         failed = process.returncode != 0 or not lines
-        none = {"results": [], "pending": [], "batches": 0, "asked": 0, "drawn": 0}
+        none = {"results": [], "batches": 0, "asked": 0, "drawn": 0, "waited": 0}
         told = none if failed else json.loads(lines[-1])
         found = figures_of(told, samples, writer, times)
         agree = None if failed else agrees(place, told["results"])
-        return found | {"failed": said[-2000:] if failed else "", "agree": agree, "budget": budget}
+        why = (said.strip().splitlines() or ["it ended without a word"])[-1] if failed else ""
+        return found | {"failed": why, "agree": agree, "budget": budget}
 
 
 def agrees(place: Path, results: list[Any]) -> bool:
-    """Whether windows that left have as many records as DuckDB counts in the log."""
+    """Whether windows that left have as many records as DuckDB counts in the log.
+
+    What an updater gives has its time one microsecond after that of its event.
+    """
     import duckdb
 
-    query = f"""select "at" // 1000000 + 1, count(*) filter (v % 5 = 0), 2 * count(*)
+    query = f"""select 'sums', "at" // 1000000 + 1, count(*) filter (v % 5 = 0)
+        from read_csv('{place}/in/events.csv', header = true) group by all
+        union all select 'pieces', ("at" + 1) // 1000000 + 1, 2 * count(*)
         from read_csv('{place}/in/events.csv', header = true) group by all"""
-    truth = {end: counts for end, *counts in duckdb.sql(query).fetchall()}
+    truth = {(step, end): count for step, end, count in duckdb.sql(query).fetchall()}
     found: dict[tuple[str, int], int] = {}
     for step, end, _, n in results:
         if step in ("sums", "pieces"):
             found[step, round(end)] = found.get((step, round(end)), 0) + n
-    column = {"sums": 0, "pieces": 1}
-    return bool(found) and all(truth[end][column[step]] == n for (step, end), n in found.items())
+    return bool(found) and all(truth[window] == n for window, n in found.items())
 
 
 def figures_of(
@@ -303,6 +356,7 @@ def figures_of(
         "batches": told["batches"],
         "asked": told["asked"],
         "drawn": told["drawn"],
+        "waited": told["waited"],
         "written": writer.written,
         "after": after,
     }
@@ -313,34 +367,47 @@ def figures_of(
 
 def run(quick: bool = False) -> dict[str, Any]:
     """All policies: in calm, beside busy processes, and with little memory."""
-    rate = 1_500
-    times = (5.0, 3.0, 8.0) if quick else (5.0, 10.0, 12.0)
-    ways: dict[str, tuple[bool, int | None]] = {"calm": (False, None), "stressed": (True, None)}
-    if can_contain():
-        ways["contained"] = (False, int(0.75 * BUDGET))
-    found: dict[str, Any] = {}
-    for way, (stress, limit) in list(ways.items())[: 1 if quick else 3]:
-        rounds: dict[str, list[dict[str, Any]]] = {policy: [] for policy in POLICIES}
-        for turn in range(1 if quick else ROUNDS):
-            for policy in (*POLICIES[turn % 3 :], *POLICIES[: turn % 3]):
-                one = one_policy(policy, rate, times, stress=stress, limit=limit)
-                rounds[policy].append(one)
-                print(
-                    f"  {way:9} {policy:6} mean latency {one['mean_latency'] or 0:6.2f} s, most "
-                    f"{one['most_latency'] or 0:6.2f} s, back after {one['recovered'] or 0:5.1f} s,"
-                    f" memory {one['most_memory'] / 2**20:6.0f} MB of {one['budget'] / 2**20:.0f}, "
-                    f"asked in {one['asked']} of {one['batches']} batches, MEM drawn in "
-                    f"{one['drawn']}{' FAILED' if one['failed'] else ''}",
-                    flush=True,
-                )
-        found[way] = {policy: median_of(all_of) for policy, all_of in rounds.items()}
-    draw(found, times, quick)
+    ways = WAYS[:1] if quick else WAYS if can_contain() else WAYS[:2]
+    return summary({way: measure(way, quick) for way in ways})
+
+
+def measure(way: str, quick: bool = False) -> dict[str, Any]:
+    """All policies in turns."""
+    if way == "contained" and not can_contain():
+        raise RuntimeError("contained: this user may make no control groups with a memory limit")
+    times = (4.0, 3.0, 8.0) if quick else (4.0, 10.0, 14.0)
+    limit = LIMIT if way == "contained" else None
+    rounds: dict[str, list[dict[str, Any]]] = {}
+    order = [ALONE] if limit else []
+    for turn in range(1 if quick else ROUNDS):
+        order += (*POLICIES[turn % 3 :], *POLICIES[: turn % 3])
+    load = os.getloadavg()[0]
+    for policy in order:
+        one = one_policy(policy, RATE, times, stress=way == "stressed", limit=limit)
+        rounds.setdefault(policy, []).append(one)
+        print(
+            f"  {way:9} {policy:9} mean latency {one['mean_latency'] or 0:6.2f} s, most "
+            f"{one['most_latency'] or 0:6.2f} s, back after {one['recovered'] or 0:5.1f} s,"
+            f" memory {one['most_memory'] / 2**20:6.0f} MB of {one['budget'] / 2**20:.0f}, "
+            f"asked in {one['asked']} of {one['batches']} batches, MEM drawn in "
+            f"{one['drawn']}, at most {one['waited'] / 2**20:.1f} MB at operators"
+            f"{' FAILED' if one['failed'] else ''}",
+            flush=True,
+        )
+    by = {policy: median_of(all_of) for policy, all_of in rounds.items()}
+    return {"times": times, "load": round(load, 2), "by": by}
+
+
+def summary(found: dict[str, Any]) -> dict[str, Any]:
+    """What was seen in all ways, beside what was wanted, and the picture."""
+    quick = any(one["times"][1] < 10 for one in found.values())
+    draw(found, quick)
+    ended = [one for way in found.values() for one in way["by"].values() if not one["failed"]]
     return {
-        "rate": rate,
-        "times": times,
+        "rate": RATE,
         "found": found,
-        "agree": all(one["agree"] for way in found.values() for one in way.values()),
-        "goals": goals(found),
+        "agree": bool(ended) and all(one["agree"] for one in ended),
+        "goals": goals({way: one["by"] for way, one in found.items()}),
     }
 
 
@@ -353,7 +420,8 @@ def median_of(rounds: list[dict[str, Any]]) -> dict[str, Any]:
         "recovered": sorted(one["recovered"] or 0.0 for one in ended)[len(ended) // 2],
         "means": [one["mean_latency"] for one in rounds],
         "failed": next((one["failed"] for one in rounds if one["failed"]), ""),
-        "agree": all(one["agree"] for one in ended),
+        "waited": max(one["waited"] for one in rounds),
+        "agree": all(one["agree"] for one in rounds if not one["failed"]),
     }
 
 
@@ -362,6 +430,8 @@ def goals(found: dict[str, Any]) -> list[Any]:
     told = []
     for way, by in found.items():
         hybrid, others = by["hybrid"], [by["odf"], by["mem"]]
+        failed = sum(bool(one["failed"]) for policy, one in by.items() if policy != ALONE)
+        told.append(goal(f"{way}: policies that failed", "0", failed, not failed))
         share = hybrid["most_memory"] / hybrid["budget"]
         told.append(goal(f"{way}: memory of Hybrid", "at most the budget", share, share <= 1))
         if hybrid["mean_latency"] is None:
@@ -369,16 +439,17 @@ def goals(found: dict[str, Any]) -> list[Any]:
         best = min((one["mean_latency"] for one in others if one["mean_latency"]), default=0.0)
         ratio = hybrid["mean_latency"] / best if best else 0.0
         told.append(goal(f"{way}: mean latency of Hybrid", "at most 1.1", ratio, ratio <= 1.1))
-        first = min(one["recovered"] for one in by.values() if one["recovered"] is not None)
-        behind = hybrid["recovered"] - first
+        first = min(one["recovered"] for one in others if one["recovered"] is not None)
+        behind = max(0.0, hybrid["recovered"] - first)
         told.append(goal(f"{way}: Hybrid is back, s after the first", "1", behind, behind <= 1))
     return told
 
 
-def draw(found: dict[str, Any], times: tuple[float, ...], quick: bool, name: str = "burst") -> None:
-    """Latency and memory over time, a row of both for every way."""
-    with plot(name, quick, panels=2 * len(found)) as axes:
-        for number, (way, by) in enumerate(found.items()):
+def draw(found: dict[str, Any], quick: bool) -> None:
+    """Latency and memory over time, both for every way."""
+    with plot("burst", quick, panels=2 * len(found)) as axes:
+        for number, (way, one_way) in enumerate(found.items()):
+            by, times = one_way["by"], one_way["times"]
             late, memory = axes[2 * number], axes[2 * number + 1]
             for policy, one in by.items():
                 seconds = sorted(one["latency"].items(), key=lambda at: int(at[0]))
@@ -404,15 +475,16 @@ def table(figures: dict[str, Any]) -> str:
             one["most_memory"] / 2**20,
             one["budget"] / 2**20,
             one["batches"],
-            one.get("asked", "–"),  # which older figures do not tell
-            one.get("drawn", "–"),
-            ", ".join("none" if one is None else f"{one:.2f}" for one in one.get("means", ())),
+            one["asked"],
+            one["drawn"],
+            one["waited"] / 2**20,
+            ", ".join("failed" if mean is None else f"{mean:.2f}" for mean in one["means"]),
         ]
-        for way, by in figures["found"].items()
-        for policy, one in by.items()
+        for way, one_way in figures["found"].items()
+        for policy, one in one_way["by"].items()
     ]
     head = ["", "mean latency, s", "most", "back after, s", "memory, MB", "budget", "batches"]
-    head += ["policy asked in", "MEM drawn in", "mean latency of each round"]
+    head += ["policy asked in", "MEM drawn in", "at operators, MB", "mean latency of each round"]
     return markdown(head, rows)
 
 

@@ -51,7 +51,12 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def files(place: Path, policy: ms.Overload) -> tuple[Any, Callable[[], None]]:
+Records = Callable[[], Iterator[dict[str, Any]]]
+
+
+def files(
+    place: Path, policy: ms.Overload, records: Records = records
+) -> tuple[Any, Callable[[], None]]:
     """A log that grows."""
     path = place / "grows.json"
     path.write_text("")
@@ -64,7 +69,9 @@ def files(place: Path, policy: ms.Overload) -> tuple[Any, Callable[[], None]]:
     return ms.Files(path, format="json", follow=True, overload=policy, **OPTIONS), write
 
 
-def sockets(place: Path, policy: ms.Overload) -> tuple[Any, Callable[[], None]]:
+def sockets(
+    place: Path, policy: ms.Overload, records: Records = records
+) -> tuple[Any, Callable[[], None]]:
     """Somebody who sends as fast as the connection takes it."""
     server = socket.create_server(("127.0.0.1", 0))
 
@@ -84,7 +91,9 @@ def sockets(place: Path, policy: ms.Overload) -> tuple[Any, Callable[[], None]]:
     return ms.Socket("127.0.0.1", port, format="json", overload=policy, **OPTIONS), send
 
 
-def generators(place: Path, policy: ms.Overload) -> tuple[Any, Callable[[], None]]:
+def generators(
+    place: Path, policy: ms.Overload, records: Records = records
+) -> tuple[Any, Callable[[], None]]:
     """A function that is asked."""
     return ms.Generator(records, overload=policy, **OPTIONS), lambda: None
 
