@@ -81,8 +81,12 @@ class MEM:
     """The best memory trade-off first: whoever makes the most bytes go away in a second."""
 
     def rank(self, queue: Queue, request: Request) -> float:
-        """Bytes that a row frees, by the time it takes."""
-        freed = queue.input_size - queue.selectivity * queue.output_size
+        """Bytes that a row frees, by the time it takes.
+
+        What waits at a source lies outside: to read it frees nothing, and brings more in.
+        """
+        taken = 0.0 if queue.kind == "source" else queue.input_size
+        freed = taken - queue.selectivity * queue.output_size
         return freed / max(queue.seconds, _LEAST_SECONDS)
 
 

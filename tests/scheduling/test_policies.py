@@ -25,6 +25,8 @@ def test_the_oldest_head_is_first() -> None:
 def test_the_most_bytes_freed_in_a_second_are_first() -> None:
     assert ms.MEM().rank(replace(QUEUE, seconds=0.5), REQUEST) == (100 - 2 * 30) / 0.5
     assert ms.MEM().rank(replace(QUEUE, seconds=0.5, selectivity=10.0), REQUEST) == -400
+    source = replace(QUEUE, kind="source", seconds=0.5)  # what waits there is in no memory yet
+    assert ms.MEM().rank(source, REQUEST) == -2 * 30 / 0.5
 
 
 def simpson(x: float, alpha: float, beta: float, steps: int = 2_000) -> float:
