@@ -36,12 +36,13 @@ def test_modules_are_sent_and_the_rest_is_set() -> None:
     ]
 
 
-def test_a_module_that_workers_lack_is_told_with_its_remedy(tmp_path: Path) -> None:
+@pytest.mark.parametrize("records", [3, 2_000])
+def test_a_module_that_workers_lack_is_told_with_its_remedy(tmp_path: Path, records: int) -> None:
     def importing(row: dict[str, Any]) -> None:
         import nobody_has_this  # type: ignore[import-not-found]  # noqa: F401
 
     flow = ms.Flow("importing")
-    source = ms.Generator(lambda: iter({"a": n} for n in range(2_000)), schema="a int")
+    source = ms.Generator(lambda: iter({"a": n} for n in range(records)), schema="a int")
     flow.source(source).map(importing).sink(ms.Memory())
     with pytest.raises(RunError, match=r"'nobody_has_this'.*spark\.submit\.pyFiles"):
         run_in_process(flow, tmp_path)

@@ -53,13 +53,11 @@ class Letters:
         share = failing.too_many(manifest.ledger, whole, dead, limit, grace)
         if share is not None:
             where = self.write(plan, f"rejected-{manifest.batch:08d}", dead)
-            why, remedy = failing.most_frequent(dead), "Correct the function or the data"
-            if "ModuleNotFoundError" in why:
-                remedy = "Send the module along with --spark spark.submit.pyFiles=MODULE.py"
+            why = failing.most_frequent(dead)
             raise RunError(
                 f"{share} are dead letters, more than the limit of {limit:.1%}; in this batch: "
                 f"{why}. Batch {manifest.batch} was not committed; its dead letters are in "
-                f"{where}. {remedy}, or raise dead_letter_limit"
+                f"{where}. {_remedy(why)}, or raise dead_letter_limit"
             )
         if manifest.complete:
             share = failing.all_failed(manifest.ledger, (node.name for node in plan.nodes))
@@ -86,6 +84,12 @@ class Letters:
         return RunError(
             f"{share.step!r} failed on all its input, {share}; the first error: {error}. Batch "
             f"{manifest.batch} was not committed; the dead letters are in "
-            f"{self.directory.where()}. Correct the function or the data and {again}; "
-            "dead_letter_limit=1 lets it end"
+            f"{self.directory.where()}. {_remedy(error)} and {again}; dead_letter_limit=1 lets it "
+            "end"
         )
+
+
+def _remedy(error: str) -> str:
+    if "ModuleNotFoundError" in error:
+        return "Send the module along with --spark spark.submit.pyFiles=MODULE.py"
+    return "Correct the function or the data"
