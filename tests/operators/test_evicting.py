@@ -176,14 +176,19 @@ def test_a_policy_of_ones_own() -> None:
 
 
 class Broken(ms.ClosingPolicy):
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
     def closes(self, window: ms.OpenWindow) -> str | None:
-        raise ValueError("no idea")
+        raise self.error
 
 
-def test_a_policy_that_fails_is_named() -> None:
-    with Driver(tumbling(Broken()), now=START) as driver:
+@pytest.mark.parametrize("error", [ValueError("no idea"), SystemExit("no idea")])
+def test_a_policy_that_fails_is_named(error: BaseException) -> None:
+    with Driver(tumbling(Broken(error)), now=START) as driver:
         driver.push("in", [record(*one) for one in FIGURE]).step()
-        with pytest.raises(RunError, match=r"agg: its closing policy .*ValueError: no idea"):
+        says = rf"agg: its closing policy .*{type(error).__name__}: no idea"
+        with pytest.raises(RunError, match=says):
             driver.step()
 
 

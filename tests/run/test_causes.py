@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -14,7 +15,7 @@ import millstream as ms
 from millstream.errors import RunError
 from millstream.run.session import check_cluster, check_workers
 from millstream.run.spark import told
-from millstream.testing import Driver
+from millstream.testing import Driver, run_in_process
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -160,6 +161,47 @@ def test_one_record_and_one_line(cause: Callable[[], None]) -> None:
     for letter in letters.values():
         assert letter["error"].removeprefix("'x': ") == CAUSES[cause]
         assert "1" in json.dumps(json.loads(letter["raw"]))
+
+
+def test_a_function_in_sql_costs_one_record_too() -> None:
+    def picky(value: int) -> int:
+        return leave() if value == 1 else value  # type: ignore[return-value]
+
+    flow = ms.Flow("causes")
+    flow.function("picky", picky, returns="bigint")
+    flow.sql("CREATE STREAM numbers (v BIGINT) WITH (source = 'http', port = 8401)")
+    flow.sql("SELECT picky(v) AS v FROM numbers").sink(ms.Memory(), name="out")
+    with Driver(flow, dead_letter_limit=1) as driver:
+        driver.push("numbers", [{"v": v} for v in range(3)]).end()
+        assert [row["v"] for row in driver.output("out")] == [0, 2]
+        (letter,) = driver.dead
+        assert CAUSES[leave] in letter["error"]
+
+
+@pytest.mark.parametrize("cause", [leave, interrupt, odd], ids=lambda cause: cause.__name__)
+def test_a_source_of_ones_own_that_raises_anything_ends_the_run(
+    tmp_path: Path, cause: Callable[[], None]
+) -> None:
+    """The thread of a generator must not end without a word: the flow would wait for ever."""
+
+    def records() -> Iterator[dict[str, int]]:
+        yield {"v": 1}
+        cause()
+
+    def read(file: BinaryIO) -> Iterator[tuple[int, dict[str, int]]]:
+        yield 0, {"v": 1}
+        cause()
+
+    (tmp_path / "in.bin").write_bytes(b"anything")
+    sources = {
+        "source 'in' failed: ": ms.Generator(records, schema="v bigint"),
+        "the reader of .* raised ": ms.Files(tmp_path / "in.bin", reader=read, schema="v bigint"),
+    }
+    for at, (says, source) in enumerate(sources.items()):
+        flow = ms.Flow("causes")
+        flow.source(source, name="in").sink(ms.Memory())
+        with pytest.raises(RunError, match=says + CAUSES[cause]):
+            run_in_process(flow, tmp_path / f"ck{at}")
 
 
 def test_a_combine_that_raises_names_what_it_was_given() -> None:

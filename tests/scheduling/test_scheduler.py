@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,7 @@ class Wrong:
     [
         (lambda: 1 / 0, r"scheduler Wrong: rank\(\) failed for '.*' with ZeroDivisionError"),
         (lambda: None, "failed for '.*' with TypeError"),
+        (lambda: sys.exit(0), "failed for '.*' with SystemExit: 0; a function must not end"),
         (lambda: float("nan"), r"rank\(\) gave nan"),
     ],
 )

@@ -18,6 +18,7 @@ from millstream.errors import ProgramError, RunError
 from millstream.ops.codec import Keys
 from millstream.ops.holding import ObjectKernel, never
 from millstream.ops.jobs import Window
+from millstream.ops.records import describe
 
 Pair = tuple[Any, Any]
 
@@ -211,9 +212,9 @@ class MapSplit:
             return _gather(context._pairs, result, f"{self.program.name}.close")
         except ProgramError:
             raise
-        except Exception as error:  # a user's function may raise anything
+        except BaseException as error:  # a user's function may raise anything
             raise RunError(
-                f"{self.program.name}.close() raised {type(error).__name__}: {error}; what it "
+                f"{self.program.name}.close() raised {describe(error)}; what it "
                 "gathered would be lost, so this batch was not committed"
             ) from error
 
@@ -228,8 +229,8 @@ def _begun(program: Program, owner: Any) -> Any:
             result = _call(setup, instance, context)
             if context._pairs or isinstance(result, Iterator):
                 raise TypeError("it gave pairs, which would have no time; give them in close()")
-    except Exception as error:  # a user's function may raise anything
-        raise RunError(f"{program.name}.setup() raised {type(error).__name__}: {error}") from error
+    except BaseException as error:  # a user's function may raise anything
+        raise RunError(f"{program.name}.setup() raised {describe(error)}") from error
     return instance
 
 

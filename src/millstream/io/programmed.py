@@ -92,9 +92,9 @@ def _placed(reader: ReadFile, file: BinaryIO, path: str) -> Iterator[tuple[int, 
                 )
             yield position, record
             last, after = position, f"after position {position}"
-    except RunError:
+    except (RunError, GeneratorExit):  # the latter: nobody wants the rest
         raise
-    except Exception as error:  # a user's function may raise anything
+    except BaseException as error:  # a user's function may raise anything
         raise RunError(
             f"the reader of {path} raised {describe(error)} {after}; what comes after that cannot "
             "be read, so nothing of this batch was committed. To go on after a bad record, give "

@@ -21,6 +21,7 @@ from typing import Any
 
 from millstream.errors import RunError
 from millstream.operators.protocol import Known
+from millstream.ops.records import describe
 from millstream.plan.stages import Plan
 from millstream.run.queues import Costs, Waits, operator_queues, source_queues
 from millstream.scheduling import BY_NAME, Policy, Queue, Request
@@ -122,10 +123,10 @@ class Scheduler:
         for queue in queues:
             try:
                 found = float(self.policy.rank(queue, request))
-            except Exception as error:
+            except BaseException as error:  # a user's policy may raise anything
                 raise RunError(
                     f"scheduler {_name(self.policy)}: rank() failed for {queue.name!r} with "
-                    f"{type(error).__name__}: {error}; it must give a number for every queue"
+                    f"{describe(error)}; it must give a number for every queue"
                 ) from error
             if math.isnan(found):
                 raise RunError(

@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.errors import CheckpointError, RunError
+from millstream.ops.records import describe
 from millstream.run.arrival import ArrivalClock
 from millstream.state.segments import verify_named
 from millstream.state.storage import Storage
@@ -227,8 +228,8 @@ class Receiver(threading.Thread):
             self.receive()
         except RunError as error:
             self.error = error
-        except Exception as error:  # whatever a generator or the network raises
-            self.error = RunError(f"source {self.source!r} failed: {type(error).__name__}: {error}")
+        except BaseException as error:  # whatever a generator or the network raises
+            self.error = RunError(f"source {self.source!r} failed: {describe(error)}")
         try:
             self._seal_patiently()
         except Exception as error:

@@ -86,3 +86,9 @@ def test_what_is_no_share_is_refused(tmp_path: Path, given: Any) -> None:
         )
     with pytest.raises(ConfigError, match="expected a function"):
         list(snapshots_in_process(hours(tmp_path / "in"), tmp_path / "no", metric=0.5))
+    with pytest.raises(ConfigError, match=r"it raised ZeroDivisionError: .* for {'hour'"):
+        list(
+            snapshots_in_process(
+                hours(tmp_path / "in"), tmp_path / "bad", [0.5], metric=lambda row: 1 / 0
+            )
+        )

@@ -76,7 +76,7 @@ def _asked(job: WindowJob, known: Known, closed: int, opened: Opened) -> dict[in
         )
         try:
             why = job.closing.policy.closes(window)
-        except Exception as error:  # a user's policy may raise anything
+        except BaseException as error:  # a user's policy may raise anything
             raise RunError(
                 f"{job.name}: its closing policy {job.closing.policy!r} failed for the window that "
                 f"ends {window.end}: {describe(error)}; nothing of this batch was committed"

@@ -18,6 +18,7 @@ from millstream.ops.chunks import Int64
 from millstream.ops.estimating.estimates import LEAST_BLOCKS, LEAST_PRESENT, Confidence, Estimates
 from millstream.ops.estimating.intervals import radius
 from millstream.ops.estimating.moments import Blocks
+from millstream.ops.records import describe
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Metric = Callable[[dict[str, Any]], float | None]
@@ -74,7 +75,13 @@ class Scaled:
         return found
 
     def _share(self, row: dict[str, Any]) -> float:
-        found = self.metric(row)
+        try:
+            found = self.metric(row)
+        except BaseException as error:  # a user's function may raise anything
+            raise ConfigError(
+                f"snapshots(metric=): it raised {describe(error)} for {row!r}; expected the share "
+                "of the group that was seen, or None if it is not known"
+            ) from error
         if found is None:
             return np.nan
         if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < np.inf:

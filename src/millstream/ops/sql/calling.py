@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from millstream.ops.records import describe
 from millstream.ops.sql.frames import Frame, TypeOf
 from millstream.ops.sql.nodes import Node
 from millstream.ops.sql.types import DataType, Datum, ExpressionError, as_array
@@ -49,10 +50,8 @@ class UserCall:
     def call(self, args: Sequence[Any]) -> Any:
         try:
             return self.function.fn(*args)
-        except Exception as error:
-            raise ExpressionError(
-                f"{self.function.name}() failed: {type(error).__name__}: {error}"
-            ) from error
+        except BaseException as error:  # a user's function may raise anything
+            raise ExpressionError(f"{self.function.name}() failed: {describe(error)}") from error
 
     @property
     def _type(self) -> str:
