@@ -13,12 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
+import pyarrow as pa
 import pytest
 
 import millstream as ms
+from millstream.io.formats import Format
 from millstream.io.readers import Split
-from millstream.run.carrying import Carrier, Delivered, Load, dealt
+from millstream.plan.planner import make_plan
+from millstream.run.carrying import Carrier, Delivered, Load, Riding, dealt
 from millstream.run.handle import between_looks
 from millstream.run.several import Start, _shared_out, start_all
 from millstream.run.turns import Turns
@@ -27,6 +31,7 @@ from millstream.settings import Settings
 from millstream.testing import Driver
 
 NO_BATCH: Any = None
+CSV = pa.schema([("ts", pa.timestamp("us", "UTC")), ("k", pa.string()), ("v", pa.int64())])
 ROWS = [(f"2026-01-01T00:{i // 60:02d}:{i % 60:02d}Z", "abc"[i % 3], i) for i in range(600)]
 
 
@@ -142,24 +147,31 @@ def test_who_has_waited_longest_comes_first() -> None:
     turns, order, threads = Turns(), list[int](), list[threading.Thread]()
 
     def take(number: int) -> None:
-        with turns.turn():
-            order.append(number)
+        try:
+            with turns.turn(str(number)):
+                order.append(number)
+        except ms.RunError:
+            order.append(-number)
 
-    with turns.turn():
+    with turns.turn("first"):
         for number in range(5):
             threads.append(threading.Thread(target=take, args=(number,)))
             threads[-1].start()
             _until(lambda: len(turns._queue) == len(threads) + 1)
         assert not order
+        turns.let_go("first")  # it has its turn, and others wait on
+        turns.let_go("3")
+        threads[3].join(10)
+        assert order == [-3]
     for thread in threads:
         thread.join(10)
-    assert order == [0, 1, 2, 3, 4]
+    assert order == [-3, 0, 1, 2, 4]
 
 
 def test_who_waits_is_told_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 13.5])
     monkeypatch.setattr("millstream.run.turns.time.perf_counter", lambda: next(clock))
-    with Turns().turn() as waited:
+    with Turns().turn("one") as waited:
         assert waited == 3.5
 
 
@@ -260,4 +272,19 @@ def test_who_is_let_go_waits_no_more() -> None:
     with pytest.raises(ms.RunError, match="given up"):
         carrier.carry(Load("one", Attempt("ck", "", 0), NO_BATCH, []))
     go.set()
+    carrier.close()
+
+
+def test_a_batch_that_failed_in_a_job_of_its_own_is_tried_again_unless_it_was_given_up() -> None:
+    """Py4J's errors too: of a worker that died they say nothing that anybody understands."""
+    context = MagicMock()
+    made, carrier = flow("slow", Path("nowhere")), _NoSpark(fails=True)
+    plan = make_plan(made.name, made.nodes, {"files": Format("csv", CSV, "ts")})
+    riding = Riding(context, plan, Path("ck"), None, carrier)
+    carrier._seconds[riding.key] = 5.0
+    load = Load(riding.key, riding.watch, NO_BATCH, [])
+    assert riding._carried(load) is None
+    riding.cancel()
+    with pytest.raises(ms.RunError, match="given up"):
+        riding._carried(load)
     carrier.close()

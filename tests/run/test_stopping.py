@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import millstream as ms
 from millstream.run.planning import plan_flow
+from millstream.run.spark import OnSpark
 from millstream.run.stopping import too_late
 
 
@@ -47,3 +52,30 @@ def test_without_functions_none_is_blamed() -> None:
     assert "function" not in said and "it is large, or this machine is busy" in said
     said = _told(lambda s: s.where("value > 1"), begun=False)
     assert "its start was not done" in said and "Spark was still starting" in said
+
+
+@pytest.mark.spark
+def test_a_job_is_cancelled_also_after_a_look_at_another_program(spark: Any) -> None:
+    def sleeps(things: Iterable[int]) -> list[int]:
+        time.sleep(120)
+        return list(things)
+
+    flow = ms.Flow("slow")
+    flow.source(ms.Rate(5, limit=10), name="rate").sink(ms.Memory())
+    make = partial(OnSpark, spark, plan_flow(flow), Path("ck"), None)
+    running, only_looked_at = make(), make()
+    only_looked_at.close()  # as `replace(dry_run=True)` does
+    running_now = spark.statusTracker().getActiveJobsIds
+
+    def cancel() -> None:
+        while not running_now():
+            time.sleep(0.01)
+        only_looked_at.cancel()
+        running.cancel()
+
+    canceller = threading.Thread(target=cancel, daemon=True)
+    canceller.start()
+    with pytest.raises(ms.RunError):
+        running.probe("rate", sleeps, [1])
+    canceller.join()
+    running.close()

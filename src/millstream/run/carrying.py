@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import SparkContext
-from pyspark.errors import PySparkException
 
 from millstream.api.sources import Files
 from millstream.errors import RunError
@@ -36,7 +35,7 @@ from millstream.run.executors import run_whole
 from millstream.run.once import reading_once
 from millstream.run.spark import OnSpark, loaded, meant_for_people, watched_task
 from millstream.run.splits import AnySplit, Aside, Item
-from millstream.run.turns import Turns
+from millstream.run.turns import GIVEN_UP, Turns
 from millstream.run.watching import Attempt, Notes
 
 _GATHER = 0.01  # seconds without another one, after which a job leaves
@@ -114,7 +113,10 @@ class Carrier:
     def carry(self, load: Load) -> Delivered:
         """Have a load carried to the workers and back; one that takes long goes by itself."""
         if self._seconds.get(load.flow, 0.0) >= _SLOW:
-            return self._carried([load]).get(load.flow) or Delivered(load.flow)
+            try:
+                return self._carried([load]).get(load.flow) or Delivered(load.flow)
+            except Exception:  # tried again it is told what it meets
+                return Delivered(load.flow)
         one = _Waiting(load)
         with self._news:
             self._asked[load.flow] = one
@@ -128,7 +130,7 @@ class Carrier:
             one = self._asked.pop(flow, None)
             self._waiting = [other for other in self._waiting if other is not one]
         if one is not None:
-            one.answer.set_exception(RunError("the batch was given up"))
+            one.answer.set_exception(RunError(GIVEN_UP))
 
     def close(self) -> None:
         """No flow is left."""
@@ -267,7 +269,7 @@ class Riding(OnSpark):
     ) -> None:
         super().__init__(context, plan, checkpoint, timeout)
         context.setLocalProperty("spark.scheduler.pool", plan.flow)
-        self._carrier = carrier
+        self._carrier, self._given_up = carrier, False
         specs = [node.spec for node in plan.sources()]
         files = frozenset(str(spec.path) for spec in specs if isinstance(spec, Files))
         carrier.join(self.key, self.program, files)
@@ -275,7 +277,7 @@ class Riding(OnSpark):
     def run(self, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]:
         """One Spark job, or a part of one."""
         if batch.parallelism > 1:
-            with self._carrier.large.turn() as self.waited:
+            with self._carrier.large.turn(self.key) as self.waited:
                 return super().run(batch, parts)
         splits = [split for part in parts for split in part]
         found = self._carried(Load(self.key, self.watch, batch, splits))
@@ -288,17 +290,19 @@ class Riding(OnSpark):
         since = time.perf_counter()
         try:
             delivered = self._carrier.carry(load)
-        except PySparkException:  # it went by itself
-            return None
         finally:
             notes.remove()
         if delivered.error is not None:
             raise RunError(delivered.error)
+        if delivered.items is None and self._given_up:  # not to be tried again
+            raise RunError(GIVEN_UP)
         self.waited = time.perf_counter() - since - delivered.seconds
         return delivered.items
 
     def cancel(self) -> None:
         """Give up the job under way; if others go with it, it goes on for them."""
+        self._given_up = True
+        self._carrier.large.let_go(self.key)
         self._carrier.let_go(self.key)
         super().cancel()
 

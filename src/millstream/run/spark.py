@@ -56,8 +56,12 @@ class OnSpark:
         self.plan = plan
         self.key = uuid.uuid4().hex
         self.program = self.context.broadcast((self.key, packed_plan(plan)))
+        # A tag and not a group: a thread has one group, and an executor that is made for a look at
+        # another program would leave this one with jobs that it cannot cancel.
         self._jobs = f"millstream-{self.key}"
-        self.context.setJobGroup(self._jobs, f"millstream {plan.flow}", interruptOnCancel=True)
+        self.context.addJobTag(self._jobs)
+        self.context.setInterruptOnCancel(True)
+        self.context.setJobDescription(f"millstream {plan.flow}")
 
     @property
     def cores(self) -> int:
@@ -142,11 +146,12 @@ class OnSpark:
     def cancel(self) -> None:
         """Give up the job under way, from another thread; Spark ends the workers it is in."""
         with suppress(Exception):  # Spark may be gone
-            self.context.cancelJobGroup(self._jobs)
+            self.context.cancelJobsWithTag(self._jobs)
 
     def close(self) -> None:
         """Give the program's memory back; if Spark is gone, it is given back."""
         with suppress(Exception):
+            self.context.removeJobTag(self._jobs)
             self.program.unpersist()
 
 
