@@ -15,6 +15,7 @@ import millstream as ms
 from millstream.agent import agent as agents
 from millstream.agent import clocks
 from millstream.agent.agent import Agent
+from millstream.run.arrival import ArrivalClock
 from tests.agent.centre import Centre, agent_of, free_port, relay_of
 
 HOURS = 2 * 3600
@@ -147,3 +148,19 @@ def test_a_clock_that_is_behind_is_said_once(monkeypatch: pytest.MonkeyPatch) ->
     assert clock.compare(now + HOURS * 1_000_000) is None
     assert not clock.wrong
     assert clock.compare(now) is None
+
+
+@pytest.mark.parametrize("jump", [-HOURS, 0, HOURS])
+def test_who_was_heard_of_lately_does_not_depend_on_a_clock_that_is_set(
+    tmp_path: Path, jump: int
+) -> None:
+    """A relay says that of those below it: else all are gone at once, or nobody for hours."""
+    wall, steady = time.time(), 1_000.0
+    with Centre(flow_of(tmp_path, free_port()), tmp_path / "ck") as centre:
+        messages = centre.engine.trackers["in"].messages  # type: ignore[attr-defined]
+        messages.clock = ArrivalClock(lambda: wall, lambda: steady)
+        messages.heard = {"gone": messages.clock.now() / 1e6}
+        wall, steady = wall + 30 + jump, steady + 30
+        messages.heard["here"] = messages.clock.now() / 1e6
+        wall, steady = wall + 1, steady + 1
+        assert messages.heard_within(3) == {"here"}

@@ -242,8 +242,7 @@ class Relay(Agent):
         now, period = time.monotonic(), self._period
         if self.collector.connected and now >= self._next_heard and self.working is not None:
             self._next_heard = now + period
-            heard = self.working.children.last_heard()  # type: ignore[attr-defined]
-            recent = {who for who, at in heard.items() if time.time() - at <= 3 * period}
+            recent = self.working.children.heard_within(3 * period)  # type: ignore[attr-defined]
             below = below_now(self._below, recent)
             try:
                 welcome = self.collector.boundary(self.name, self.outbox.life, below)

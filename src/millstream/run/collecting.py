@@ -196,6 +196,11 @@ class MessageReceiver(Receiver):
                 found |= {one: max(at, found.get(one, at)) for one in below}
             return found
 
+    def heard_within(self, seconds: float) -> set[str]:
+        """Who has said anything in the last so many seconds, by the clock that says when."""
+        now = self.clock.now() / 1e6
+        return {who for who, at in self.last_heard().items() if now - at <= seconds}
+
     def _join(self, hello: Hello) -> Enrolled:
         expected = self.spec.participants
         if expected and hello.agent not in expected and not hello.relay:
