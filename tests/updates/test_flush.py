@@ -382,6 +382,13 @@ def test_what_others_make_of_slates_that_are_not_flushed(tmp_path: Path) -> None
         reshard(tmp_path / "ck", 3)
 
 
+def test_a_driver_stops_before_it_deals_shards_anew(tmp_path: Path) -> None:
+    with Driver(flow("1h"), checkpoint=tmp_path / "ck", **OPTIONS) as driver:
+        pushed(driver, batches(1, 1)[0])
+        slates = driver.slates("merged")
+        assert driver.reshard(3).slates("merged") == slates
+
+
 def test_flush_says_what_it_expects() -> None:
     keyed = ms.Flow("f").source(ms.Generator(tuple), name="in").key_by("k")
     with pytest.raises(ConfigError, match="flush"):

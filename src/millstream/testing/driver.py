@@ -251,6 +251,7 @@ class Driver:
 
     def reshard(self, shards: int) -> Driver:
         """Stop, change the number of shards as `millstream reshard` does, and start again."""
+        self.engine.bring_out(self._executor)
         self.engine.close()
         reshard(self._path, shards, self._plan)
         self._settings = replace(self._settings, shards=None)
