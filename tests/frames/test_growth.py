@@ -35,8 +35,11 @@ class Rows:
     def toArrow(self) -> pa.Table:
         return self.names
 
-    # A stream of it is driven by the test, and never ends.
+    # A stream of it is driven by the test, and ends when that says so.
     isActive = True
+
+    def exception(self) -> None:
+        """It ended well."""
 
     @property
     def writeStream(self) -> Rows:
@@ -121,3 +124,22 @@ def test_what_waits_is_kept_over_a_restart(
     for _ in range(8):
         begun.step()
     assert sorted(begun.read) == sorted(n * 10 + part for n in range(4) for part in range(2))
+
+
+def test_what_comes_between_a_look_and_the_end_of_a_stream_is_read(
+    disk_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = Begun(disk_path, monkeypatch)
+    tracker, query = begun.tracker, begun.spec.df
+    begun.micro_batch(0)
+    tracker.poll()
+    begun.micro_batch(1)
+    query.isActive = False
+    tracker.take(10**6, 10**9, 1)
+    assert not tracker.ended
+    tracker.committed()
+    tracker._next_look = float("inf")  # a look that took long is not repeated for a while
+    tracker.poll()
+    assert not tracker.ended and tracker.pending()
+    tracker.take(10**6, 10**9, 1)
+    assert tracker.ended

@@ -128,6 +128,7 @@ class FrameStreamTracker(FilesTracker):
         self._place = checkpoint.within("frames").within(stem)
         self._place.create()
         self._names: dict[str, list[str]] = {}  # marker -> its files
+        self._over = False  # the query had ended before its files were listed last
         where, sources = self._place.where(), checkpoint.within("sources")
         super().__init__(number, as_files(spec, where), fmt, sources, stem, state, self._listing)
         self._kept = set(range(len(self.files)))  # files that were begun and may be there
@@ -166,16 +167,20 @@ class FrameStreamTracker(FilesTracker):
         return found
 
     def poll(self, *args: Any) -> None:
-        active = self._query.isActive  # asked before looking: its last batch may end meanwhile
-        error = None if active else self._query.exception()
+        self._over = not self._query.isActive  # asked before looking: more may come meanwhile
+        error = self._query.exception() if self._over else None
         if error is not None:
             raise RunError(f"the stream of Spark ended: {str(error).splitlines()[0][:300]}")
+        if self._over:
+            self._next_look = (
+                0.0  # its last batches are looked for, however short ago the others were
+            )
         super().poll(*args)
-        self.ended = not active and self.pending() == 0
+        self.ended = self._over and self.pending() == 0
 
     def take(self, rows: int, size: int, parts: int) -> list[Any]:
         taken = super().take(rows, size, parts)
-        self.ended = not self._query.isActive and self.pending() == 0
+        self.ended = self._over and self.pending() == 0
         return taken
 
     def committed(self) -> None:
