@@ -82,7 +82,7 @@ class Receiver(threading.Thread):
         self._most_gathered = GATHER_BYTES
         if spec.overload.sheds:  # by pieces, each whole or not at all: so there must be several
             self.worth = min(self.worth, max(_SMALLEST, spec.overload.when // 16))
-            self._most_gathered = min(GATHER_BYTES, max(_SMALLEST, spec.overload.when // 2))
+            self._most_gathered = min(GATHER_BYTES, max(_SMALLEST, spec.overload.when // 8))
         self.enough = self._least()  # bytes at which there is something to be done
         self._cut: Cut | None = None
         self._sealing = threading.Lock()  # held by who seals; the other one only for moments
