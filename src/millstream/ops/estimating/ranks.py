@@ -17,9 +17,10 @@ from millstream.ops.estimating.intervals import radius
 from millstream.ops.estimating.moments import Blocks
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 LEAST_PRESENT = 15  # blocks with a group before there are bounds
-_LEAST_TAIL = 10  # blocks with values on either side of the quantile
+_LEAST_TAIL = 10  # blocks with values on either side, unless as many full ones would not matter
 _PER_BLOCK = 4_096  # values of a block that are kept, of all groups together
 _PER_GROUP = 8  # and of each group at least
 
@@ -86,19 +87,23 @@ class Ranks:
             return value, value, value
         if present < LEAST_PRESENT or read < LEAST_BLOCKS:
             return value, np.nan, np.nan
-        tails = min(len(np.unique(of[side])) for side in (values < value, values > value))
-        if tails < _LEAST_TAIL:  # so few blocks say too little of how blocks differ there
-            return value, np.nan, np.nan
-        low_side = np.bincount(of, weights=weights * (values <= value))
-        share = low_side.sum() / total
-        rest = low_side - share * per_block
-        deviation = np.sqrt((rest**2).sum() / (read - 1))
+        below_it, up_to_it = values < value, values <= value
+        full = np.sort(per_block)[-_LEAST_TAIL:].sum() / total  # the share that so few can hold
+        for side, room in ((below_it, self.share), (~up_to_it, 1 - self.share)):
+            if len(np.unique(of[side])) < _LEAST_TAIL and full >= room:
+                return value, np.nan, np.nan  # they say too little of how blocks differ there
         freedom = max(1.0, min(present, blocks.alike) - 1)
         wide = radius(sure.promise, sure.risk, blocks.draws, np.array([freedom]))[0]
-        off = deviation * wide * read / total
+
+        def off(side: Mask) -> float:
+            """How far the share of values on one side may be from that in the sample."""
+            there = np.bincount(of, weights=weights * side)
+            rest = there - there.sum() / total * per_block
+            return float(np.sqrt((rest**2).sum() / (read - 1)) * wide * read / total)
+
         # The next values outside: between two of the sample there may be others.
-        low = int(np.searchsorted(below, (self.share - off) * total)) - 1
-        high = int(np.searchsorted(below, (self.share + off) * total)) + 1
+        low = int(np.searchsorted(below, (self.share - off(below_it)) * total)) - 1
+        high = int(np.searchsorted(below, (self.share + off(up_to_it)) * total)) + 1
         return (
             value,
             float(values[low]) if low >= 0 else np.nan,
