@@ -219,7 +219,13 @@ def test_who_sends_little_at_a_time_is_held_back_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("policy", "most"),
-    [(ms.throttle(), 64 << 20), (ms.throttle(100), 100), (ms.drop(), 256 << 20)],
+    [
+        (ms.throttle(), 64 << 20),
+        (ms.throttle(100), 100),
+        (ms.drop(), 256 << 20),
+        (ms.drop(when=100), 16 << 20),  # what waits with the sender cannot be shed
+        (ms.divert("more", when=100), 16 << 20),
+    ],
 )
 def test_senders_wait_when_so_much_was_received(
     tmp_path: Path, policy: ms.Overload, most: int

@@ -83,6 +83,21 @@ def test_whoever_is_first_goes_on_and_the_others_wait() -> None:
         assert [row["n"] for row in driver.output("besides")] == list(range(1, 66))
 
 
+def test_a_batch_under_pressure_takes_no_more_rows_than_one_may() -> None:
+    """Also where that is less than a source gives at least."""
+    granted, hand_out = [], Scheduler._hand_out
+
+    def handed(*args: Any) -> Any:
+        grants = hand_out(*args)
+        granted.append(grants.sources["in"][0])
+        return grants
+
+    with patch.object(Scheduler, "_hand_out", handed), driven(ms.ODF(), batch_rows=20) as driver:
+        for begin in range(25, 85, 10):
+            driver.push("in", rows(begin, begin + 10)).step()
+    assert {*granted} == {20}
+
+
 @pytest.mark.parametrize("first", ["in", "beside"])
 def test_a_batch_takes_no_more_memory_than_there_is_whoever_is_first(first: str) -> None:
     """Less is read if those behind, who are not held with few rows, make more of it."""

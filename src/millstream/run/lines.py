@@ -102,7 +102,7 @@ class SocketReceiver(LineReceiver):
             connection.settimeout(_LOOK)
             while not self._stopping.is_set():
                 try:
-                    data = connection.recv(min(_READ, self._most_gathered // 2))
+                    data = connection.recv(min(_READ, self.worth))
                 except TimeoutError:
                     continue
                 if not data:

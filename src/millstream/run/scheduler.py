@@ -141,7 +141,9 @@ class Scheduler:
     ) -> Grants:
         """Serve queues in an order; `stuck`: holding operators moved nothing, so none is held."""
         work = _Work(room)
-        granted = {one.queue.name: (LEAST, min(room.size, LITTLE)) for one in sources}
+        granted = {
+            one.queue.name: (min(room.rows, LEAST), min(room.size, LITTLE)) for one in sources
+        }
         holds: dict[str, int] = {}
         before, self._partly = self._partly, {}
         served: list[Waits] = []
@@ -157,7 +159,7 @@ class Scheduler:
                 rest = [
                     other for other in order[place + 1 :] if other.backlog and other not in free
                 ]
-                least = _least(one)
+                least = min(room.rows, _least(one))
                 while little := _with_little(
                     rest, work.rows + max(least, work.fits(one, wanted, free))
                 ):

@@ -31,6 +31,7 @@ SEAL_BYTES = 1024 * 1024
 _SMALLEST = 4096
 GATHER_BYTES = 4 * SEAL_BYTES  # taken in while the disk is busy with what came before
 _AHEAD = 4  # times what a policy that sheds allows, before senders wait all the same
+_LEAST_AHEAD = 16 << 20  # and at least so many bytes: what waits in TCP instead cannot be shed
 
 _COUNT = "sealed"
 _PAUSE = 0.2  # seconds between looks at a full disk
@@ -78,11 +79,12 @@ class Receiver(threading.Thread):
         self._fresh: list[Sealed] = []
         self._held = 0  # bytes in the spool
         # Bytes sealed but not yet committed, before the receiver waits.
-        self.most_held: int = spec.overload.when * (_AHEAD if spec.overload.sheds else 1)
+        self.most_held: int = spec.overload.when
         self._most_gathered = GATHER_BYTES
         if spec.overload.sheds:  # by pieces, each whole or not at all: so there must be several
             self.worth = min(self.worth, max(_SMALLEST, spec.overload.when // 16))
-            self._most_gathered = min(GATHER_BYTES, max(_SMALLEST, spec.overload.when // 8))
+            self._most_gathered = min(GATHER_BYTES, max(_SMALLEST, spec.overload.when // 2))
+            self.most_held = max(_AHEAD * self.most_held, _LEAST_AHEAD)
         self.enough = self._least()  # bytes at which there is something to be done
         self._cut: Cut | None = None
         self._sealing = threading.Lock()  # held by who seals; the other one only for moments
