@@ -25,9 +25,10 @@ from millstream.io.readers import Split
 from millstream.operators.batch import Batch
 from millstream.operators.protocol import Known, Shipping
 from millstream.ops.chunks import concat, decode_block, encode_block
-from millstream.ops.progress import BEGIN, END, Reached
+from millstream.ops.progress import BEGIN, END, Reached, SourceProgress
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
+from millstream.run.attending import Attention
 from millstream.run.describing import describe_program, panes_of
 from millstream.run.differing import difference
 from millstream.run.files import FilesTracker
@@ -137,15 +138,19 @@ class Working:
         self.tracker = make_tracker(number, self.node, plan.formats[source], place, state)
         if isinstance(self.tracker, FilesTracker):  # it looks at first times by itself
             self.tracker.trusted = self._trusted
-        self.started = time.time()
+        self.attention = Attention()
+        self.attention.since = self._read = int(time.time() * 1e6)
         self.told: tuple[int | None, bool] = (BEGIN, False)
 
     def step(self, rows: int, size: int) -> list[Message] | None:
         """What the records that are new here come to, per tree; None if there is nothing to say."""
         self.tracker.poll(lambda look, paths: look(paths))
         now = time.time()
+        self.attention.sign(int(now * 1e6))
         splits = self.tracker.take(rows, size, 1) if self.tracker.pending() else []
-        progress = progress_of(self.node.spec, self.state, self.tracker, now, self.started)
+        if not self.tracker.pending():
+            self._read = int(now * 1e6)
+        progress = self._progress(now)
         batch = self._batch(progress, now)
         task = _Task(self.plan, batch, self.agent)
         items = list(task.ingest(splits))
@@ -177,7 +182,12 @@ class Working:
         """Whether nobody waits for an agent that is there and has read nothing for so long."""
         if self.patience is None:
             return False
-        return now - max(self.state.heard, self.started) > self.patience / 1e6
+        last = max(int(self.state.heard * 1e6), self.attention.since)
+        return int(now * 1e6) - last > self.patience
+
+    def _progress(self, now: float) -> SourceProgress:
+        since, spec = self.attention.since, self.node.spec
+        return progress_of(spec, self.state, self.tracker, int(now * 1e6), since, self._read)
 
     def _is_astray(self, task: Task, report: Reached) -> bool:
         """Whether what was read last here has times that only a wrong clock can have given."""

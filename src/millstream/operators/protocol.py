@@ -113,7 +113,7 @@ class Times:
     heard: dict[str, dict[str, int]]  # per source and participant: the wall clock when it was last
     inputs: dict[str, int]  # per keyed step the watermark before it
     outputs: dict[str, int]  # and after it
-    started: int  # the wall clock when this run began: nobody was silent before
+    started: int  # the wall clock since when this run listens: nobody was silent before
     until: dict[str, int]  # per source the wall clock up to which all that had come is in these
 
 

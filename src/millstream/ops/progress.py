@@ -23,6 +23,7 @@ class Horizon:
     files: dict[int, int] = field(default_factory=dict)  # files that go on -> how far they are
     clock: int | None = None  # arrival time: all that was received before this has been taken
     heard: dict[int | str, int] = field(default_factory=dict)  # who -> the clock when last heard of
+    taken: int | None = None  # the clock up to which all that came has been taken, if it is known
 
 
 @dataclass

@@ -8,6 +8,7 @@ not fit into a manifest would leave a checkpoint nobody can read.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -42,6 +43,7 @@ class ArrivalClock:
         if not 0 <= self._at < LAST:
             raise ConfigError(f"{_shown(self._at)}; set it and start again")
         self._read = int(steady() * 1e6)  # the steady clock at `_at`
+        self._lock = threading.Lock()
         self._jumped: int | None = None  # the steady clock when the wall clock ran far ahead
 
     def raise_to(self, floor: int) -> None:
@@ -50,6 +52,10 @@ class ArrivalClock:
 
     def now(self) -> int:
         """The wall clock, unless that has been set back or has just jumped far ahead."""
+        with self._lock:
+            return self._move()
+
+    def _move(self) -> int:
         wall, steady = int(self._wall() * 1e6), int(self._steady() * 1e6)
         carried = self._at + max(0, steady - self._read)
         self.wrong = None

@@ -110,7 +110,7 @@ class BlocksTracker(WithoutFiles):
         splits = [self.population.split(self.number, block) for block in some]
         return [*sorted(splits, key=lambda split: (split.file, split.start))]
 
-    def horizon(self, now: int) -> Horizon:
+    def horizon(self, now: int, since: int = 0) -> Horizon:
         """Nothing leaves before all has been read."""
         return Horizon()
 

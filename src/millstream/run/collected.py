@@ -138,7 +138,7 @@ class CollectorTracker(SpoolTracker):
         over = self._in_all(self._over)
         self.ended = not spec.endless and expected <= over and not self.waiting
 
-    def horizon(self, now: int) -> Horizon:
+    def horizon(self, now: int, since: int = 0) -> Horizon:
         """Agents are heard of with every message, also one that says only that they are there.
 
         One that is silent in a tree is silent: what it sends there does not come.
@@ -146,7 +146,8 @@ class CollectorTracker(SpoolTracker):
         heard = self.messages.last_heard()
         agents = self._in_all(set(heard)) if self.messages.trees > 1 else heard.keys()
         last = {one: min(heard[sender] for sender in self._senders(one)) for one in agents}
-        return Horizon(heard={agent: int(at * 1e6) for agent, at in last.items()})
+        told: dict[int | str, int] = {agent: int(at * 1e6) for agent, at in last.items()}
+        return Horizon(heard=told, taken=self._reached())
 
     def save(self, state: SourceState) -> None:
         super().save(state)

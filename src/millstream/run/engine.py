@@ -19,6 +19,7 @@ from millstream.api.sinks import FileSink
 from millstream.api.sources import Files
 from millstream.api.sources.kafka import Kafka
 from millstream.errors import CheckpointError, RunError
+from millstream.graph import nodes
 from millstream.io.bundles import put_together
 from millstream.io.kafka.consuming import GONE
 from millstream.io.prints import MOVED
@@ -35,6 +36,7 @@ from millstream.run.adopting import adopt, without_dropped
 from millstream.run.again import go_on
 from millstream.run.agreeing import disagreement, jumbled_sources, same_attempts
 from millstream.run.arrival import LAST, ArrivalClock
+from millstream.run.attending import Attention
 from millstream.run.bundling import bundle, overdue
 from millstream.run.committing import next_manifest, shares_of_updaters
 from millstream.run.executors import Executor
@@ -96,6 +98,7 @@ class Engine:
         self.clock = clock
         # A clock that a test owns goes as far as it says.
         self._steady = ArrivalClock(clock) if clock is time.time else ArrivalClock(clock, clock)
+        self.attention = Attention()
         self._make_tracker = trackers
         self.done = False
         self.patience = Patience(settings.disk_full_wait)
@@ -150,7 +153,7 @@ class Engine:
         self.costs = Costs(self.manifest)
         self._follow(opened.program)
         self._steady.raise_to(int(self.manifest.at * 1e6) + 1)
-        self.started = self.wall()
+        self.attention.since = self._polled = self._now()
         self.watermarks = {
             name: at for name, at in self.manifest.watermarks.items() if name in self.plan.levels
         }
@@ -269,8 +272,8 @@ class Engine:
         """Run and commit one batch if there is anything to do; False if there was nothing."""
         self._patiently(partial(self._poll, executor))
         waiting = {name: tracker.pending() for name, tracker in self.trackers.items()}
-        pending, polled = sum(waiting.values()), self._now()
-        self._all_taken.update({name: polled for name, much in waiting.items() if not much})
+        pending, self._polled = sum(waiting.values()), self._now()
+        self._all_taken.update({name: self._polled for name, much in waiting.items() if not much})
         if not (pending or self._time_moved() or self._dropped or self._overdue()):
             self.done = all(tracker.ended for tracker in self.trackers.values())
             return False
@@ -311,7 +314,7 @@ class Engine:
         worked = self.costs.learn(self.plan, controls, self._taken)
         self.memory.learn(max(worked, grants.size), controls)
         self._commit(executor, batch, controls, items)
-        self._all_taken.update(dict.fromkeys(taken, polled))
+        self._all_taken.update(dict.fromkeys(taken, self._polled))
         self.last_seconds = time.perf_counter() - started
         self._adapt(controls, splits, executor.waited)
         if self.memory.tight:
@@ -359,8 +362,10 @@ class Engine:
         for name, tracker in self.trackers.items():
             tracker.poll(partial(executor.probe, name))
         told = list(self.noticing.silence(self.trackers, self.clock()))
-        now = self.wall()
-        told += self.noticing.idleness(self.plan, self.manifest, self.trackers, self.started, now)
+        now = self._now()
+        self.attention.check(now)
+        since = self.attention.since
+        told += self.noticing.idleness(self.plan, self.manifest, self.trackers, since, now)
         self._say(*told, self._steady.wrong)
 
     def _say(self, *told: str | None) -> None:
@@ -397,6 +402,10 @@ class Engine:
             )
         return now
 
+    def sign(self) -> None:
+        """This process runs: whoever gives such signs does so in short intervals."""
+        self.attention.sign(self._steady.now())
+
     def wall(self) -> float:
         """The same in seconds."""
         return self._now() / 1e6
@@ -417,11 +426,11 @@ class Engine:
         )
 
     def _times(self, progress: dict[str, SourceProgress]) -> Times:
-        manifest, started, heard = self.manifest, int(self.started * 1e6), self._heard()
+        manifest, since, heard = self.manifest, self.attention.since, self._heard()
         marks = {name: one.watermark() for name, one in progress.items()}
         left = self.plan.evicted(manifest.closed)
         inputs, outputs = self.plan.times(marks, None, manifest.watermarks, left)
-        return Times(progress, heard, inputs, outputs, started, dict(self._all_taken))
+        return Times(progress, heard, inputs, outputs, since, dict(self._all_taken))
 
     def _heard(self) -> dict[str, dict[str, int]]:
         """The wall clock when participants of sources brought something last.
@@ -438,11 +447,11 @@ class Engine:
 
     def participants(self, source: str, progress: SourceProgress) -> dict[str, tuple[int, float]]:
         """How far everybody is who takes part in a source, and for how long each was silent."""
-        started, now = int(self.started * 1e6), self._now()
+        since, now = self.attention.since, self._now()
         return {
             self._name_of(source, one.who): (
                 one.at,
-                max(0.0, (now - max(one.heard, started)) / 1e6),
+                max(0.0, (now - max(one.heard, since)) / 1e6),
             )
             for one in standings([source], {source: progress}, {}, self._heard())
         }
@@ -455,13 +464,16 @@ class Engine:
         return who or source
 
     def _progress(self) -> dict[str, SourceProgress]:
-        wall = self.wall()
-        out = {}
-        for node in self.plan.sources():
-            state = self.manifest.sources.get(node.name) or SourceState()
-            tracker = self.trackers[node.name]
-            out[node.name] = progress_of(node.spec, state, tracker, wall, self.started)
-        return out
+        self.attention.check(self._now())
+        return {node.name: self.progress_of(node) for node in self.plan.sources()}
+
+    def progress_of(self, node: nodes.Source) -> SourceProgress:
+        """How far a source is, with the pieces that were taken of it."""
+        name, tracker = node.name, self.trackers[node.name]
+        state = self.manifest.sources.get(name) or SourceState()
+        since = self.attention.since
+        read = self._all_taken.get(name, since) if tracker.pending() else self._polled
+        return progress_of(node.spec, state, tracker, self._now(), since, read)
 
     def _batch(self, parallelism: int, held: dict[str, int] | None = None) -> Batch:
         progress, operators = self._progress(), self.plan.operators.values()

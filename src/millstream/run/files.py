@@ -433,7 +433,7 @@ class FilesTracker:
 
     # -- time -----------------------------------------------------------------------------------
 
-    def horizon(self, now: int) -> Horizon:
+    def horizon(self, now: int, since: int = 0) -> Horizon:
         """Files that go on hold the watermark where they are; followed ones until they are idle."""
         if self.spec.time is None:
             return Horizon(clock=now)
@@ -454,6 +454,7 @@ class FilesTracker:
                 (blank if file.latest is None else ends).append(file)
         if not self.spec.follow:
             return Horizon(unread, files, heard=self._heard(files))
+        self._quiet.listens(now, since)
         files |= self._quiet.at_their_ends(ends, now)
         listed = self._quiet.without_records(self._without_records(blank), now)
         self._quiet.stands(_lowest(unread, *files.values()), listed is not None, now)

@@ -18,6 +18,7 @@ from millstream.api.sinks import Redis
 from millstream.errors import MillstreamError, RunError
 from millstream.io.mirrors import require_redis
 from millstream.plan.stages import Plan
+from millstream.run.attending import PERIOD
 from millstream.run.cores import Decided
 from millstream.run.early import Looker
 from millstream.run.engine import Engine
@@ -202,7 +203,8 @@ class Handle:
 
     def _end_in_time(self) -> None:
         """Once a stop is asked for: give the batch up early enough to be gone in time."""
-        self._stopping.wait()
+        while not self._stopping.wait(PERIOD):
+            self._engine.sign()
         end = time.monotonic() + self._patience
         reserve = min(_RESERVE, self._patience / 4)
         self._over.wait(max(0.0, self._patience - reserve))

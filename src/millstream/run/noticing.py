@@ -37,17 +37,17 @@ class Noticing:
         plan: Plan,
         manifest: Manifest,
         trackers: dict[str, Tracker],
-        started: float,
-        now: float,
+        since: int,
+        now: int,
     ) -> Iterator[str]:
         """Sources without an end that windows no longer wait for."""
         for node in plan.sources():
             spec, name = node.spec, node.name
             if spec.bounded or spec.idle_timeout is None or name in self._idle:
                 continue
-            heard = max((manifest.sources.get(name) or SourceState()).heard, started)
+            heard = int((manifest.sources.get(name) or SourceState()).heard * 1e6)
             limit = micros(spec.idle_timeout, "idle_timeout")
-            if (now - heard) * 1e6 > limit and not trackers[name].pending():
+            if now - max(heard, since) > limit and not trackers[name].pending():
                 self._idle.add(name)
                 if plan.operators:
                     yield (

@@ -274,7 +274,7 @@ class PartitionsTracker(WithoutFiles):
 
     # -- time -----------------------------------------------------------------------------------
 
-    def horizon(self, now: int) -> Horizon:
+    def horizon(self, now: int, since: int = 0) -> Horizon:
         """Partitions that go on hold the watermark where they are, until they are idle."""
         if self.spec.time is None:
             return Horizon(clock=now)
@@ -290,6 +290,7 @@ class PartitionsTracker(WithoutFiles):
                 (blank if part.latest is None else ends).append(part)
         if not self.spec.follow:
             return Horizon(None, files, heard=self._heard(files))
+        self._quiet.listens(now, since)
         files |= self._quiet.at_their_ends(ends, now, alone=not files)
         listed = self._quiet.without_records({(0, part.number): None for part in blank}, now)
         self._quiet.stands(min(files.values(), default=None), listed is not None, now)

@@ -33,10 +33,14 @@ class Quiet:
 
     def __init__(self, idle: int | None) -> None:
         self.idle = idle
-        self._since: int | None = None  # the wall clock when this began
+        self._since: int | None = None  # the wall clock since when there is somebody who looks
         self._blank: dict[Inode, tuple[Stamp, int, int]] = {}  # stamp, where it holds, when heard
         self._stood = BEGIN  # where files hold that are listed next and have no record
         self._held: int | None = None  # since when such files hold
+
+    def listens(self, now: int, since: int) -> None:
+        """Nothing counts as silence before the first look, nor before the run listened again."""
+        self._since = max(now if self._since is None else self._since, since)
 
     def at_their_ends(
         self, ends: Sequence[Participant], now: int, *, alone: bool = True
@@ -46,7 +50,6 @@ class Quiet:
         The furthest has twice the time, so that what waits for the others can leave before nobody
         holds anything; unless these are not `alone`, because others go on.
         """
-        self._since = now if self._since is None else self._since
         if not ends:
             return {}
         furthest = max(ends, key=how_far)
@@ -54,7 +57,7 @@ class Quiet:
             file.number: file.latest
             for file in ends
             if self.idle is None
-            or now - max(file.heard, self._since) <= self.idle * (1 + (alone and file is furthest))
+            or self._silence(file.heard, now) <= self.idle * (1 + (alone and file is furthest))
             if file.number is not None and file.latest is not None
         }
 
@@ -68,7 +71,7 @@ class Quiet:
             (
                 at
                 for _, at, heard in self._blank.values()
-                if self.idle is None or now - heard <= self.idle
+                if self.idle is None or self._silence(heard, now) <= self.idle
             ),
             default=None,
         )
@@ -80,9 +83,15 @@ class Quiet:
         timeout, or files that never get a record could follow each other and hold it for ever.
         """
         self._held = None if not held else now if self._held is None else self._held
-        stuck = self._held is not None and (self.idle is None or now - self._held <= self.idle)
+        stuck = self._held is not None and (
+            self.idle is None or self._silence(self._held, now) <= self.idle
+        )
         if others is not None and not stuck:
             self._stood = max(self._stood, others)
+
+    def _silence(self, heard: int, now: int) -> int:
+        assert self._since is not None
+        return now - max(heard, self._since)
 
 
 def came_to(

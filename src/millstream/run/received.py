@@ -104,11 +104,10 @@ class SpoolTracker(WithoutFiles):
         self.ended = self._finished and not self.waiting and self.receiver.error is None
         return list(_together(pieces, [piece.size for piece in several]))
 
-    def horizon(self, now: int) -> Horizon:
+    def horizon(self, now: int, since: int = 0) -> Horizon:
         """By arrival, all that was received before the first waiting piece has been taken."""
-        if self.receiver.spec.time is not None:
-            return Horizon()
-        return Horizon(clock=self._reached())
+        reached = self._reached()
+        return Horizon(clock=None if self.receiver.spec.time else reached, taken=reached)
 
     def _reached(self) -> int:
         return self.waiting[0].arrival if self.waiting else self._clear

@@ -10,10 +10,9 @@ from typing import Any
 from millstream.ops.jobs import timestamp
 from millstream.run.engine import Engine
 from millstream.run.shedding import Shedding
-from millstream.run.sources import progress_of
 from millstream.run.telling import told_work
 from millstream.serve.status import Live
-from millstream.state.manifests import Manifest, SourceState
+from millstream.state.manifests import Manifest
 
 _HISTORY = 300  # batches
 
@@ -133,9 +132,7 @@ class Reporter:
         watermarks, held_by = dict(engine.watermarks), {}
         participants: dict[str, dict[str, tuple[int, float]]] = {}
         for node in engine.plan.sources():
-            state = engine.manifest.sources.get(node.name) or SourceState()
-            tracker = engine.trackers[node.name]
-            known = progress_of(node.spec, state, tracker, engine.wall(), engine.started)
+            tracker, known = engine.trackers[node.name], engine.progress_of(node)
             participants[node.name] = engine.participants(node.name, known)
             at, holder = known.watermark(), known.holder()
             if at is not None:

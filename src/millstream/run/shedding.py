@@ -191,9 +191,9 @@ class Shedding:
 
     # -- as it is without a policy ----------------------------------------------------------------
 
-    def horizon(self, now: int) -> Horizon:
+    def horizon(self, now: int, since: int = 0) -> Horizon:
         """What is still to come."""
-        return self.inner.horizon(now)
+        return self.inner.horizon(now, since)
 
     def reached(self, files: dict[int, int], now: int) -> None:
         """The latest times seen in files that go on."""

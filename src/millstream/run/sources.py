@@ -246,7 +246,7 @@ class RateTracker(WithoutFiles):
     def skip(self, size: int, parts: int) -> list[AnySplit]:
         return self.take(size // _RECORD_BYTES, size, parts)
 
-    def horizon(self, now: int) -> Horizon:
+    def horizon(self, now: int, since: int = 0) -> Horizon:
         return Horizon()
 
     def save(self, state: SourceState) -> None:
@@ -311,27 +311,30 @@ def _make_tracker(
 
 
 def progress_of(
-    spec: SourceSpec, state: SourceState, tracker: Tracker, wall: float, started: float
+    spec: SourceSpec, state: SourceState, tracker: Tracker, now: int, since: int, read: int
 ) -> SourceProgress:
     """The progress of a source at the start of a batch, with the pieces for it taken.
 
-    Nobody is idle for having been silent while the flow was down: what they sent then still waits.
+    Nobody is idle for having been silent while nobody listened, before `since`: what they sent then
+    still waits. Nor for what came and has not been taken yet: `read` is the clock up to which all
+    has, unless the tracker knows better.
     """
     declared = frozenset(spec.participants or ())
-    horizon = tracker.horizon(int(wall * 1e6))
+    horizon = tracker.horizon(now, since)
+    read = read if horizon.taken is None else horizon.taken
     # Agents say that they are there also when they have nothing to send.
-    heard = {who: at / 1e6 for who, at in horizon.heard.items() if isinstance(who, str)}
+    heard = {who: at for who, at in horizon.heard.items() if isinstance(who, str)}
     idle: frozenset[str] = frozenset()
     silent = False
     if isinstance(spec, Collector):
         declared = spec.expected(state.latest)
         idle = frozenset(getattr(tracker, "paused", ()))
     if spec.idle_timeout is not None and not spec.bounded:
-        timeout = micros(spec.idle_timeout, "idle_timeout") / 1e6
-        last = {**dict.fromkeys(declared, started), **state.seen_at}
+        timeout = micros(spec.idle_timeout, "idle_timeout")
+        last = {**dict.fromkeys(declared, since), **_in_micros(state.seen_at)}
         last |= {who: max(at, last.get(who, at)) for who, at in heard.items()}
-        idle |= {who for who, at in last.items() if wall - max(at, started) > timeout}
-        silent = wall - max(state.heard, started, *heard.values()) > timeout
+        idle |= {who for who, at in last.items() if read - max(at, since) > timeout}
+        silent = read - max(int(state.heard * 1e6), since, *heard.values()) > timeout
     return SourceProgress(
         spec.lateness_micros(),
         dict(state.latest),
@@ -344,6 +347,10 @@ def progress_of(
         top=BEGIN if state.top is None else state.top,
         shares=_shares(spec, state),
     )
+
+
+def _in_micros(times: dict[str, float]) -> dict[str, int]:
+    return {who: int(at * 1e6) for who, at in times.items()}
 
 
 def _shares(spec: SourceSpec, state: SourceState) -> Shares | None:

@@ -45,8 +45,11 @@ class Tracker(Protocol):
     def skip(self, size: int, parts: int) -> list[AnySplit]:
         """Pieces of at most so many bytes which the batch takes and will not process."""
 
-    def horizon(self, now: int) -> Horizon:
-        """What is still to come once the pieces taken so far are read; `now` is the wall clock."""
+    def horizon(self, now: int, since: int = 0) -> Horizon:
+        """What is still to come once the pieces taken so far are read.
+
+        `now` is the wall clock, `since` when it was that the run began to listen.
+        """
 
     def weigh(self, split: AnySplit) -> float:
         """About how many rows a piece has."""

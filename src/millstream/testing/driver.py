@@ -108,7 +108,7 @@ class Pushed(WithoutFiles):
         self.waiting = self.waiting[several:]
         return splits
 
-    def horizon(self, now: int) -> Horizon:
+    def horizon(self, now: int, since: int = 0) -> Horizon:
         """By arrival, all that was pushed has been taken."""
         return Horizon(clock=now if self.by_arrival else None)
 
