@@ -17,7 +17,7 @@ import millstream as ms
 from millstream.io import writers
 from millstream.operators.batch import Batch
 from millstream.run import engine as engines
-from millstream.run import opening, owning, publishing
+from millstream.run import faults, opening, owning, publishing
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.letters import Letters
@@ -50,8 +50,7 @@ def crash_at(patch: Patch, point: str, batch: int) -> None:
         if (at, number) == (point, batch):
             raise Crash
 
-    patch.setattr(engines, "crash_point", crash)
-    patch.setattr(publishing, "crash_point", crash)
+    patch.setattr(faults, "crash_point", crash)
 
 
 def run(data: Data, work: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import millstream as ms
-from millstream.run import engine, files, publishing
+from millstream.run import engine, faults, files
 from millstream.run.executors import InProcess
 from millstream.run.planning import plan_flow
 from millstream.settings import Settings
@@ -117,8 +117,7 @@ class Running:
 
     def _attempt(self, action: Callable[[], Any]) -> Any:
         with (
-            patch.object(engine, "crash_point", self._crash),
-            patch.object(publishing, "crash_point", self._crash),
+            patch.object(faults, "crash_point", self._crash),
             patch.object(files, "_LEAST_ROWS", 1),  # tasks share even the smallest file
             patch("os.fsync"),  # nobody pulls the plug here
         ):

@@ -13,8 +13,7 @@ import pytest
 import millstream as ms
 from millstream.errors import ConfigError, RunError
 from millstream.io.kafka import producing
-from millstream.run import engine as engines
-from millstream.run import publishing
+from millstream.run import faults
 from millstream.run.failing import letters_in
 from millstream.run.topics import TopicSink
 from millstream.state.checkpoint import Checkpoint
@@ -106,8 +105,7 @@ def test_crashes_at_every_point_of_publishing(
 
         return Producer
 
-    monkeypatch.setattr(engines, "crash_point", crash)
-    monkeypatch.setattr(publishing, "crash_point", crash)
+    monkeypatch.setattr(faults, "crash_point", crash)
     real = producing.connect
     monkeypatch.setattr(
         producing,
@@ -142,7 +140,7 @@ def test_an_older_copy_and_an_overtaken_run_write_nothing(
             if seen == 1:
                 run_in_process(flow, copy, **BATCHES)
 
-    monkeypatch.setattr(engines, "crash_point", step)
+    monkeypatch.setattr(faults, "crash_point", step)
     with pytest.raises(RunError, match=r"another run of this flow.*writes to topic.*this one ends"):
         run_in_process(flow, tmp_path / "ck", **BATCHES)
     assert seen == 2 and values(topics, topic) == WANTED

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.run import engine as engines
-from millstream.run import publishing
+from millstream.run import faults
 from millstream.run.faults import POINTS
 from millstream.run.ledger import WAYS
 from millstream.state import segments
@@ -79,8 +78,7 @@ def run_killed(
                 raise Crash
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(engines, "crash_point", crash)
-            patch.setattr(publishing, "crash_point", crash)
+            patch.setattr(faults, "crash_point", crash)
             segments._open.cache_clear()
             try:
                 return run_in_process(make(), checkpoint, **options)

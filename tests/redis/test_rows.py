@@ -13,7 +13,7 @@ import pytest
 
 import millstream as ms
 from millstream.errors import ConfigError, RunError
-from millstream.run import engine as engines
+from millstream.run import faults
 from millstream.testing import reference, run_in_process
 from tests.variants import variants
 
@@ -139,7 +139,7 @@ def test_batches_published_twice_leave_the_same(
             if seen % 2:
                 raise Crash
 
-    monkeypatch.setattr(engines, "crash_point", crash)
+    monkeypatch.setattr(faults, "crash_point", crash)
     for _ in range(50):
         try:
             run_in_process(flow, tmp_path / "ck", **OPTIONS)
@@ -176,7 +176,7 @@ def test_redis_away_in_the_middle(
             server.client().save()
             server.kill()
 
-    monkeypatch.setattr(engines, "crash_point", crash)
+    monkeypatch.setattr(faults, "crash_point", crash)
     with pytest.raises(RunError, match="batch 2 is committed and will be mirrored at the next"):
         run_in_process(flow, tmp_path / "ck", **OPTIONS)
     server.start()
@@ -198,7 +198,7 @@ def test_a_short_absence_is_waited_for(
             back.append(threading.Timer(0.4, server.start))
             back[0].start()
 
-    monkeypatch.setattr(engines, "crash_point", crash)
+    monkeypatch.setattr(faults, "crash_point", crash)
     run_in_process(flow, tmp_path / "ck", **OPTIONS)
     back[0].join()
     assert contents(server) == expected()

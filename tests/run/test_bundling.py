@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.run import engine, publishing
+from millstream.run import faults
 from millstream.run.bundling import Bundle, bundled
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
@@ -103,8 +103,7 @@ def test_what_is_large_enough_by_itself_is_not_written_twice() -> None:
 
 def watched(look: Callable[[str, int], None]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (engine, publishing):
-            patch.setattr(module, "crash_point", look)
+        patch.setattr(faults, "crash_point", look)
         yield
 
 

@@ -12,8 +12,7 @@ import pytest
 import millstream as ms
 from millstream.errors import RunError
 from millstream.io.writers import STAGING, check_staged, publish_file, stage_file
-from millstream.run import engine as engines
-from millstream.run import publishing
+from millstream.run import faults
 from millstream.run.publishing import publish, recover, stage_delivery
 from millstream.state.manifests import Manifest, Output, Place
 from millstream.state.storage import open_storage
@@ -118,7 +117,7 @@ def test_a_crash_gives_each_row_at_least_once(
             raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(engines, "crash_point", crash)
+        patch.setattr(faults, "crash_point", crash)
         with pytest.raises(Crash):
             run_in_process(flow, tmp_path / "ck", **OPTIONS)
     run_in_process(flow, tmp_path / "ck", **OPTIONS)
@@ -178,8 +177,3 @@ def test_console_shows_a_table_and_says_what_it_left_out(
     assert "[red]a" in text
     assert "1.5000" in text
     assert "... and 1 more" in text
-
-
-def test_publishing_is_the_module_the_crash_point_is_in() -> None:
-    """Tests that crash at `half-published` patch it there."""
-    assert publishing.crash_point is engines.crash_point

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import millstream as ms
 from millstream.errors import CheckpointError
 from millstream.plan.stages import Plan
-from millstream.run import engine
+from millstream.run import engine, faults
 from millstream.run.executors import InProcess
 from millstream.run.faults import SWITCHING
 from millstream.run.planning import plan_flow
@@ -404,7 +404,7 @@ def test_a_crash_finds_one_program_or_the_other(
     with Driver(flows["old"], checkpoint=tmp_path) as driver:
         driver.push("in", pieces[0]).step()
         driver.push("in", pieces[1]).step()
-        monkeypatch.setattr(engine, "crash_point", crash)
+        monkeypatch.setattr(faults, "crash_point", crash)
         with pytest.raises(KeyboardInterrupt):
             driver.replace(flows["new"])
         out = driver.output("long out")

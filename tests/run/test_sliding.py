@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.operators.windows import sliding
-from millstream.run import engine
+from millstream.run import faults
 from millstream.testing import Driver, reference
 from tests.differential.comparing import assert_same
 from tests.differential.flows import Spread, Texts, Words
@@ -230,7 +230,7 @@ def test_a_crash_at_any_point_repeats_and_loses_nothing(point: str) -> None:
             crashes.remove(batch)
             raise Crash
 
-    with tempfile.TemporaryDirectory() as place, patch.object(engine, "crash_point", fatal):
+    with tempfile.TemporaryDirectory() as place, patch.object(faults, "crash_point", fatal):
         driver = Driver(build(jobs, 0), parallelism=2, checkpoint=place)
         for number, rows in enumerate(batches):
             driver.push("in", rows)

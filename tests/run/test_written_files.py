@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import millstream as ms
-from millstream.run import engine, publishing
+from millstream.run import faults
 from millstream.testing import run_in_process
 
 HARD = ["a/b", "..", "x=y", "ä ö", "%2F", "", 'a,b"c', None]
@@ -76,8 +76,7 @@ def test_every_row_is_there_once_wherever_a_run_was_killed(
 
     flow = flow_to(made())
     with monkeypatch.context() as patch:
-        for module in (engine, publishing):
-            patch.setattr(module, "crash_point", crash)
+        patch.setattr(faults, "crash_point", crash)
         with pytest.raises(Crash):
             run_in_process(flow, "ck", batch_rows=1, batch_bytes=400, parallelism=2)
     run_in_process(flow, "ck", batch_rows=1, batch_bytes=400, parallelism=2)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.run import engine as engines
+from millstream.run import faults
 from millstream.state.checkpoint import Checkpoint, checksum
 from millstream.state.doctor import examine
 from millstream.testing import run_in_process
@@ -35,7 +35,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 raise Crash
 
         with monkeypatch.context() as patch:
-            patch.setattr(engines, "crash_point", crash)
+            patch.setattr(faults, "crash_point", crash)
             with pytest.raises(Crash):
                 run_in_process(flow_to(tmp), tmp / "ck", **OPTIONS)
 

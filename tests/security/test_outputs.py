@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import millstream as ms
-from millstream.run import engine as engines
+from millstream.run import faults
 from millstream.run.planning import plan_flow
 from millstream.testing import run_in_process
 from tests.security.hostile import OPTIONS, ROWS, flow_to, rows_in
@@ -77,7 +77,7 @@ def test_what_another_flow_has_not_published_yet_is_left(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(engines, "crash_point", crash)
+        patch.setattr(faults, "crash_point", crash)
         with pytest.raises(KeyboardInterrupt):
             run_in_process(flow_to(first, tmp_path / "out"), first / "ck", **OPTIONS)
     assert rows_in(tmp_path / "out") == []

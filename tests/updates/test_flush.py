@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import millstream as ms
 from millstream.errors import CheckpointError, ConfigError
 from millstream.operators.updates import group
-from millstream.run import engine as engines
+from millstream.run import faults
 from millstream.run.resharding import reshard
 from millstream.serve.changes import changes
 from millstream.serve.following import Follower
@@ -297,7 +297,7 @@ def test_a_crash_anywhere_loses_nothing(point: str, monkeypatch: pytest.MonkeyPa
                     crashing["at"] = None
                     raise Crash
 
-            monkeypatch.setattr(engines, "crash_point", crash)
+            monkeypatch.setattr(faults, "crash_point", crash)
             driver.advance("1s").push("in", rows)
             committed = driver.engine.manifest.batch
             try:

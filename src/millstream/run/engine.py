@@ -31,7 +31,7 @@ from millstream.ops.overload import Shed
 from millstream.ops.progress import SourceProgress
 from millstream.ops.records import DeadLetter
 from millstream.plan.stages import Plan
-from millstream.run import fitting
+from millstream.run import faults, fitting
 from millstream.run.adopting import adopt, without_dropped
 from millstream.run.again import go_on
 from millstream.run.agreeing import disagreement, jumbled_sources, same_attempts
@@ -40,7 +40,6 @@ from millstream.run.attending import Attention
 from millstream.run.bundling import bundle, overdue
 from millstream.run.committing import next_manifest, shares_of_updaters
 from millstream.run.executors import Executor
-from millstream.run.faults import BUNDLED, crash_point
 from millstream.run.handing import Hands
 from millstream.run.letters import Letters
 from millstream.run.memory import SHARE, Memory, give_back, of_machine
@@ -198,12 +197,12 @@ class Engine:
                 outside.close()
                 return notes
             outside.take(before.owned, self._lease, self.manifest.batch)
-            crash_point("before-switch", self.manifest.batch)
+            faults.crash_point("before-switch", self.manifest.batch)
             self._patiently(lambda: self.checkpoint.write_program(program))
         except BaseException:
             outside.close(but=before.owned)
             raise
-        crash_point("after-switch", self.manifest.batch)
+        faults.crash_point("after-switch", self.manifest.batch)
         before.close(but=outside.owned)
         self.plan, self.outside = plan, outside
         self._follow(program)
@@ -293,7 +292,7 @@ class Engine:
         started = time.perf_counter()
         for pause in (*_LOOKS, None):
             batch = self._batch(self._parallelism(pending, parts), grants.holds)
-            crash_point("batch-planned", batch.number)
+            faults.crash_point("batch-planned", batch.number)
             try:
                 with self.memory.watching():
                     items = self._run(executor, batch, splits)
@@ -308,7 +307,7 @@ class Engine:
                 for name in rotated - held:
                     again = self._look_again(name, executor)
                     splits[name] = again.take(*grants.sources[name], parts)
-        crash_point("tasks-done", batch.number)
+        faults.crash_point("tasks-done", batch.number)
         items = [*items, *self.beside(batch, _controls(items))]
         controls = _controls(items)
         worked = self.costs.learn(self.plan, controls, self._taken)
@@ -591,7 +590,7 @@ class Engine:
                 due=last,
             )
         )
-        crash_point(BUNDLED, batch.number)
+        faults.crash_point(faults.BUNDLED, batch.number)
         change = self._change(controls)
         shed = [one for control in controls for one in control.shed]
         self._patiently(lambda: self._write(batch, manifest, dead, shed, items, change))
@@ -600,18 +599,18 @@ class Engine:
         before, self.manifest, self._dropped = self.manifest, manifest, False
         self.moved = sum((control.moved for control in controls), Traffic())
         self.keep_warm().committed(manifest.files)
-        crash_point("after-manifest", batch.number)
+        faults.crash_point("after-manifest", batch.number)
         self._check_claims()
         self._patiently(
             lambda: publish(manifest, outside.sinks, self.checkpoint.staged, self.hands)
         )
         outside.mirror(manifest, before)
-        crash_point("published", batch.number)
+        faults.crash_point("published", batch.number)
         self._patiently(lambda: self.checkpoint.mark_published(batch.number))
         self.checkpoint.discard_delivered(batch.number)
         for tracker in self.trackers.values():
             tracker.committed()
-        crash_point("before-garbage", batch.number)
+        faults.crash_point("before-garbage", batch.number)
         if batch.number % _GARBAGE_EVERY == 0 or manifest.complete:
             self.checkpoint.collect_garbage(manifest, self.settings.retain)
             self._discard_staged(batch.number)
@@ -636,8 +635,8 @@ class Engine:
         if dead:
             self.letters.write(self.plan, f"{batch.number:08d}", dead)
         write_shed(self.checkpoint.shed, self.plan, self.trackers, batch.number, shed)
-        crash_point("dead-letters-written", batch.number)
-        crash_point("before-manifest", batch.number)
+        faults.crash_point("dead-letters-written", batch.number)
+        faults.crash_point("before-manifest", batch.number)
         self._check_claims()
         self.checkpoint.commit(manifest, change if self._written is self.manifest else None)
 

@@ -14,8 +14,7 @@ import pyarrow as pa
 from millstream.api.sinks import Call, Console, FileSink, Memory
 from millstream.errors import RunError
 from millstream.io.writers import check_staged, publish_file
-from millstream.run import notebook
-from millstream.run.faults import crash_point
+from millstream.run import faults, notebook
 from millstream.run.handing import Hands
 from millstream.run.mirroring import RowMirror
 from millstream.run.tables.taking import Tabled
@@ -79,7 +78,7 @@ def publish(
         if place.final is not None:
             publish_file(place, output.size, output.checksum)
         if number == 0:
-            crash_point("half-published", manifest.batch)
+            faults.crash_point("half-published", manifest.batch)
     for output, place in outputs:
         if place.final is None and place.storage.exists(place.staged):
             table = pa.ipc.open_file(pa.py_buffer(place.storage.read(place.staged))).read_all()

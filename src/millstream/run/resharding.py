@@ -22,8 +22,8 @@ from millstream.errors import CheckpointError, ConfigError, RunError
 from millstream.operators.filing import AGAIN, FUNCTION, Filed, Tables, filed
 from millstream.ops.chunks import flat
 from millstream.plan.stages import Plan
+from millstream.run import faults
 from millstream.run.adopting import without_dropped
-from millstream.run.faults import crash_point
 from millstream.run.program import check_program, renew_lease
 from millstream.state.bases import Segments
 from millstream.state.checkpoint import Checkpoint
@@ -97,9 +97,9 @@ def _reshard(checkpoint: Checkpoint, shards: int, plan: Plan | None) -> Resharde
         except BaseException:
             checkpoint.discard_uncommitted(latest.batch)
             raise
-        crash_point("before-manifest", manifest.batch)
+        faults.crash_point("before-manifest", manifest.batch)
         checkpoint.commit(manifest)
-        crash_point("after-manifest", manifest.batch)
+        faults.crash_point("after-manifest", manifest.batch)
         checkpoint.mark_published(manifest.batch)
         done.batch = manifest.batch
     program.setdefault("first_shards", program["shards"])
@@ -211,7 +211,7 @@ class _Dealing:
             for shard, segment in written.items():
                 found.setdefault(str(shard), []).append(segment)
             self.done.rows[self.owner] = self.done.rows.get(self.owner, 0) + len(rows)
-            crash_point("shards-dealt", self.latest.batch + 1)
+            faults.crash_point("shards-dealt", self.latest.batch + 1)
         return found
 
     def _pieces(self, stored: dict[str, list[Segment]]) -> Iterator[pa.Table]:
