@@ -67,7 +67,7 @@ def measure(work: Path, parts: int, segments: int, shards: int) -> dict[str, Any
         for number in range(4, BATCHES + 4):
             executor.start()
             _batch(driver, parts, number)
-            seen["seconds"].append(driver.engine.last_seconds - executor.busy)
+            seen["seconds"].append(driver.engine.pace.last_seconds - executor.busy)
             newest = max((work / "checkpoint" / "manifests").glob("[0-9]*"))
             seen["manifest"].append(newest.stat().st_size)
             for name in ("to_tasks", "between", "to_driver"):

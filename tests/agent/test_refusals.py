@@ -441,7 +441,7 @@ def test_an_agent_that_is_gone_is_not_waited_for_and_one_that_pauses_is(
         go(1.2, one, other)
         assert rows(place) == []  # both are there, and say so
         engine = centre.engine
-        known = engine.participants("in", engine._progress()["in"])
+        known = engine.outlook.participants("in", engine.outlook.progress()["in"])
         assert known.keys() == {"a", "b"} and max(known["a"][1], known["b"][1]) < 1
         one.close()  # a is gone, 40 % through; b has passed the end
         go(1.2, other)

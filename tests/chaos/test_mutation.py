@@ -16,8 +16,7 @@ import pytest
 import millstream as ms
 from millstream.io import writers
 from millstream.operators.batch import Batch
-from millstream.run import engine as engines
-from millstream.run import faults, opening, owning, publishing
+from millstream.run import attempts, faults, opening, owning, publishing
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.letters import Letters
@@ -242,7 +241,7 @@ def no_checksums(patch: Patch) -> None:
 
 
 def no_check_of_attempts(patch: Patch) -> None:
-    patch.setattr(engines, "same_attempts", lambda controls: True)
+    patch.setattr(attempts, "same_attempts", lambda controls: True)
 
 
 def no_discarding(patch: Patch) -> None:

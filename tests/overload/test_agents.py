@@ -43,7 +43,7 @@ def test_messages_are_dropped_whole(tmp_path: Path) -> None:
                 assert time.monotonic() < deadline
                 agent.step()
                 centre.engine.trackers["in"].poll(lambda look, paths: look(paths))
-        centre.engine.rows_target = 1
+        centre.engine.pace.rows = 1
         while centre.step():
             assert time.monotonic() < deadline
         account = centre.ledger["in"]

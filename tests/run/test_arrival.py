@@ -131,7 +131,7 @@ def test_a_run_goes_on_beside_an_absurd_clock_and_says_so(tmp_path: Path) -> Non
     plan, place = plan_flow(flow), Checkpoint(tmp_path / "ck")
     place.lock()
     running = Engine(plan, place, Settings())
-    running._steady = arrival(clock)
+    running.outlook._steady = arrival(clock)
     running.open(1)
     for clock.passed, clock.off in ((1, 0), (2, 1e11), (30, 1e11)):
         (tmp_path / "in" / f"{clock.passed}").write_text('{"ts": 1}\n')

@@ -43,7 +43,7 @@ def live(driver: Driver, seconds: int) -> None:
     """Time passes, and the process runs."""
     for _ in range(seconds):
         driver.advance("1s")
-        driver.engine.sign()
+        driver.engine.outlook.sign()
 
 
 def test_nobody_is_idle_for_the_time_the_driver_was_suspended() -> None:

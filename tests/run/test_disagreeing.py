@@ -6,7 +6,7 @@ import pytest
 
 import millstream as ms
 from millstream.operators.batch import Batch
-from millstream.run import engine as engines
+from millstream.run.attempts import TRIES
 from millstream.run.executors import InProcess
 from millstream.run.splits import AnySplit, Item
 from millstream.testing import Driver
@@ -38,9 +38,9 @@ def driver() -> Driver:
 
 def test_it_is_tried_again() -> None:
     with driver() as mine:
-        mine._executor.losses = engines._TRIES - 1
+        mine._executor.losses = TRIES - 1
         mine.step()
-        assert mine._executor.runs == engines._TRIES
+        assert mine._executor.runs == TRIES
         assert mine.engine.manifest.batch == 0
         mine.end()
         assert sum(row["n"] for row in mine.output()) == 5

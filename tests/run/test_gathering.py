@@ -10,7 +10,7 @@ import pytest
 
 import millstream as ms
 from millstream.operators.batch import Batch, Heard
-from millstream.run import engine as engines
+from millstream.run import batching
 from millstream.run.executors import InProcess, Reading, gathered, shared_out
 from millstream.run.splits import AnySplit, Item
 from millstream.run.tasks import Task
@@ -54,17 +54,17 @@ def test_gathered_gives_the_same_in_every_batch(
 ) -> None:
     alone = outputs(1)
     assert len(alone[-1]) > 50
-    monkeypatch.setattr(engines, "GATHERED", 1)
+    monkeypatch.setattr(batching, "GATHERED", 1)
     assert outputs(parallelism) == alone
 
 
 def test_many_partitions_gather_by_themselves() -> None:
-    assert outputs(engines.GATHERED + 1) == outputs(1)
+    assert outputs(batching.GATHERED + 1) == outputs(1)
 
 
 def test_how_far_participants_are_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the progress of the batch as it is by now, not there and in what was heard."""
-    monkeypatch.setattr(engines, "GATHERED", 1)
+    monkeypatch.setattr(batching, "GATHERED", 1)
     told: list[dict[str, int]] = []
 
     class Looking(InProcess):
@@ -183,7 +183,7 @@ class LosesAnExecutor(InProcess):
 def test_rows_of_another_attempt_than_was_heard_of_are_noticed(
     monkeypatch: pytest.MonkeyPatch, lost: set[int]
 ) -> None:
-    monkeypatch.setattr(engines, "GATHERED", 1)
+    monkeypatch.setattr(batching, "GATHERED", 1)
     made = ms.Flow("lost")
     stream = made.source(ms.Files("nowhere", time="ts"), name="in").key_by("key")
     stream.window(ms.tumbling("10s")).agg(n=ms.count()).sink(ms.Memory(), name="out")
@@ -210,7 +210,7 @@ def test_gathered_on_spark(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, spark
         made.run(tmp_path / name, parallelism=parallelism, master="local[2]")
         return sorted(map(str, memory.rows))
 
-    monkeypatch.setattr(engines, "GATHERED", 1)
+    monkeypatch.setattr(batching, "GATHERED", 1)
     alone = run("alone", 1)
     assert len(alone) > 5
     assert run("gathered", 3) == alone

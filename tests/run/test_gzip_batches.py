@@ -169,7 +169,7 @@ def test_a_killed_run_goes_on_inside_a_compressed_file(tmp_path: Path) -> None:
         place.lock()
         engine = Engine(plan, place, Settings(batch_rows=300))
         engine.open(1)
-        engine.rows_target = 300
+        engine.pace.rows = 300
         engine.step(InProcess(plan))
         engine.close()
         steps += 1

@@ -183,13 +183,13 @@ def test_waiting_for_other_flows_makes_no_batch_smaller(
     flow.source(ms.Generator(tuple, schema="n bigint"), name="in").sink(ms.Memory())
     with Driver(flow, batch_seconds=2.0) as driver:
         driver.push("in", [{"n": 0}]).step()  # the first batch is no measure
-        monkeypatch.setattr("millstream.run.engine._LEAST_ROWS", 1)
-        driver.engine.rows_target, driver._executor.waited = 100, waited
+        monkeypatch.setattr("millstream.run.pacing._LEAST_ROWS", 1)
+        driver.engine.pace.rows, driver._executor.waited = 100, waited
         ticks = itertools.count(0, 8)  # a batch takes eight seconds, by this clock
         clock = SimpleNamespace(perf_counter=lambda: float(next(ticks)), sleep=time.sleep)
         monkeypatch.setattr("millstream.run.engine.time", clock)
         driver.push("in", [{"n": n} for n in range(100)]).step()
-        assert driver.engine.rows_target == then
+        assert driver.engine.pace.rows == then
 
 
 def test_what_is_decided_for_all_must_be_the_same(tmp_path: Path) -> None:

@@ -103,4 +103,4 @@ def test_sources_of_different_speed_in_one_flow(tmp_path: Path, parallelism: int
     if parallelism == 4:
         assert seen[0]["fast"] >= 3
         assert seen[0]["slow"] == seen[0]["slower"] == 1
-        assert set(engine.spreading.seconds) == {"fast", "slow", "slower"}
+        assert set(engine.attempts.spreading.seconds) == {"fast", "slow", "slower"}

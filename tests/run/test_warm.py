@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +138,7 @@ def test_answers_do_not_depend_on_what_is_warm(
         for number, (rows, change) in enumerate(zip(pushed, changes, strict=True)):
             match change:
                 case "moves":  # shards go to other tasks
-                    other = replace(driver.engine.settings, parallelism=parallelism % 3 + 1)
-                    driver.engine.settings = other
+                    driver.engine.pace.parallelism = parallelism % 3 + 1
                 case "evicted":
                     driver.engine.keep_warm().committed(())
                 case "worker":  # another process takes over

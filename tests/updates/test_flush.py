@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -158,8 +157,7 @@ def check(seed: int, happens: list[str], flush: str, parallelism: int) -> None:
                 case "some":
                     kept.prune(kept._files.walk()[::2])
                 case "moves":
-                    other = replace(driver.engine.settings, parallelism=parallelism % 3 + 1)
-                    driver.engine.settings = other
+                    driver.engine.pace.parallelism = parallelism % 3 + 1
                 case "full":
                     small = Warm(kept.place, 3_000)
                     driver.engine.keep_warm().kept = small

@@ -58,7 +58,7 @@ class Bounded:
         They go with the root of the number of blocks. A batch more than needed costs as much as
         some hundred thousand rows.
         """
-        engine, tracker = self._engine, self._gathered.tracker
+        tracker = self._gathered.tracker
         count = len(tracker.population.blocks)
         if not np.isfinite(times):
             tracker.aim = None
@@ -69,8 +69,7 @@ class Bounded:
         weight = sum(tracker.weigh(tracker.population.split(0, block)) for block in more)
         if self._until.within is not None:
             return  # a batch that is under way when time is up is waited for
-        most = engine.settings.batch_rows
-        engine.rows_target = min(most, max(engine.rows_target, int(weight / engine.cores) + 1))
+        self._engine.pace.aim_at(weight)
 
 
 def _errors(found: Estimates) -> Any:

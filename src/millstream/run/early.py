@@ -75,7 +75,7 @@ class Looker:
         engine.beside = self.before_commit
         if looks.every is None and looks.until.within is None:
             # Nobody waits for the next batch, but for a share of the input or for its end.
-            engine.batch_seconds *= _LONGER
+            engine.pace.seconds *= _LONGER
 
     @property
     def drawn(self) -> dict[str, Any] | None:

@@ -204,7 +204,7 @@ class Handle:
     def _end_in_time(self) -> None:
         """Once a stop is asked for: give the batch up early enough to be gone in time."""
         while not self._stopping.wait(PERIOD):
-            self._engine.sign()
+            self._engine.outlook.sign()
         end = time.monotonic() + self._patience
         reserve = min(_RESERVE, self._patience / 4)
         self._over.wait(max(0.0, self._patience - reserve))

@@ -1,8 +1,11 @@
-"""What is said once of sources that give nothing: it is no error, and somebody may wonder."""
+"""What a run has to say, each thing once: of its program, and of sources that give nothing.
+
+That a source is silent is no error, and somebody may wonder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from millstream.durations import micros, text
 from millstream.plan.stages import Plan
@@ -12,12 +15,25 @@ from millstream.state.manifests import Manifest, SourceState
 
 
 class Noticing:
-    """Which sources of a run are known to give nothing."""
+    """What was said, and which sources of a run are known to give nothing."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, tell: Callable[[], None]) -> None:
+        self.notes: list[str] = []
+        self._tell = tell
         self.silent: dict[str, float] = {}  # whose generator hangs, by the clock since when
         self._limit = settings.function_micros
         self._idle: set[str] = set()
+
+    def note(self, told: Iterable[str | None]) -> bool:
+        """Keep what was not said before, for whoever looks; whether there was something."""
+        new = [one for one in told if one is not None and one not in self.notes]
+        self.notes += new
+        return bool(new)
+
+    def say(self, *told: str | None) -> None:
+        """Tell what was not said before, at once."""
+        if self.note(told):
+            self._tell()
 
     def silence(self, trackers: dict[str, Tracker], now: float) -> Iterator[str]:
         """Generators that have given nothing for long; they may have nothing to give."""

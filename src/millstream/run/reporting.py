@@ -78,12 +78,12 @@ class Reporter:
 
     def progress(self) -> Progress:
         """How far it is now."""
-        engine, manifest = self.engine, self.engine.manifest
-        pending = sum(tracker.pending() for tracker in engine.trackers.values())
+        engine, manifest, pace = self.engine, self.engine.manifest, self.engine.pace
+        pending = sum(engine.intake.waiting().values())
         sources = [node.name for node in engine.plan.sources()]
         batch, rows, windows = self._counts()
         bounded = all(node.spec.bounded for node in engine.plan.sources())
-        marks = [at for at in engine.watermarks.values() if abs(at) < 2**61]
+        marks = [at for at in engine.standing.watermarks.values() if abs(at) < 2**61]
         fraction = None
         if bounded and rows:
             width = engine.trackers[sources[0]].__dict__.get("row_bytes", 64.0)
@@ -91,8 +91,8 @@ class Reporter:
         return Progress(
             batch=batch,
             rows=rows,
-            rows_per_second=engine.last_rows / engine.last_seconds if engine.last_seconds else 0.0,
-            batch_seconds=engine.last_seconds,
+            rows_per_second=pace.last_rows / pace.last_seconds if pace.last_seconds else 0.0,
+            batch_seconds=pace.last_seconds,
             pending_bytes=pending,
             fraction=fraction,
             watermark=min(marks) if marks else None,
@@ -118,33 +118,33 @@ class Reporter:
         """What the server tells beyond what is committed, and answers of a flow looked at."""
         engine = self.engine
         last = self._history[-1]["batch"] if self._history else -1
-        if progress.batch > last and engine.last_seconds:
+        if progress.batch > last and engine.pace.last_seconds:
             self._history.append(
                 {
                     "batch": progress.batch,
                     "at": engine.manifest.at,
                     "rows_per_second": progress.rows_per_second,
                     "batch_seconds": progress.batch_seconds,
-                    "rows": engine.last_rows,
+                    "rows": engine.pace.last_rows,
                     **_least_fidelity(engine.manifest),
                 }
             )
-        watermarks, held_by = dict(engine.watermarks), {}
+        watermarks, held_by = dict(engine.standing.watermarks), {}
+        name_of = engine.intake.name_of
         participants: dict[str, dict[str, tuple[int, float]]] = {}
-        for node in engine.plan.sources():
-            tracker, known = engine.trackers[node.name], engine.progress_of(node)
-            participants[node.name] = engine.participants(node.name, known)
+        for name, known in engine.outlook.progress().items():
+            participants[name] = engine.outlook.participants(name, known)
             at, holder = known.watermark(), known.holder()
             if at is not None:
-                watermarks[node.name] = at
+                watermarks[name] = at
             if holder is not None:
-                held_by[node.name] = holder if isinstance(holder, str) else tracker.name_of(holder)
+                held_by[name] = holder if isinstance(holder, str) else name_of(name, holder)
         return Live(
             rows_per_second=progress.rows_per_second,
             batch_seconds=progress.batch_seconds,
             watermark=progress.watermark,
             watermarks=watermarks,
-            pending={name: tracker.pending() for name, tracker in engine.trackers.items()},
+            pending=engine.intake.waiting(),
             held_by=held_by,
             paused=progress.paused,
             history=list(self._history),

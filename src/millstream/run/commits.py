@@ -1,0 +1,152 @@
+"""From what the tasks of a batch reported to what is committed and published.
+
+A batch is committed by the rename of its manifest and by nothing else. Whatever a batch wrote
+before is garbage until then; whatever is to be published afterwards is named in the manifest, so
+that publishing can be repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from millstream.api.sinks import FileSink
+from millstream.io.bundles import put_together
+from millstream.operators.batch import Batch, Control
+from millstream.ops.chunks import concat, decode_block, in_place
+from millstream.ops.records import DeadLetter
+from millstream.run import faults
+from millstream.run.bundling import bundle
+from millstream.run.committing import next_manifest
+from millstream.run.executors import Executor
+from millstream.run.handing import Hands
+from millstream.run.intake import Intake
+from millstream.run.letters import Letters
+from millstream.run.outlook import Outlook
+from millstream.run.publishing import publish, stage_delivery
+from millstream.run.queues import Costs, settled
+from millstream.run.shedlog import write_shed
+from millstream.run.splits import Item
+from millstream.run.standing import Standing
+from millstream.settings import Settings
+from millstream.state.bases import Change
+from millstream.state.manifests import Manifest, Output
+
+_GARBAGE_EVERY = 10
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What the tasks of a batch gave."""
+
+    batch: Batch
+    controls: list[Control]
+    items: list[Item]  # rows for sinks, among others
+    readers: dict[str, int]  # tasks that read each source
+
+    @property
+    def dead(self) -> list[DeadLetter]:
+        """The dead letters of all of them."""
+        return [letter for control in self.controls for letter in control.dead]
+
+    def rows_for(self, sink: str) -> list[bytes]:
+        """What is to be handed over to a sink, in blocks."""
+        return [block for _, tag, name, block in self.items if tag == "deliver" and name == sink]
+
+
+class Commits:
+    """Commits the batches of a run, one after the other."""
+
+    def __init__(
+        self,
+        standing: Standing,
+        intake: Intake,
+        outlook: Outlook,
+        settings: Settings,
+        hands: Hands,
+    ) -> None:
+        self._standing, self._intake, self._outlook = standing, intake, outlook
+        self._letters = Letters(standing.checkpoint.dead, settings, intake.trackers)
+        self._hands = hands
+
+    def commit(
+        self, executor: Executor, found: Reported, costs: Costs, *, last: bool = False
+    ) -> None:
+        """Commit a batch and publish it; last: nothing is to wait for a larger file."""
+        standing, number = self._standing, found.batch.number
+        before, change = standing.manifest, standing.change(found.controls)
+        manifest, watermarks = standing.patiently(lambda: self._make(found, change, costs))
+        self._letters.check(standing.plan, before, manifest, found.dead)
+        manifest.outputs, manifest.waiting = standing.patiently(
+            lambda: bundle(
+                manifest,
+                before,
+                standing.outside.sinks,
+                lambda sink, orders: executor.probe(sink, put_together, orders),
+                due=last,
+            )
+        )
+        faults.crash_point(faults.BUNDLED, number)
+
+        def write() -> None:
+            self._write(found, manifest)
+            standing.commit(manifest, change, watermarks)
+
+        standing.patiently(write)
+        faults.crash_point("after-manifest", number)
+        self._publish(manifest, before)
+        faults.crash_point("before-garbage", number)
+        if number % _GARBAGE_EVERY == 0 or manifest.complete:
+            standing.collect_garbage()
+
+    def _make(
+        self, found: Reported, change: Change, costs: Costs
+    ) -> tuple[Manifest, dict[str, int]]:
+        """The manifest, with what waits for the next batch; and the watermarks."""
+        plan, known, batch = self._standing.plan, self._outlook.known(), found.batch
+        manifest, watermarks = next_manifest(
+            plan, known, batch, found.controls, self._intake.trackers, found.readers, change
+        )
+        manifest.queues = settled(
+            plan,
+            replace(known, manifest=manifest),
+            self._standing.holdings(),
+            change,
+            costs,
+            self._intake.waiting(),
+            batch.holds,
+        )
+        return manifest, watermarks
+
+    def _write(self, found: Reported, manifest: Manifest) -> None:
+        """Everything the manifest refers to that is not written yet."""
+        standing, number = self._standing, found.batch.number
+        plan, dead = standing.plan, found.dead
+        files = [output for output in manifest.outputs if output.final is not None]
+        staged = []
+        for sink, spec in standing.outside.sinks.items():
+            blocks = found.rows_for(sink)
+            if blocks and not isinstance(spec, FileSink):
+                staged.append(self._stage(number, sink, blocks))
+        manifest.outputs = files + staged
+        if dead:
+            self._letters.write(plan, f"{number:08d}", dead)
+        shed = [one for control in found.controls for one in control.shed]
+        write_shed(standing.checkpoint.shed, plan, self._intake.trackers, number, shed)
+        faults.crash_point("dead-letters-written", number)
+        faults.crash_point("before-manifest", number)
+
+    def _stage(self, number: int, sink: str, blocks: list[bytes]) -> Output:
+        table = in_place(concat([decode_block(block) for block in blocks]))
+        return stage_delivery(self._standing.checkpoint.staged, number, sink, table)
+
+    def _publish(self, manifest: Manifest, before: Manifest) -> None:
+        """Give results away that are committed; all of this may be done again."""
+        standing = self._standing
+        checkpoint, outside = standing.checkpoint, standing.outside
+        standing.check_claims()
+        standing.patiently(lambda: publish(manifest, outside.sinks, checkpoint.staged, self._hands))
+        outside.mirror(manifest, before)
+        faults.crash_point("published", manifest.batch)
+        standing.patiently(lambda: checkpoint.mark_published(manifest.batch))
+        checkpoint.discard_delivered(manifest.batch)
+        self._intake.committed()
