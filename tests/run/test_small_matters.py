@@ -9,9 +9,14 @@ import pytest
 
 import millstream as ms
 from millstream.cli.serving import _ADDRESS
+from millstream.run.engine import Engine
+from millstream.run.planning import plan_flow
+from millstream.run.reporting import Reporter
 from millstream.serve.following import Follower
 from millstream.serve.server import parse_address
 from millstream.serve.status import Served
+from millstream.settings import Settings
+from millstream.state.checkpoint import Checkpoint
 from millstream.testing import Driver, run_in_process
 
 
@@ -31,6 +36,15 @@ def windows(sink: str) -> ms.Flow:
     counts = source.key_by().window(ms.tumbling("1m")).agg(n=ms.count())
     counts.sink(ms.Memory(), name=sink)
     return flow
+
+
+def test_a_run_that_waits_before_its_start_is_over_can_be_looked_at(tmp_path: Path) -> None:
+    """As one whose sink is away: whoever has the page open is shown that it waits."""
+    engine = Engine(plan_flow(windows("out")), Checkpoint(tmp_path / "ck"), Settings())
+    reporter = Reporter(engine)
+    engine.patience.pause("the server is away")
+    live = reporter.live(reporter.progress(), None)
+    assert live.paused == "the server is away" and live.pending == {}
 
 
 def test_results_of_a_flow_without_keys_are_the_rows_of_its_sinks() -> None:

@@ -91,7 +91,9 @@ class Outlook:
         self.attention.check(now)
         since = self.attention.since
         for node in self._standing.plan.sources():
-            name, tracker = node.name, self._intake.trackers[node.name]
+            name, tracker = node.name, self._intake.trackers.get(node.name)
+            if tracker is None:  # a run that waits before its start is over
+                continue
             state = self._standing.manifest.sources.get(name) or SourceState()
             read = self._until.get(name, since) if tracker.pending() else self._polled
             found[name] = progress_of(node.spec, state, tracker, now, since, read)
