@@ -20,19 +20,24 @@ _OF_SPARK = ("hadoop-client-*", "slf4j-api-*", "log4j-*", "commons-*")
 _MAIN = "org.apache.hadoop.mapreduce.MiniHadoopClusterManager"
 
 
+def hadoop() -> str:
+    """The class path of Hadoop's servers."""
+    import pyspark
+
+    spark = Path(pyspark.__file__).parent / "jars"
+    own = sorted(map(str, jars("hadoop", _VERSION).glob("*.jar")))
+    theirs = sorted(str(one) for pattern in _OF_SPARK for one in spark.glob(f"{pattern}.jar"))
+    return ":".join([*own, *theirs])
+
+
 class MiniDfs:
     """A cluster of one machine; what it holds goes with it."""
 
     def __init__(self, directory: Path) -> None:
-        import pyspark
-
         self.directory, self.port = directory, free_port()
         directory.mkdir(parents=True, exist_ok=True)
-        spark = Path(pyspark.__file__).parent / "jars"
-        own = sorted(map(str, jars("hdfs", _VERSION).glob("*.jar")))
-        theirs = sorted(str(one) for pattern in _OF_SPARK for one in spark.glob(f"{pattern}.jar"))
         self._command = [java(), "-Xmx400m", "-Djava.net.preferIPv4Stack=true"]
-        self._command += ["-cp", ":".join([*own, *theirs]), _MAIN, "-nomr", "-format"]
+        self._command += ["-cp", hadoop(), _MAIN, "-nomr", "-format"]
         self._command += ["-nnport", str(self.port), "-nnhttpport", "0"]
         self._log = directory / "hdfs.log"
 
@@ -79,9 +84,15 @@ class MiniDfs:
         self._process.wait()
 
 
+def wait_for_end() -> None:
+    """Until Ctrl-C, or a signal to end."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    signal.pause()
+
+
 if __name__ == "__main__":
     cluster = MiniDfs(Path(".millstream/hdfs").resolve()).start()
     print(f"a name node listens at hdfs://{cluster.address}; Ctrl-C ends it", flush=True)
-    with contextlib.suppress(KeyboardInterrupt):
-        signal.pause()
+    wait_for_end()
     cluster.stop()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 
 import millstream as ms
@@ -20,6 +21,10 @@ from tests.chaos import test_cluster
 from tests.frames.apps import everywhere
 from tests.frames.apps.everywhere import ROWS, make_flow, records
 from tests.services import Connect, unavailable
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+from kafka import Unavailable  # type: ignore[import-not-found]
+from yarn import Yarn  # type: ignore[import-not-found]
 
 pytestmark = pytest.mark.spark
 
@@ -72,6 +77,7 @@ def source_of(kind: str, place: Path, session: Any) -> Any:
         ("connect", "parquet"),
         pytest.param("connect", "frame", marks=pytest.mark.long),
         pytest.param("standalone", "parquet", marks=[pytest.mark.cluster, pytest.mark.long]),
+        pytest.param("yarn", "parquet", marks=[pytest.mark.cluster, pytest.mark.long]),
     ],
 )
 def test_the_answer_is_the_same_everywhere(
@@ -98,7 +104,8 @@ def test_the_answer_is_the_same_everywhere(
             return remote
 
     else:
-        run_on_cluster(source_of(kind, tmp_path, None), tmp_path)
+        run_there = {"standalone": run_on_cluster, "yarn": run_on_yarn}[where]
+        run_there(source_of(kind, tmp_path, None), tmp_path)
         check(tmp_path)
         return
     try:
@@ -122,14 +129,31 @@ def run_on_cluster(source: ms.Files, place: Path) -> None:
         for name in ("one", "two"):
             worker = test_cluster.worker_arguments(port, spark / name)
             stack.enter_context(test_cluster.daemon(spark, name, *worker))
-        where = [str(source.path), str(place / "out"), str(place / "ck")]
-        ran = subprocess.run(
-            [sys.executable, everywhere.__file__, *where, f"spark://127.0.0.1:{port}"],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
+        run_app(source, place, f"spark://127.0.0.1:{port}")
+
+
+def run_on_yarn(source: ms.Files, place: Path) -> None:
+    """The flow as a process of its own, on a resource manager and a node."""
+    try:
+        cluster = Yarn(place / "yarn").start()
+    except Unavailable as error:
+        unavailable(f"no YARN: {error}")
+    jars = f"spark.yarn.jars=local:{Path(pyspark.__file__).parent}/jars/*"
+    try:
+        run_app(source, place, "yarn", jars, HADOOP_CONF_DIR=str(cluster.conf))
+    finally:
+        cluster.stop()
+
+
+def run_app(source: ms.Files, place: Path, *given: str, **env: str) -> None:
+    where = [str(source.path), str(place / "out"), str(place / "ck")]
+    ran = subprocess.run(
+        [sys.executable, everywhere.__file__, *where, *given],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
     assert ran.returncode == 0, ran.stderr[-3000:]
 
 

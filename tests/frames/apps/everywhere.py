@@ -1,4 +1,4 @@
-"""One flow that runs everywhere: python everywhere.py IN OUT CHECKPOINT MASTER."""
+"""One flow that runs everywhere: python everywhere.py IN OUT CHECKPOINT MASTER [NAME=VALUE...]."""
 
 from __future__ import annotations
 
@@ -41,6 +41,9 @@ def make_flow(source: Any, out: Path) -> ms.Flow:
 
 
 if __name__ == "__main__":
-    where, out, checkpoint, master = sys.argv[1:]
+    where, out, checkpoint, master, *given = sys.argv[1:]
     source = ms.Files(where, format="parquet", time="ts")
-    make_flow(source, Path(out)).run(checkpoint, master=master, parallelism=2, shards=4)
+    spark = dict(one.split("=", 1) for one in given)
+    make_flow(source, Path(out)).run(
+        checkpoint, master=master, parallelism=2, shards=4, spark=spark
+    )
