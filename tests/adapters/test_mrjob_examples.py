@@ -83,6 +83,33 @@ def test_a_job_gives_what_its_own_runner_gives(
     assert expected
 
 
+_BREAKS = """
+from mrjob.job import MRJob
+from mrjob.protocol import RawValueProtocol
+
+class Breaks(MRJob):
+    OUTPUT_PROTOCOL = RawValueProtocol
+
+    def mapper(self, _, line):
+        yield line, 1
+
+    def reducer(self, line, ones):
+        yield None, f"{line}\\n{sum(ones)}"
+
+if __name__ == "__main__":
+    Breaks.run()
+"""
+
+
+def test_a_value_with_a_line_break_is_several_lines_as_of_its_own_runner(tmp_path: Path) -> None:
+    script, given = tmp_path / "breaks.py", tmp_path / "in.txt"
+    script.write_text(_BREAKS)
+    given.write_text("a\nb\na\n")
+    expected = by_mrjob(script, [str(given)])
+    assert expected == Counter([b"a", b"2", b"b", b"1"])
+    assert here(script, [str(given)], tmp_path / "run") == expected
+
+
 COMMANDS = [("mr_grep.py", ["-e", "the"]), ("mr_words_containing_u_freq_count.py", [])]
 OF_FILES = ("mr_count_lines_by_file.py", "mr_text_classifier.py")
 

@@ -163,6 +163,21 @@ def test_no_row_of_a_single_column_is_an_empty_line(kind: str, values: list[Any]
     assert len(memory.rows) == len(values)
 
 
+def test_lines_are_read_back_as_they_were_or_are_dead_letters() -> None:
+    given = ["a", "two\nlines", "", "b\rc", "\u2028", "end\n"]
+    flow, again, memory = ms.Flow("lines"), ms.Flow("again"), ms.Memory()
+    records = [{"line": one} for one in given]
+    flow.source(ms.Generator(lambda: records, schema="line string")).sink(ms.Text("out"), name="to")
+    ledger = run_in_process(flow, "ck", dead_letter_limit=1.0)
+    assert (ledger["to"]["aggregated"], ledger["to"]["dead"]) == (4, 2)
+    again.source(ms.Files("out/", format="text")).sink(memory)
+    run_in_process(again, "ck-again")
+    assert [row["value"] for row in memory.rows] == [one for one in given if "\n" not in one]
+    (letters,) = Path("ck/dead").glob("*.jsonl")
+    told = [json.loads(line)["error"] for line in letters.read_text().splitlines()]
+    assert len(told) == 2 and "'two\\nlines' has a line break; take it out" in told[0]
+
+
 def test_bytes_in_csv_are_plain_base64() -> None:
     flow = ms.Flow("bytes")
     given = [{"n": 1, "b": b"\0\xff"}, {"n": 2, "b": b""}, {"n": 3, "b": None}]

@@ -73,7 +73,8 @@ class Phase:
                 pairs = _decoded(read, lines)
                 at = _AT[self.side]
                 given = getattr(job, at)(pairs, self.step)
-                return [write(key, value) for key, value in given]
+                written = (write(key, value) for key, value in given)
+                return [line for one in written for line in one.split(b"\n")]
             except MillstreamError:
                 raise
             except (Exception, SystemExit) as error:  # a user's job may raise anything

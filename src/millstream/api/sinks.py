@@ -129,7 +129,10 @@ class Jsonl(FileSink):
 @plainly
 @dataclass(frozen=True)
 class Text(FileSink):
-    """Files of plain lines in a directory, of a stream with one column of texts or bytes."""
+    """Files of plain lines in a directory, of a stream with one column of texts or bytes.
+
+    A null is an empty line. A value with a line break is no line, and a dead letter.
+    """
 
     suffix = "txt"
 

@@ -154,7 +154,7 @@ def text_lines(table: pa.Table) -> bytes:
 
 
 def without_line(table: pa.Table, who: str = "ms.Text") -> dict[int, str]:
-    """The rows that are no line of text, and why: their columns come from a function."""
+    """The rows that are no text: their columns come from a function. And why."""
     wrong: dict[int, str] = {}
     for at, row in enumerate(python_rows(table)):
         found = [
@@ -171,6 +171,20 @@ def without_line(table: pa.Table, who: str = "ms.Text") -> dict[int, str]:
                 f"{_AS_TEXT}"
             )
     return wrong
+
+
+def with_breaks(table: pa.Table) -> dict[int, str]:
+    """The rows that would be read back as several lines, and why."""
+    return {
+        at: (
+            f"ms.Text writes a line for each value, and {value!r:.80} has a line break; take it "
+            "out with map(), or write ms.Jsonl, which keeps it"
+        )
+        for at, row in enumerate(python_rows(table))
+        for value in row
+        if (isinstance(value, str) and "\n" in value)
+        or (isinstance(value, bytes) and b"\n" in value)
+    }
 
 
 def without_key(key: Sequence[str], table: pa.Table) -> dict[int, str]:

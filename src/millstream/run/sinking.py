@@ -15,7 +15,7 @@ from millstream.api.tables import Postgres, TableSink
 from millstream.graph import nodes
 from millstream.io.folders import by_folder, without_folder
 from millstream.io.kafka.encoding import encode
-from millstream.io.writers import stage_file, without_key, without_line
+from millstream.io.writers import stage_file, with_breaks, without_key, without_line
 from millstream.operators.naming import names_of
 from millstream.ops.chunks import Chunk, Int64, concat, encode_block, placed
 from millstream.ops.edges import MARK, given, leaving
@@ -98,7 +98,8 @@ def _stage(task: Task, name: str, spec: FileSink, chunks: list[Chunk]) -> None:
     if suffix == "parquet":
         table, _ = _fit(task, name, table, chunks, refused)
     elif suffix == "txt":
-        _refuse(task, name, refused := without_line(table), table, chunks)
+        refused = with_breaks(table) | without_line(table)
+        _refuse(task, name, refused, table, chunks)
         table = _without(table, refused)
     if not len(table):
         return
