@@ -6,6 +6,8 @@ Each message names the step, what was expected, what came, and what to do.
 
 from __future__ import annotations
 
+ASK_DOCTOR = "; `millstream doctor` names the last good batch"
+
 
 class MillstreamError(Exception):
     """The root of all errors raised on purpose; `exit_code` is what the command line returns."""

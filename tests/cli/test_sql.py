@@ -64,4 +64,4 @@ def test_views_are_asked(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     result = here.run("sql", "SELECT simbol FROM counts", "--checkpoint", "ck")
     assert result.code == 2 and "line 1, column 8: unknown column 'simbol'" in result.err
     result = here.run("sql", "DROP VIEW counts", "--checkpoint", "ck")
-    assert result.code == 2 and "views of a checkpoint are read" in result.err
+    assert result.code == 2 and "views of a checkpoint are only read" in result.err

@@ -185,6 +185,7 @@ def test_how_they_are_told() -> None:
     assert str(ms.tumbling("1w", start="monday")) == 'tumbling(1w, start="monday")'
     assert str(ms.tumbling("1mo")) == "tumbling(1mo)"
     assert ms.tumbling("1d", zone="UTC") == ms.tumbling("1d")
+    assert [ms.tumbling(one).span.pane_text for one in ("1mo", "1y", "1w")] == ["1mo", "12mo", "7d"]
 
 
 @pytest.mark.parametrize(("emit", "options"), [("early", {"every_rows": 1}), ("delta", {})])

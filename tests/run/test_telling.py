@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.run.reporting import Progress
+from millstream.run.reporting import Progress, Reporter
 from millstream.run.telling import follow, warnings_of
 from millstream.state.storage import open_storage
 from millstream.testing import Driver, run_in_process
@@ -82,3 +82,25 @@ def test_a_source_that_falls_idle_is_told_once() -> None:
             driver.advance("20s").step()
         (note,) = driver.engine.notes
     assert note.startswith("source 'in' has been idle for 10s (idle_timeout): windows do not wait")
+
+
+def test_the_watermark_that_is_told_does_not_go_back_for_a_window_that_is_added() -> None:
+    def counting(*sizes: str) -> ms.Flow:
+        flow = ms.Flow("counting")
+        timing: dict[str, Any] = {"time": "ts", "participant": "who", "lateness": "0s"}
+        source = ms.Generator(tuple, schema="ts bigint, who string", idle_timeout="10s", **timing)
+        stream = flow.source(source, name="in").key_by()
+        for size in sizes:
+            stream.window(ms.tumbling(size)).agg(n=ms.count()).sink(ms.Memory())
+        return flow
+
+    with Driver(counting("10s"), now=1_000.0) as driver:
+        reporter = Reporter(driver.engine)
+        driver.push("in", [{"ts": 1, "who": "a"}, {"ts": 2, "who": "b"}]).step()
+        driver.advance("20s").push("in", [{"ts": 100, "who": "a"}]).step()
+        driver.push("in", [{"ts": 50, "who": "b"}]).step()  # it was idle, and holds others now
+        assert reporter.progress().watermark == 100_000_000
+        driver.replace(counting("10s", "20s"))
+        driver.push("in", [{"ts": 51, "who": "b"}]).step()
+        assert min(driver.watermarks.values()) == 51_000_000
+        assert reporter.progress().watermark == 100_000_000

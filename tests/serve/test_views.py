@@ -179,6 +179,25 @@ def test_a_query_over_views_is_answered_as_they_are(tmp_path: Path) -> None:
             ask("SELECT id / 0 FROM fast")
 
 
+def test_who_asks_for_a_view_that_is_not_kept_is_told_so(tmp_path: Path) -> None:
+    flow = ms.Flow("records")
+    flow.sql("""
+        CREATE STREAM trades (symbol STRING, price INT) WITH (source = 'http', port = 8401);
+        CREATE STREAMED VIEW dear AS SELECT * FROM trades WHERE price > 5;
+        CREATE MATERIALIZED VIEW counts AS SELECT symbol, COUNT(*) AS n FROM dear GROUP BY symbol;
+    """)
+    with Driver(flow, checkpoint=tmp_path / "ck") as driver:
+        driver.push("trades", [{"symbol": "A", "price": 7}]).step()
+        assert ms.query(tmp_path / "ck", "SELECT n FROM counts").to_pylist() == [{"n": 1}]
+        for name in ("dear", "Trades"):
+            with pytest.raises(ms.SqlError, match=r"are not kept.*MATERIALIZED.*kept are: counts"):
+                ms.query(tmp_path / "ck", f"SELECT * FROM {name}")
+        with pytest.raises(ms.SqlError, match="did you mean counts"):
+            ms.query(tmp_path / "ck", "SELECT * FROM count")
+        with pytest.raises(ms.SqlError, match="no statement DELETE; there are SELECT\n"):
+            ms.query(tmp_path / "ck", "DELETE FROM counts")
+
+
 def test_nulls_are_ordered_as_in_spark(tmp_path: Path) -> None:
     with Driver(cars(), checkpoint=tmp_path / "ck") as driver:
         some = [(1, "b"), (2, None), (3, "a")]

@@ -211,6 +211,7 @@ def test_doctor_names_a_damaged_segment_and_the_last_good_batch(tmp_path: Path) 
     lines, sound = examine(tmp_path)
     assert not sound
     assert any(line.startswith("00000001.json  BAD: ") and bad.file in line for line in lines)
+    assert not any("`millstream doctor`" in line for line in lines)  # that is what speaks
     assert any(line.startswith("last good      batch 0,") for line in lines)
     assert any("remove the manifests after 00000000.json" in line for line in lines)
     (place.path / "state" / good.file).unlink()

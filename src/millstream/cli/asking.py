@@ -18,6 +18,8 @@ from millstream.serve.slates import KeptView
 from millstream.serve.telling import to_json
 from millstream.showing import visible
 
+_STATEMENTS = ("SELECT", "SHOW VIEWS", "DESCRIBE name")
+
 
 class Output(StrEnum):
     """How rows are printed."""
@@ -48,7 +50,7 @@ def answers(follower: Follower, text: str) -> Iterator[pa.Table | str]:
 
     sql = Sql(text)
     for tokens in statements_of(sql):
-        match ask.read_statement(sql, tokens):
+        match ask.read_statement(sql, tokens, there=_STATEMENTS):
             case ask.Query():
                 place = place_of(tokens)
                 # The rest stays as blanks, so that errors have their place in the whole text.
@@ -64,7 +66,7 @@ def answers(follower: Follower, text: str) -> Iterator[pa.Table | str]:
                 yield described(follower.current.view(name.text))
             case _:
                 raise sql.error(
-                    "views of a checkpoint are read: SELECT, SHOW VIEWS, DESCRIBE name",
+                    f"views of a checkpoint are only read: {', '.join(_STATEMENTS)}",
                     place_of(tokens[:1]),
                 )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from millstream.durations import text
 from millstream.ops.calendars import Calendar
 from millstream.ops.chunks import Int64
 from millstream.ops.progress import BEGIN, END
@@ -37,6 +38,13 @@ class Span:
     def pane(self) -> int:
         """Microseconds of one pane."""
         return self.unit or (math.gcd(self.size, self.slide) if self.slide else 1)
+
+    @property
+    def pane_text(self) -> str:
+        """How long one is, for people: months are not all equally long."""
+        if self.calendar is not None and self.calendar.months:
+            return f"{self.calendar.size}mo"
+        return text(self.pane)
 
     @property
     def panes(self) -> int:

@@ -188,7 +188,7 @@ def _family(plan: Plan, family: Family, figures: Figures | None) -> list[str]:
     names = ", ".join(node.name for node in members)
     states = ", ".join(m.state for m in family.measures) or "kept values"
     lines = [
-        f"panes of {text(family.span.pane)} by {keys_of(members[0])} <- {_feeds(members[0])}: "
+        f"panes of {family.span.pane_text} by {keys_of(members[0])} <- {_feeds(members[0])}: "
         f"computed once, shared by {names}",
         f"  each pane holds: {states}",
         *stored,
@@ -346,13 +346,13 @@ def _how_windows(job: WindowJob) -> list[str]:
         return []
     match job.kind:
         case "landmark":
-            return [f"panes of {text(span.pane)}, added to one total per key"]
+            return [f"panes of {span.pane_text}, added to one total per key"]
         case "session":
             return ["pieces of sessions, joined when they meet"]
         case "rows" | "bytes":
             unit = "row" if job.kind == "rows" else "byte"
             return [f"numbered per key once the watermark has passed, {unit} by {unit}"]
-    lines = [f"panes of {text(span.pane)}, {span.panes} a window, {span.step} a slide"]
+    lines = [f"panes of {span.pane_text}, {span.panes} a window, {span.step} a slide"]
     return lines
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from millstream.api.programs import job_name
-from millstream.durations import text as duration
 from millstream.graph import nodes
 from millstream.ops.rates import flips_at, has_choice
 from millstream.plan.explain import (
@@ -108,7 +107,7 @@ def _window_lines(plan: Plan, node: nodes.Windowed) -> list[Line]:
     if job.kind == "time" and not job.span.whole and not group_of(plan, node):
         family = plan.family_of(node.name)
         above = flips_at(family) if has_choice(family) else None
-        panes = f"{job.span.panes} pane{'s'[: job.span.panes != 1]} of {duration(job.span.pane)}"
+        panes = f"{job.span.panes} pane{'s'[: job.span.panes != 1]} of {job.span.pane_text}"
         lines.append(Line(panes, STRATEGY, slanted=True))
         if above is not None:
             pays = f"pays off above {number(above)}/s and key"

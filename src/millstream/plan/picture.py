@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from millstream.durations import text as duration
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.plan.explain import members_of, places
@@ -157,7 +156,7 @@ def _frames(plan: Plan, layout: Layout) -> list[str]:
         names = ", ".join(node.name for node in members_of(plan, family))
         parts.append(f"<g>{tooltip(f'panes computed once, shared by {names}')}")
         parts.append(rect(x, y, width, height, 10, "#f7f9fd", "#8fa7d2", dashed=True))
-        title = Line(f"panes of {duration(family.span.pane)}, shared", STRATEGY, bold=True)
+        title = Line(f"panes of {family.span.pane_text}, shared", STRATEGY, bold=True)
         parts.append(text_at(x + PAD, y + 18, title, width - 2 * PAD) + "</g>")
     return parts
 

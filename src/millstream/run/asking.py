@@ -47,6 +47,8 @@ def _answer(snapshot: Snapshot, sql: str, place: Path) -> pa.Table:
         try:
             view = snapshot.view(name)
         except Unknown:
+            if snapshot.is_step(name):
+                raise
             return None
         if view.view not in tables:
             path = place / f"{len(tables)}-{snapshot.batch}.parquet"

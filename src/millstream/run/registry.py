@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from millstream.errors import CheckpointError
+from millstream.errors import ASK_DOCTOR, CheckpointError
 from millstream.io.formats import READER
 from millstream.io.prints import NOTHING, Print
 from millstream.io.readers import is_gzip
@@ -94,7 +94,7 @@ class Registry:
         except (msgspec.DecodeError, LookupError, RecursionError) as error:
             raise CheckpointError(
                 f"registry {sources.where(name)} is damaged: what it says of files makes no "
-                f"sense ({error}); `millstream doctor` names the last good batch"
+                f"sense ({error}){ASK_DOCTOR}"
             ) from None
         self._written = len(self.files)
         for number, file in self.open.items():
@@ -107,7 +107,7 @@ class Registry:
             if file.print.span and file.offset > file.end and not compressed:
                 raise CheckpointError(
                     f"the manifest says {file.offset} bytes were read of {file.path}, which had "
-                    f"{file.end}; `millstream doctor` names the last good batch"
+                    f"{file.end}{ASK_DOCTOR}"
                 )
         self.size, self.checksum = state.registry, state.registry_sum
         self._append([])

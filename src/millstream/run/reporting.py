@@ -64,6 +64,7 @@ class Reporter:
         self.engine = engine
         self._begun = (-1, 0, 0)  # batch, rows and results before this run
         self._started = time.monotonic()
+        self._told: int | None = None  # the last watermark
         self._history: deque[dict[str, float]] = deque(maxlen=_HISTORY)
 
     def begin(self) -> None:
@@ -83,7 +84,7 @@ class Reporter:
         sources = [node.name for node in engine.plan.sources()]
         batch, rows, windows = self._counts()
         bounded = all(node.spec.bounded for node in engine.plan.sources())
-        marks = [at for at in engine.standing.watermarks.values() if abs(at) < 2**61]
+        self._told = self._watermark()
         fraction = None
         if bounded and rows:
             width = engine.trackers[sources[0]].__dict__.get("row_bytes", 64.0)
@@ -95,7 +96,7 @@ class Reporter:
             batch_seconds=pace.last_seconds,
             pending_bytes=pending,
             fraction=fraction,
-            watermark=min(marks) if marks else None,
+            watermark=self._told,
             windows=windows,
             new_batches=batch - self._begun[0],
             new_rows=rows - self._begun[1],
@@ -113,6 +114,13 @@ class Reporter:
             warm_bytes=engine.warmth.held() if engine.warmth is not None else 0,
             notes=tuple(engine.notes),
         )
+
+    def _watermark(self) -> int | None:
+        """The lowest of all steps; one that was added may be behind, and time does not go back."""
+        marks = [at for at in self.engine.standing.watermarks.values() if abs(at) < 2**61]
+        if not marks:
+            return None
+        return min(marks) if self._told is None else max(min(marks), self._told)
 
     def live(self, progress: Progress, answers: Any) -> Live:
         """What the server tells beyond what is committed, and answers of a flow looked at."""

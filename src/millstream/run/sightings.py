@@ -12,7 +12,7 @@ import zlib
 
 import msgspec
 
-from millstream.errors import CheckpointError
+from millstream.errors import ASK_DOCTOR, CheckpointError
 from millstream.io.prints import Print
 from millstream.run.registry import Known
 from millstream.state.manifests import SourceState, check_sightings
@@ -54,7 +54,7 @@ class Sightings:
                 if size < sure:
                     raise CheckpointError(
                         f"{self.sources.where(self.name)} is damaged: what it says of files makes "
-                        f"no sense ({error}); `millstream doctor` names the last good batch"
+                        f"no sense ({error}){ASK_DOCTOR}"
                     ) from None
                 break  # a kill in the middle of writing: nothing was done about it yet
             if not text.endswith(b"\n"):

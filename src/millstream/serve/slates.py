@@ -175,9 +175,26 @@ class Snapshot:
         if found is None:
             alike = [one for one in self.views if one.lower() == name.lower()]
             if len(alike) != 1:
-                raise Unknown(self._unknown(name, list(self.views), "view"))
+                told = self._not_kept(name) or self._unknown(name, list(self.views), "view")
+                raise Unknown(told)
             found = self.views[alike[0]]
         return found
+
+    def _not_kept(self, name: str) -> str | None:
+        """What to say of a step that can be read in the flow, and not from outside."""
+        steps = [one["name"] for one in self.program.get("graph", {}).get("nodes", ())]
+        step = next((one for one in steps if one.lower() == name.lower()), None)
+        if step is None:
+            return None
+        return (
+            f"the rows of {step!r} are not kept, so they cannot be read here: make it with CREATE "
+            f"MATERIALIZED VIEW or WITH (kept = true), in Python with .view({step!r}); kept are: "
+            f"{', '.join(sorted(self.views)) or 'none'}"
+        )
+
+    def is_step(self, name: str) -> bool:
+        """Whether the flow has a step of that name, whatever its rows become."""
+        return self._not_kept(name) is not None
 
     def _unknown(self, name: str, known: list[str], what: str) -> str:
         if not self.program:

@@ -67,7 +67,7 @@ def read_query(
     if len(found) != 1:
         raise text.error("expected one query", None)
     (tokens,) = found
-    statement = ask.read_statement(text, tokens)
+    statement = ask.read_statement(text, tokens, there=("SELECT",))
     if not isinstance(statement, ask.Query):
         raise text.error("here are only queries: views are read, not made", place_of(tokens[:1]))
     try:

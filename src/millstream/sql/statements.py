@@ -122,17 +122,24 @@ SHOWN = ("TABLES", "STREAMS", "VIEWS", "SINKS", "FUNCTIONS")
 _QUERIES = ("SELECT", "WITH", "L_PAREN", "FROM", "VALUES")
 
 
-def read_statement(text: Text, tokens: Tokens, functions: Collection[str] = ()) -> Statement:
-    """What one statement asks for; `functions` are names of functions that users have."""
+def read_statement(
+    text: Text, tokens: Tokens, functions: Collection[str] = (), there: Collection[str] = ()
+) -> Statement:
+    """What one statement asks for.
+
+    `functions` are names of functions that users have, `there` the statements that are possible
+    where it stands, if these are not all.
+    """
     reader = Reader(text, tokens, functions)
     if kind(tokens[0]) in _QUERIES:
         return Query(reader.query())
     first = reader.word("a statement")
     read = _READERS.get(first)
     if read is None:
-        known = "" if first in _OTHERS else suggestion(first, [*_READERS, "SELECT", "WITH"])
+        listed = there or ("SELECT", *_READERS)
+        known = "" if first in _OTHERS else suggestion(first, [*listed, "WITH"])
         raise text.error(
-            f"there is no statement {first}{known or '; there are SELECT, ' + ', '.join(_READERS)}",
+            f"there is no statement {first}{known or '; there are ' + ', '.join(listed)}",
             place_of(tokens[:1]),
         )
     statement = read(reader)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from millstream.errors import CheckpointError
+from millstream.errors import ASK_DOCTOR, CheckpointError
 from millstream.state.checkpoint import SCRATCH, Checkpoint, Published
 from millstream.state.manifests import (
     Manifest,
@@ -49,7 +49,7 @@ def examine(path: str | Path) -> tuple[list[str], bool]:
         if manifest is not None:
             good.append(manifest)
     bad.extend(f"spool          BAD: {problem}" for problem in _spool(checkpoint))
-    lines.extend(bad)
+    lines.extend(line.replace(ASK_DOCTOR, "") for line in bad)  # it is doing so
     newest = max([*manifests, published.batch if published else -1])
     lines.extend(_way_back(good, newest, bool(manifests)))
     if good and any(one.plain for one in good[-1].files.values()):

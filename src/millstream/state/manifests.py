@@ -19,7 +19,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from millstream.errors import CheckpointError
+from millstream.errors import ASK_DOCTOR, CheckpointError
 from millstream.state.bases import Change, Segments, applied, read_base
 from millstream.state.segments import SegmentFile, safe_name
 from millstream.state.storage import Storage
@@ -456,6 +456,6 @@ def _checked(sources: Storage, name: str, size: int, checksum: int, unknown: str
     if len(data) < size or zlib.crc32(data[:size]) != checksum:
         raise CheckpointError(
             f"registry {sources.where(name)} is damaged: its first {size} bytes are not what was "
-            f"written, so it is not known {unknown}; `millstream doctor` names the last good batch"
+            f"written, so it is not known {unknown}{ASK_DOCTOR}"
         )
     return data

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from millstream.errors import CheckpointError, RunError
+from millstream.errors import ASK_DOCTOR, CheckpointError, RunError
 from millstream.state import warm
 from millstream.state.packing import PLAIN, ZSTD, pays
 from millstream.state.storage import Storage
@@ -241,8 +241,8 @@ def map_segment(root: Storage, file: SegmentFile) -> pa.Buffer:
     if found != (file.size, file.checksum):
         raise CheckpointError(
             f"state segment {path} is damaged: expected {file.size} bytes with checksum "
-            f"{file.checksum:08x}, found {found[0]} with {found[1]:08x}; "
-            "`millstream doctor` names the last good batch"
+            f"{file.checksum:08x}, found {found[0]} with {found[1]:08x}"
+            f"{ASK_DOCTOR}"
         )
     return data
 
