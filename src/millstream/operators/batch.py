@@ -194,6 +194,10 @@ class Control:
     shed: list[Shed] = field(default_factory=list)  # records that overload kept from steps
     shedding: float = 0.0  # seconds that took
 
+    def account(self, step: str) -> Counter[str]:
+        """The account of a step."""
+        return self.ledger.setdefault(step, Counter())
+
 
 @dataclass(frozen=True)
 class Clocks:

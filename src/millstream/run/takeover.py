@@ -96,7 +96,7 @@ def _take_message(task: Task, source: nodes.Source, head: Head, blocks: list[byt
         if isinstance(inlet, Partial):
             table = inlet.take_partial(table)
         if len(table):
-            task.arrived.append((block.to, block.table, table))
+            task.onward.arrived.append((block.to, block.table, table))
 
 
 def _note_sent(task: Task, part: Part, sender: tuple[str, str]) -> None:
