@@ -23,10 +23,9 @@ import pyarrow.compute as pc
 from millstream.ops.chunks import Int64, begins, flat
 from millstream.ops.codec import encode
 from millstream.ops.mixed import REFUSED, by_kind, is_mixed, mixed, wrapped
+from millstream.ops.siphash import LONGEST, UInt64, sip_hashes
 
-UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
-
-_HASH_KEY = "millstream-key-0"  # fixed for ever: pandas needs exactly 16 characters
+_HASH_KEY = "millstream-key-0"  # fixed for ever: exactly 16 characters
 _ALL_BITS = 2**64 - 1
 _ALL_DIGITS = Context(prec=100)
 _TAGS = {"null": 1, "bool": 2, "int": 3, "float": 4, "string": 5, "time": 6, "other": 7}
@@ -73,7 +72,7 @@ def _tagged(column: pa.Array) -> tuple[str, np.ndarray[Any, Any]]:
     if pa.types.is_floating(kind):
         return "float", np.asarray(pc.cast(column, pa.float64()).fill_null(0.0))
     if pa.types.is_string(kind):
-        return "string", column.fill_null("").to_numpy(zero_copy_only=False)
+        return "string", _hashed_texts(column.fill_null(""))
     if pa.types.is_timestamp(kind):
         micros = pc.cast(column, pa.timestamp("us", kind.tz), safe=False)
         return "time", np.asarray(pc.cast(micros, pa.int64()).fill_null(0))
@@ -142,10 +141,22 @@ def hash_keys(columns: list[pa.Array], salt: int = 0) -> UInt64:
 
 
 def _hashed(values: Any) -> UInt64:
-    """As pandas hashes it; imported only here, since a driver does without and starts sooner."""
+    """Numbers, as pandas hashes them."""
+    return _mix(values.view(np.uint64))
+
+
+def _hashed_texts(column: pa.StringArray) -> UInt64:
+    """Texts, as pandas hashes them."""
+    if (pc.max(pc.binary_length(column)).as_py() or 0) <= LONGEST:
+        return _mix(sip_hashes(column, _HASH_KEY.encode()))
+    return _one_by_one(column.to_numpy(zero_copy_only=False))
+
+
+def _one_by_one(texts: Any) -> UInt64:
+    """By pandas itself; imported only here, since most processes do without."""
     import pandas as pd
 
-    found: UInt64 = pd.util.hash_array(values, hash_key=_HASH_KEY, categorize=False)
+    found: UInt64 = pd.util.hash_array(texts, hash_key=_HASH_KEY, categorize=False)
     return found
 
 
@@ -179,9 +190,10 @@ def _salted_mixed(column: pa.Array) -> UInt64:
 
 def hash_one(value: str | int, salts: tuple[int, ...]) -> tuple[int, ...]:
     """What `hash_keys` gives for a column of one value, per salt: a lookup has just one key."""
-    tag, kind = ("string", object) if isinstance(value, str) else ("int", np.int64)
-    values = np.array([value], kind)
-    hashed = int(_hashed(values)[0])
+    if isinstance(value, str):
+        tag, hashed = "string", int(_one_by_one(np.array([value], object))[0])
+    else:
+        tag, hashed = "int", _mix_one(value & _ALL_BITS)
     salted = _mix_one(hashed ^ int(_salt(tag)))
     return tuple(_mix_one((salt * 31 & _ALL_BITS) ^ salted) for salt in salts)
 

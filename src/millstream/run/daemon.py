@@ -12,7 +12,7 @@ import importlib
 
 from pyspark import daemon
 
-_NEEDED = ("pyspark.worker", "pandas", "millstream.run.spark")
+_NEEDED = ("pyspark.worker", "millstream.run.spark")
 
 
 def main() -> None:
