@@ -31,7 +31,6 @@ class FlakyStore:
         self.target, self.share = urlsplit(url).netloc, share
         self.dice, self.lock = random.Random(seed), threading.Lock()
         self.met: Counter[str] = Counter()
-        self.away = False  # nobody is there
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
@@ -44,7 +43,7 @@ class FlakyStore:
         """What becomes of the next request."""
         with self.lock:
             meets = self.dice.random() < self.share
-            found = "refused" if self.away else self.dice.choice(FATES) if meets else "passed"
+            found = self.dice.choice(FATES) if meets else "passed"
             self.met[found] += 1
             return found
 
@@ -71,7 +70,11 @@ def _handler(store: FlakyStore) -> type[BaseHTTPRequestHandler]:
                 return self._hang_up()
             if fate == "throttled":
                 return self._answer(503, {}, _SLOW_DOWN)
-            status, headers, data = self._ask(body)
+            try:
+                status, headers, data = self._ask(body)
+            except (OSError, http.client.HTTPException):  # the server is away, or goes away
+                store.met["away"] += 1
+                return self._hang_up()
             match fate:
                 case "done and throttled":
                     self._answer(503, {}, _SLOW_DOWN)

@@ -12,10 +12,12 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
+_MOTO = Path(__file__).with_name("moto_on_disk.py")
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # for JVMs that live for seconds
 
 
@@ -68,27 +70,11 @@ def await_answer(ask: Callable[[], object], process: subprocess.Popen[bytes], wh
             time.sleep(0.05)
 
 
-# Of several that create an object a real store lets one. Moto looks first and writes then, so
-# that now and then two may: one request to write at a time is what it lacks.
-_ONE_PUT = """
-import threading
-from moto.s3.responses import S3Response
-from moto.server import main
-
-put, turn = S3Response.put_object, threading.Lock()
-
-def put_in_turn(self):
-    with turn:
-        return put(self)
-
-S3Response.put_object = put_in_turn
-"""
-
-
 class S3:
-    """A server that speaks S3's protocol; what it holds goes with it."""
+    """A server that speaks S3's protocol; what it holds goes with it, unless a folder is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = [] if folder is None else [str(folder)]
         for last in (False, False, True):  # somebody may take the port before it does
             self.port = free_port()
             self.url = f"http://127.0.0.1:{self.port}"
@@ -100,9 +86,9 @@ class S3:
                     raise
 
     def start(self) -> None:
-        code = f"{_ONE_PUT}main(['-H', '127.0.0.1', '-p', '{self.port}'])"
+        alone = [sys.executable, "-I", "-W", "ignore"]  # whatever stands in PYTHONPATH
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-W", "ignore", "-c", code],  # whatever stands in PYTHONPATH
+            [*alone, str(_MOTO), str(self.port), *self._folder],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

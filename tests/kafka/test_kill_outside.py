@@ -1,7 +1,7 @@
 """Kafka in, slates and windows, Kafka and Delta out, the checkpoint in a store: nothing twice.
 
-Runs are killed at random and at named points, the broker is killed and started again, the store is
-away or forgetful, and a driver is paused until another has finished its work.
+Runs are killed at random and at named points, so are the broker and the store, which come back; the
+store is forgetful besides, and a driver is paused until another has finished its work.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from millstream.state.buckets import OnStore
 from tests.flaky import FlakyStore
 from tests.kafka.test_kill import POINTS, Running, restart, struck
 from tests.services import S3
@@ -31,8 +32,8 @@ APP = Path(__file__).with_name("outside.py")
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[S3]:
-    found = S3()
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    found = S3(tmp_path_factory.mktemp("s3"))
     yield found
     found.stop()
 
@@ -112,11 +113,30 @@ def test_a_zombie_at_every_point(topics: Any, tmp_path: Path, server: S3, point:
     running.close()
 
 
-def be_away(store: FlakyStore, dice: random.Random) -> None:
-    """Nobody is there for some seconds."""
-    store.away = True
+@pytest.mark.long
+def test_the_store_comes_back_with_what_it_had(server: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    server.make_bucket("outlives")
+    bucket = OnStore("s3", "outlives")
+    bucket.create("a/one", b"first")
+    bucket.put("a/two", b"second")
+    bucket.put("a/two", b"third")
+    bucket.put("a/three", b"gone")
+    bucket.delete("a/three")
+    before = bucket.list("a")
+    restart_store(server, random.Random(0))
+    assert bucket.list("a") == before and [one.key for one in before] == ["a/one", "a/two"]
+    assert bucket.read("a/one") == b"first" and bucket.read("a/two") == b"third"
+    with pytest.raises(FileExistsError):
+        bucket.create("a/one", b"again")
+
+
+def restart_store(server: S3, dice: random.Random) -> None:
+    """Kill the store; it comes back soon, with what it had."""
+    server.stop()
     time.sleep(dice.uniform(0, 3))
-    store.away = False
+    server.start()
 
 
 @pytest.mark.long
@@ -141,7 +161,7 @@ def test_random_kills_of_all_that_takes_part(topics: Any, tmp_path: Path, server
             met.update([trouble] if trouble else [])
             happens = {
                 "broker": partial(restart, topics.broker, dice),
-                "store": partial(be_away, running.store, dice),
+                "store": partial(restart_store, server, dice),
             }
             code, told = struck(running, dice, usual, point, happens.get(trouble))
             away = ("Kafka at", "the store did not answer", "cannot be used (")
