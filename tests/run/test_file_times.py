@@ -137,8 +137,8 @@ def test_files_are_read_in_the_order_of_their_first_records(tmp_path: Path) -> N
     order = []
     while not kept.tracker.ended:
         order += kept.step(20, probe)
-        if kept.tracker.unread:
-            assert kept.horizon().unread == kept.tracker.unread[0].first
+        if kept.tracker.unread.files:
+            assert kept.horizon().unread == kept.tracker.unread.files[0].first
     assert list(dict.fromkeys(order)) == ["c", "b", "a"]
     assert asked == ["a", "b", "c"]  # once
     assert kept.state.open == {}
@@ -235,7 +235,7 @@ def test_nobody_is_idle_for_the_time_the_flow_was_down(tmp_path: Path) -> None:
 def test_without_an_idle_timeout_a_file_holds_for_ever(tmp_path: Path) -> None:
     kept = Followed(tmp_path, lateness="1s", follow=True, idle_timeout=None)
     (tmp_path / "in" / "a").write_bytes(records(0, 10))
-    kept.tracker._SETTLED = -1.0  # type: ignore[misc]
+    kept.tracker.horizons.settled = -1.0
     kept.step()
     kept.now += 10**6 * SECOND
     assert kept.holds() == {"a": 9}

@@ -405,7 +405,7 @@ def test_a_full_disk_forgets_no_file_that_was_seen(
                 kept.take(size=9)
     assert kept.step(size=9) == [1]
     kept.restart()
-    assert {Path(file.path).name for file in kept.tracker.unread} == {"b"}
+    assert {Path(file.path).name for file in kept.tracker.unread.files} == {"b"}
     (inbox / "b").unlink()
     with pytest.raises(RunError, match="b was seen, nothing of it was read yet"):
         kept.step()

@@ -20,7 +20,7 @@ import pytest
 
 import millstream as ms
 from millstream.io import prints
-from millstream.run import engine, files, listing, recognising
+from millstream.run import engine, extents, listing, recognising, unread
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.planning import plan_flow
@@ -102,11 +102,11 @@ def disturb(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
             world.perhaps()
             yield stream
 
-    for module in (listing, recognising, files):
+    for module in (listing, recognising, unread):
         monkeypatch.setattr(module, "look", before(listing.look))
     monkeypatch.setattr(recognising, "look_around", before(listing.look_around))
     monkeypatch.setattr(recognising, "lead_of", before(prints.lead_of))
-    monkeypatch.setattr(files, "last_line_end", before(files.last_line_end))
+    monkeypatch.setattr(extents, "last_line_end", before(extents.last_line_end))
     monkeypatch.setattr(recognising, "open_known", open_known)
     monkeypatch.setattr(prints, "_PAUSES", (0.0, 0.0))
     monkeypatch.setattr(engine, "_LOOKS", (0.0,) * 6)

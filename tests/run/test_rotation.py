@@ -369,7 +369,7 @@ def test_what_waited_when_the_flow_was_killed_is_found_again(
     rotate(kept, "renamed")
     append(log(kept), lines(*range(100, 150)))
     kept.take(size=300)  # it is seen, and nothing of it is read
-    assert [Path(file.path).name for file in kept.tracker.unread] == ["app.log"]
+    assert [Path(file.path).name for file in kept.tracker.unread.files] == ["app.log"]
     if committed:
         kept.restart()
         kept.step(size=300)
@@ -434,7 +434,7 @@ def test_what_is_seen_costs_a_line_and_few_more_as_it_grows(tmp_path: Path) -> N
     for n in range(1, 200):
         append(log(kept, "b.log"), lines(n))
         kept.step(size=10)
-    assert len(kept.tracker.unread) == 1
+    assert len(kept.tracker.unread.files) == 1
     assert len((tmp_path / "registry.seen").read_bytes().splitlines()) < 12
 
 
