@@ -41,7 +41,7 @@ class Batch:
     progress: dict[str, SourceProgress]  # per source, before this batch
     watermarks: dict[str, int]  # per keyed step, reached before this batch
     told: dict[str, int]  # per step that gives times, the latest before this batch
-    shares: dict[str, Shares]  # per updater that may shed, what became of its events before this
+    shares: dict[str, Shares]  # per step that may shed, what became of its records before this
     orders: dict[str, Any]  # per operator, what it made of the last manifest
     segments: Segments  # all that is stored, or what has changed since the base; in a task: of its
     files: dict[str, SegmentFile]  # shards
@@ -51,7 +51,7 @@ class Batch:
     left: dict[str, int] = field(default_factory=dict)  # keyed step -> how far it goes at least
     levels: int | None = None  # exchanges there can be work for; None: all there are
     trees: int = 1  # into which these rows are parted
-    ships: bool = False  # rows travel to where nobody has seen the records: said per pane how many
+    ships: bool = False  # rows travel to where nobody has seen the records: they tell how many
     gathers: bool = False  # what tasks say to all of the next level is put together on the way
     trims: bool = False  # memory is short: tasks give back what they do not need
     debug: bool = False  # compare answers found the short way with those found the long way
@@ -207,7 +207,7 @@ class Clocks:
     on_time: dict[str, int]
     ends: dict[str, int]  # per keyed step where time ends, if this is all of its input
     progress: dict[str, SourceProgress] = field(default_factory=dict)  # per source
-    shares: dict[str, Shares] = field(default_factory=dict)  # per updater that may shed
+    shares: dict[str, Shares] = field(default_factory=dict)  # per step that may shed
     outputs: dict[str, int] = field(default_factory=dict)  # per keyed step the watermark after it
 
     def stands(self, step: str, watermark: int, before: int) -> int:

@@ -193,6 +193,14 @@ class Throttling(Protocol):
 
 
 @runtime_checkable
+class Relieving(Protocol):
+    """An operator that may have too much to do, so that some records are kept from its steps."""
+
+    def relieved(self) -> tuple[str, ...]:
+        """The steps of which this may be so: what became of their records is remembered."""
+
+
+@runtime_checkable
 class Concluding(Protocol):
     """An operator that gives results of all its input when that ends."""
 

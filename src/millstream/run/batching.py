@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from millstream.operators.batch import Batch, held_back
 from millstream.operators.protocol import Evicting, Known
 from millstream.plan.stages import Plan
-from millstream.run.committing import shares_of_updaters
+from millstream.run.committing import shares_of_steps
 from millstream.run.outlook import Outlook
 from millstream.run.standing import Standing
 from millstream.settings import Settings
@@ -45,7 +45,7 @@ def plan_batch(
         progress=progress,
         watermarks=manifest.watermarks,
         told=manifest.told,
-        shares=shares_of_updaters(plan, manifest),
+        shares=shares_of_steps(plan, manifest),
         orders=orders,
         left={s: at for one in evicting for s, at in one.leaves(orders[one.name]).items()},
         segments=segments,

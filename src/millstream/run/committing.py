@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.operators.batch import Batch, Control, held_back
-from millstream.operators.protocol import Done, Known
+from millstream.operators.protocol import Done, Known, Relieving
 from millstream.ops.progress import BEGIN, END, Reached, merge_reached, shares_since, told_since
 from millstream.ops.shares import Shares, Spell
 from millstream.plan.stages import Plan
@@ -109,10 +109,11 @@ def _move_sources(
     return progress
 
 
-def shares_of_updaters(plan: Plan, manifest: Manifest) -> dict[str, Shares]:
-    """What became of the events of updaters whose policies may keep some from them."""
+def shares_of_steps(plan: Plan, manifest: Manifest) -> dict[str, Shares]:
+    """What became of the records of keyed steps that some may be kept from."""
     return {
-        node.name: Shares(False, tuple(Spell(*one) for one in manifest.shares.get(node.name, [])))
-        for node in plan.updaters()
-        if node.job.overload.sheds
+        name: Shares(False, tuple(Spell(*one) for one in manifest.shares.get(name, [])))
+        for operator in plan.operators.values()
+        if isinstance(operator, Relieving)
+        for name in operator.relieved()
     }

@@ -322,7 +322,7 @@ class Mirrors:
             prefix = f"millstream:{plan.flow}:" if spec.prefix is None else spec.prefix
             patience = micros(spec.wait, "Redis(wait=)") / 1e6
             mirror = Mirror(spec.address, f"{prefix}{source.name}", owner, patience, waiting)
-            if mirrors_slates(sink):
+            if not takes_records(sink):
                 job = source.job  # type: ignore[attr-defined]
                 self.slates.append(SlateMirror(sink.name, job, source.name, mirror, root))
             else:
@@ -361,9 +361,9 @@ class Mirrors:
         return [*self.rows.values(), *self.slates]
 
 
-def mirrors_slates(sink: graph.Sink) -> bool:
-    """Whether a sink takes the slates of an updater and none of its records."""
-    return isinstance(sink.spec, Redis) and isinstance(sink.inputs[0], graph.Update)
+def takes_records(sink: graph.Sink) -> bool:
+    """Whether a sink takes the records of the step before it; else it takes its slates."""
+    return not (isinstance(sink.spec, Redis) and isinstance(sink.inputs[0], graph.Update))
 
 
 class _Committed:

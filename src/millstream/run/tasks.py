@@ -39,7 +39,7 @@ from millstream.run.asides import set_aside
 from millstream.run.clocks import clocks_of
 from millstream.run.measuring import Meter
 from millstream.run.memory import give_back, own_resident
-from millstream.run.mirroring import mirrors_slates
+from millstream.run.mirroring import takes_records
 from millstream.run.onward import Blocks, Onward
 from millstream.run.reading import Piece, begin_reading, read
 from millstream.run.sinking import edge, sink_outputs
@@ -195,8 +195,8 @@ class Task:
     def _step(self, node: nodes.Node, chunk: Chunk, before: nodes.Node) -> None:
         """Give a chunk of the step before to this one."""
         match node:
-            case nodes.Sink() if mirrors_slates(node):
-                pass  # it takes the slates, not the records
+            case nodes.Sink() if not takes_records(node):
+                pass  # but what an operator keeps
             case nodes.Sink():
                 self.meter.sink(len(chunk), chunk.table.nbytes)
                 self.sunk.setdefault(node.name, []).append(chunk)

@@ -152,6 +152,10 @@ class Updates:
             return {}  # partial slates never wait
         return relief_of(self.group, known, self._worked(known), self._most(known))
 
+    def relieved(self) -> tuple[str, ...]:
+        """Updaters whose policies may keep events from them."""
+        return tuple(job.name for job in self.group.jobs if job.overload.sheds)
+
     def throttles(self, known: Known) -> bool:
         """Whether the sources above are to wait."""
         return throttles(self.group, known, self._relief(known), self._worked(known))
