@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.ops import edges
 from millstream.ops.chunks import Chunk
 from tests.differential.changing import Changing, Operator, check, flows, inputs
 
-QUICK = settings(
-    max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
-)
-LONG = settings(max_examples=2_000, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=12, derandomize=True)
+LONG = settings(max_examples=2_000)
 RUNS = (flows(), st.integers(0, 10_000), st.sampled_from([1, 3]), st.sampled_from([None, 1, 3]))
 
 

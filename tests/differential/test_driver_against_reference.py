@@ -6,7 +6,7 @@ import tempfile
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.ops.records import as_json
@@ -23,11 +23,9 @@ from tests.differential.flows import (
     recipes_over_changes,
 )
 
-QUICK = settings(
-    max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
-)
+QUICK = settings(max_examples=15, derandomize=True)
 FEW = settings(QUICK, max_examples=6)
-LONG = settings(max_examples=2_000, deadline=None, suppress_health_check=list(HealthCheck))
+LONG = settings(max_examples=2_000)
 
 
 def drive(

@@ -279,7 +279,7 @@ def check_agreement(fmt: Format, data: bytes, base: int) -> None:
     assert sum(len(p.dead) for p in alone) == len(fast.dead)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(CSV_PIECES, max_size=40).map(b"".join),
     st.sampled_from([None, "Europe/Berlin"]),
@@ -292,7 +292,7 @@ def test_csv_parsers_agree(data: bytes, zone: str | None, base: int) -> None:
         check_agreement(Format("csv", schema, time=time, zone=zone), data, base)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(JSON_PIECES, max_size=40).map(b"".join), st.sampled_from([None, "Europe/Berlin"]))
 def test_json_parsers_agree(data: bytes, zone: str | None) -> None:
     fmt = Format("json", parse_schema("t timestamp, i bigint, s string"), time="t", zone=zone)
@@ -300,7 +300,7 @@ def test_json_parsers_agree(data: bytes, zone: str | None) -> None:
     check_agreement(Format("json", parse_schema("i double, s string")), data, 0)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.sampled_from(["csv", "json"]),
     st.lists(st.tuples(st.booleans(), st.integers(0, 100)), max_size=60),

@@ -67,7 +67,7 @@ fields = st.text(alphabet='ab,"\n\r;# ', max_size=6)
 tables = st.lists(st.tuples(fields, fields), min_size=1, max_size=6)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(tables, st.integers(1, 9), st.sampled_from(["\n", "\r\n"]))
 def test_whatever_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, table: list[Any], piece: int, end: str
@@ -94,7 +94,7 @@ def test_whatever_is_written_is_read(
         assert data[position:].startswith(one.getvalue().encode())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(alphabet='a,"\n', max_size=30), st.integers(1, 8))
 def test_where_blocks_are_cut_does_not_matter(text: str, piece: int) -> None:
     data = text.encode()

@@ -56,7 +56,7 @@ def read(
     return good, dead
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(["csv", "json", "text"]),
     st.lists(
@@ -284,7 +284,7 @@ def test_parquet_nested(tmp_path: Path) -> None:
     assert got == [{**r, "m": v} for r, v in zip(rows, maps, strict=True)][1:11]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.dictionaries(
         st.text(min_size=1, max_size=4).filter(lambda name: name != "in"),

@@ -36,7 +36,7 @@ def micros(moment: datetime) -> int:
     return (moment - EPOCH) // timedelta(microseconds=1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.datetimes(datetime(1970, 1, 1), datetime(2068, 1, 1)), min_size=1, max_size=5),
     st.sampled_from(FORMATS),
@@ -50,7 +50,7 @@ def test_as_strptime_reads_it(moments: list[datetime], text: str) -> None:
     assert bad.tolist() == [False] * (len(texts) + 1) + [True]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text("0123456789/ :", max_size=16) | st.from_regex(FORM))
 def test_what_strptime_refuses_is_refused(text: str) -> None:
     _, (bad,) = time_format("%m/%d/%Y %H:%M").micros(pa.array([text]), "UTC")

@@ -67,7 +67,7 @@ def test_unreadable(text: str, zone: str | None) -> None:
     assert iso_micros(pa.array([text]), zone)[1].tolist() == [True]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.datetimes(datetime(1850, 1, 1), datetime(2150, 1, 1)), min_size=1, max_size=20),
     st.sampled_from(["Europe/Paris", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata"]),

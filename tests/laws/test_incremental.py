@@ -171,13 +171,13 @@ def check_driver(seed: int, kind: str) -> None:
         assert alike(one, other, 1e-9, 1e3), (one, other)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=10, derandomize=True)
 @given(seeds)
 def test_any_split_and_any_order(seed: int) -> None:
     check_splits(seed)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=10, derandomize=True)
 @given(seeds)
 @example(1330610608)  # equal values: all that is left of the deviation is rounding
 def test_running_values_are_what_recomputing_gives(seed: int) -> None:
@@ -185,21 +185,21 @@ def test_running_values_are_what_recomputing_gives(seed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
-@settings(max_examples=2, deadline=None, derandomize=True)
+@settings(max_examples=2, derandomize=True)
 @given(seeds)
 def test_disorder_and_restarts_do_not_show(kind: str, seed: int) -> None:
     check_driver(seed, kind)
 
 
 @pytest.mark.long
-@settings(max_examples=5_000, deadline=None)
+@settings(max_examples=5_000)
 @given(seeds)
 def test_any_split_and_any_order_at_length(seed: int) -> None:
     check_splits(seed)
 
 
 @pytest.mark.long
-@settings(max_examples=5_000, deadline=None)
+@settings(max_examples=5_000)
 @given(seeds)
 def test_running_values_are_what_recomputing_gives_at_length(seed: int) -> None:
     check_running(seed)
@@ -207,7 +207,7 @@ def test_running_values_are_what_recomputing_gives_at_length(seed: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", WINDOWS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(seeds)
 def test_disorder_and_restarts_do_not_show_at_length(kind: str, seed: int) -> None:
     check_driver(seed, kind)

@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
@@ -414,7 +414,7 @@ DUCKDB = """
 """
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6)
 @given(
     seed=st.integers(0, 10**6),
     cuts=st.lists(st.integers(1, 39), max_size=6),

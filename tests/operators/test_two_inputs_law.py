@@ -178,14 +178,14 @@ def hold(batches: Any, parallelism: int) -> None:
             check_stored(driver, left, right)
 
 
-@settings(max_examples=4, deadline=None, derandomize=True)
+@settings(max_examples=4, derandomize=True)
 @given(BATCHES, st.integers(1, 4))
 def test_changes_come_to_what_the_tables_give(batches: Any, parallelism: int) -> None:
     hold(batches, parallelism)
 
 
 @pytest.mark.long
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(BATCHES, st.integers(1, 4))
 def test_changes_come_to_what_the_tables_give_very_often(batches: Any, parallelism: int) -> None:
     hold(batches, parallelism)

@@ -231,7 +231,7 @@ def compare_with_the_oracle(several: list[str], data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("several", [EXPRESSIONS[at : at + 12] for at in range(0, COUNT, 12)])
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_kernels_agree_with_the_oracle(several: list[str], data: st.DataObject) -> None:
     """Several over the same tables: making these costs most."""
@@ -240,7 +240,7 @@ def test_kernels_agree_with_the_oracle(several: list[str], data: st.DataObject) 
 
 @pytest.mark.long
 @pytest.mark.parametrize("sql", EXPRESSIONS)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(data=st.data())
 def test_kernels_agree_with_the_oracle_at_length(sql: str, data: st.DataObject) -> None:
     compare_with_the_oracle([sql], data)
@@ -336,7 +336,7 @@ DUCKDB_AGREES = [
 ]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(table=tables(DUCKDB_COLUMNS))
 def test_agrees_with_duckdb(table: pa.Table) -> None:
     # DuckDB's text may not hold NUL.

@@ -98,7 +98,7 @@ def test_nothing_but_nulls_is_one_key() -> None:
 pairs = st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(-3, 3))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.lists(pairs, min_size=1, max_size=20))
 def test_composite_keys_ascend_column_by_column(rows: list[tuple[str | None, int]]) -> None:
     columns = [pa.array([row[0] for row in rows]), pa.array([row[1] for row in rows])]
@@ -108,7 +108,7 @@ def test_composite_keys_ascend_column_by_column(rows: list[tuple[str | None, int
     assert [keys[code] for code in codes] == rows
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.sampled_from([-(2**60), -1, 0, 7, 2**60])), max_size=20

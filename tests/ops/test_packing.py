@@ -43,7 +43,7 @@ def tables(draw: Any) -> pa.Table:
     return pa.table(columns)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(tables())
 def test_both_ways_give_the_same_records(table: pa.Table) -> None:
     packed = pack_rows(table)

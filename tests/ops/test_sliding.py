@@ -84,14 +84,14 @@ numbers = st.one_of(
 some_rows = st.lists(st.tuples(st.integers(0, 2), st.integers(-40, 40), numbers), max_size=30)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(some_rows, st.sampled_from(SPANS))
 def test_blocks_give_what_recomputing_gives(rows: Any, span: tuple[int, int]) -> None:
     check(rows, *span)
 
 
 @pytest.mark.long
-@settings(max_examples=3_000, deadline=None)
+@settings(max_examples=3_000)
 @given(some_rows, st.tuples(st.integers(1, 40), st.integers(1, 40)))
 def test_blocks_give_what_recomputing_gives_at_length(rows: Any, span: tuple[int, int]) -> None:
     check(rows, *span)

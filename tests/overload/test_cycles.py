@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
@@ -171,7 +171,7 @@ def run(graph: Graph, given: Input) -> None:
 BUSY = Input((12, 12, 12), 2, 4, 4, 0)
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6)
 @given(graphs(), inputs)
 @example(Graph(((0,),), (0,), ("throttle",)), BUSY)
 @example(Graph(((0,),), (0,), ("newest",)), BUSY)
@@ -182,7 +182,7 @@ def test_a_cycle_under_overload_comes_to_an_end(graph: Graph, given: Input) -> N
 
 
 @pytest.mark.long
-@settings(max_examples=1_000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1_000)
 @given(graphs(), inputs)
 def test_a_thousand_cycles_under_overload_come_to_an_end(graph: Graph, given: Input) -> None:
     check(graph, given)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
@@ -94,7 +94,7 @@ def times(draw: st.DrawFn) -> list[list[int]]:
     return files
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12)
 @given(times(), policies, kills, st.integers(10, 60), st.integers(1, 2))
 def test_every_record_is_kept_or_shed_once(
     files: list[list[int]],
@@ -189,7 +189,7 @@ def test_what_fits_into_a_batch_is_never_shed(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=600)
 @given(times(), policies, kills, st.integers(10, 60), st.integers(1, 2))
 def test_every_record_is_kept_or_shed_once_in_many_runs(
     files: list[list[int]],

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
@@ -106,7 +106,7 @@ def check_cuts(name: str, rows: list[dict[str, Any]], batch: int, parallelism: i
     assert answers(STEPS[name], rows, batch, parallelism) == whole
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8)
 @given(st.sampled_from(list(STEPS)), ROWS, st.integers(1, 5), st.sampled_from([1, 3]))
 def test_batches_decide_nothing(
     name: str, rows: list[dict[str, Any]], batch: int, parallelism: int
@@ -116,7 +116,7 @@ def test_batches_decide_nothing(
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", STEPS)
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150)
 @given(ROWS, st.integers(1, 5), st.sampled_from([1, 3]))
 def test_batches_decide_nothing_about_many(
     name: str, rows: list[dict[str, Any]], batch: int, parallelism: int

@@ -13,7 +13,7 @@ import duckdb
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import millstream as ms
@@ -328,7 +328,6 @@ def waiting(sizes: list[int]) -> list[Waiting]:
     return [Waiting(f"{n}", 1, size, 0, 0.0) for n, size in enumerate(sizes)]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(1, 10**6), max_size=60), st.integers(1, 10**6), st.booleans())
 def test_every_file_stays_in_its_place(sizes: list[int], target: int, due: bool) -> None:
     found = bundled(waiting(sizes), target, due=due)

@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
@@ -19,10 +19,8 @@ from tests.differential.comparing import assert_same
 from tests.run.test_sliding import AGGREGATES, JOBS, build, drive, live
 
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
-QUICK = settings(
-    max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
-)
-LONG = settings(max_examples=1_500, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=4, derandomize=True)
+LONG = settings(max_examples=1_500)
 WINDOWS = [(8, 1), (12, 1), (9, 3), (4, 2), (5, 5), (30, 2), (3, 1)]
 
 switched = st.tuples(

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
@@ -89,7 +89,7 @@ def flow_of(values: list[Any], got: list[Any]) -> ms.Flow:
 RUNS = (st.lists(VALUES, min_size=1, max_size=16), st.integers(1, 16), st.sampled_from([1, 3]))
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10)
 @given(*RUNS)
 def test_no_value_changes_whatever_the_batches(
     values: list[Any], batch: int, parallelism: int
@@ -98,7 +98,7 @@ def test_no_value_changes_whatever_the_batches(
 
 
 @pytest.mark.long
-@settings(max_examples=2_000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2_000)
 @given(*RUNS)
 def test_no_value_of_many_changes(values: list[Any], batch: int, parallelism: int) -> None:
     check_values(values, batch, parallelism)

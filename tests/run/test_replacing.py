@@ -117,14 +117,14 @@ CHANGES = {
 }
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(**CHANGES)
 def test_what_stays_goes_on_as_if_nothing_had_happened(**changes: Any) -> None:
     check_what_stays(**changes)
 
 
 @pytest.mark.long
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(**CHANGES)
 def test_what_stays_goes_on_as_if_nothing_had_happened_at_length(**changes: Any) -> None:
     check_what_stays(**changes)

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
@@ -190,9 +190,7 @@ def test_every_operator_goes_on_as_if_nothing_had_happened(seed: int) -> None:
 
 # -- random flows ----------------------------------------------------------------------------------
 
-SETTINGS = settings(
-    max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
-)
+SETTINGS = settings(max_examples=4, derandomize=True)
 stops_of_runs = st.dictionaries(
     st.integers(1, 4), st.sampled_from([1, 2, 7, 20]), min_size=1, max_size=2
 )
@@ -245,7 +243,7 @@ def test_early_results_and_changes_are_the_same(run: Any) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@settings(max_examples=1_000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1_000)
 @given(runs_of(recipes) | runs_of(recipes_of_kinds) | runs_of(recipes_of_changes))
 def test_many_random_flows_give_the_same(run: Any) -> None:
     check_random(*run)

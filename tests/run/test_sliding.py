@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
@@ -22,10 +22,8 @@ from tests.differential.flows import Spread, Texts, Words
 from tests.variants import variants
 
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
-QUICK = settings(
-    max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
-)
-LONG = settings(max_examples=1_500, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=4, derandomize=True)
+LONG = settings(max_examples=1_500)
 WINDOWS = [(8, 1), (12, 1), (9, 3), (10, 2), (20, 4), (24, 1), (30, 2), (11, 7)]
 
 

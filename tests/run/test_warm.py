@@ -128,7 +128,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(seed=st.integers(0, 2**16), changes=CHANGES, parallelism=st.integers(1, 3))
 def test_answers_do_not_depend_on_what_is_warm(
     seed: int, changes: list[str], parallelism: int

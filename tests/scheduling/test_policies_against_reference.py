@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
@@ -16,11 +16,9 @@ from tests.differential.comparing import assert_same
 from tests.scheduling.pressing import budgets, policies, pressed, seconds
 from tests.updates import test_driver_against_reference as updaters
 
-QUICK = settings(
-    max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
-)
+QUICK = settings(max_examples=12, derandomize=True)
 FEW = settings(QUICK, max_examples=5)
-LONG = settings(max_examples=1_000, deadline=None, suppress_health_check=list(HealthCheck))
+LONG = settings(max_examples=1_000)
 
 any_windows = st.one_of(windows.runs, windows.runs_of_kinds, windows.runs_of_changes)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
@@ -47,10 +47,8 @@ def test_answers_are_as_described(described: Any, path: str, mode: GenerationMod
     @given(case=operation.as_strategy(generation_mode=mode))
     @settings(
         max_examples=15,
-        deadline=None,
         derandomize=True,
         database=None,
-        suppress_health_check=list(HealthCheck),
     )
     def ask(case: Any) -> None:
         names = case.path_parameters or {}
@@ -92,10 +90,8 @@ def test_rows_are_as_described(shown: Any, mode: GenerationMode) -> None:
     @given(case=operation.as_strategy(generation_mode=mode), text=st.lists(words, max_size=9))
     @settings(
         max_examples=20,
-        deadline=None,
         derandomize=True,
         database=None,
-        suppress_health_check=list(HealthCheck),
     )
     def ask(case: Any, text: list[str]) -> None:
         if mode == GenerationMode.NEGATIVE:

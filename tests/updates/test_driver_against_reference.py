@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 import millstream as ms
@@ -15,10 +15,8 @@ from millstream.testing import Driver, reference
 from tests.differential.comparing import assert_same
 from tests.updates.flows import Batches, Recipe, inputs, recipes
 
-QUICK = settings(
-    max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
-)
-LONG = settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=8, derandomize=True)
+LONG = settings(max_examples=10_000)
 FREELY: dict[str, Any] = {"dead_letter_limit": 1.0}
 
 

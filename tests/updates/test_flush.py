@@ -129,14 +129,14 @@ CASES = {
 }
 
 
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(**CASES)
 def test_answers_do_not_depend_on_when_slates_are_flushed(**case: Any) -> None:
     check(**case)
 
 
 @pytest.mark.long
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(**CASES)
 def test_answers_never_depend_on_when_slates_are_flushed(**case: Any) -> None:
     check(**case)
