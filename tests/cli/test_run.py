@@ -262,7 +262,7 @@ def test_a_second_ctrl_c_aborts(here: Any, terminal: Any) -> None:
     screen.until("stopping after the current batch")
     os.write(screen.ours, b"\x03")
     assert screen.end(20) == 130
-    assert "aborted; the current batch was not committed and nothing is lost" in screen.text
+    assert "aborted; nothing is lost: the next run begins with the batch" in screen.text
     assert "Traceback" not in screen.text
     assert gone(family)
     assert results(here) == []

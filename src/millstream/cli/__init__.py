@@ -34,10 +34,7 @@ def main() -> None:
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        complain(
-            f"unexpected {type(error).__name__}: {error}. This is a defect: please report it with "
-            "what --debug shows"
-        )
+        complain(_limited(error) or _defect(error))
         sys.exit(1)
     finally:
         _end_java()
@@ -47,6 +44,25 @@ def complain(message: str) -> None:
     """One message on stderr, never wrapped or coloured where it is not read by a person."""
     label = "\x1b[1;31merror:\x1b[0m" if sys.stderr.isatty() else "error:"
     print(f"{label} {visible_lines(message)}", file=sys.stderr, flush=True)
+
+
+def _defect(error: Exception) -> str:
+    return (
+        f"unexpected {type(error).__name__}: {error}. This is a defect: please report it with "
+        "what --debug shows"
+    )
+
+
+def _limited(error: Exception) -> str | None:
+    """What to say if the machine allows this process too little; Python has no kind for that."""
+    from millstream.run.allowed import too_little
+
+    if not isinstance(error, RuntimeError) or "can't start new thread" not in str(error):
+        return None
+    return too_little() or (
+        "no more threads can be started: end other processes, or allow this user more (ulimit -u, "
+        "and the limit of its container or service)"
+    )
 
 
 def _end_java() -> None:

@@ -35,6 +35,7 @@ E = TypeVar("E", covariant=True)
 STOPPING = "stopping after the current batch (Ctrl-C again to abort)"
 _LOOK = 0.1  # seconds between looks at a running flow
 _ABORTED = 130
+_ABORTING = b"\naborted; nothing is lost: the next run begins with the batch that was under way\n"
 
 
 class Stopping:
@@ -62,7 +63,7 @@ class Stopping:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
-            os.write(2, b"\naborted; the current batch was not committed and nothing is lost\n")
+            os.write(2, _ABORTING)
             end_java(kill=True)
             os._exit(_ABORTED)
         self.asked = True

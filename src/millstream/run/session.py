@@ -26,6 +26,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
 from millstream.errors import ConfigError
+from millstream.run.allowed import too_little
 from millstream.run.archive import archive_options
 from millstream.run.processes import kill_session, starting_spark
 from millstream.run.remote import is_remote
@@ -402,6 +403,8 @@ def _why_not(master: str, error: Exception, said: Iterable[str]) -> str:
     if "JAVA_GATEWAY_EXITED" in text:
         telling = [line for line in said if "rror" in line or "xception" in line] or list(said)
         text = f"Java ended at once: {telling[0] if telling else 'it said nothing'}"
+    if (limited := too_little()) is not None:
+        return f"Spark could not start: {limited} ({text})"
     return (
         f"Spark could not start on master {master!r}: {text}; check --master "
         "(local[*], local[4], spark://host:7077, yarn, k8s://...) and that it can be reached, "

@@ -244,6 +244,8 @@ def _marked(work: Any) -> Iterator[Any]:
         yield from work()
     except (MillstreamError, OSError) as error:
         text = str(error).encode("utf-8", "backslashreplace").decode()
+        if isinstance(error, PermissionError):
+            text += "; what was committed stays valid: correct that and start again"
         raise RuntimeError(f"{_MARK}{text}{_MARK}") from error
     except (SystemExit, KeyboardInterrupt) as error:  # of a user's class, where none is expected
         raise RuntimeError(f"{_MARK}{describe(error)}{_MARK}") from error

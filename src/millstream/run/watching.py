@@ -126,8 +126,14 @@ def watched(attempt: Attempt) -> Iterator[None]:
         if error is not None:
             raise error
     before = sys.getprofile()
-    crumb = notes.open(f"{attempt.task}.{attempt.number}.call")
-    with os.fdopen(notes.open(f"{attempt.task}.{attempt.number}.stuck"), "wb") as stuck:
+    try:
+        crumb = notes.open(f"{attempt.task}.{attempt.number}.call")
+        told = notes.open(f"{attempt.task}.{attempt.number}.stuck")
+    except PermissionError:  # the work meets it too, and says where
+        with _armed(attempt, None):
+            yield
+        return
+    with os.fdopen(told, "wb") as stuck:
         sys.setprofile(_noting(crumb))
         try:
             with _armed(attempt, stuck):
