@@ -65,8 +65,9 @@ class WindowedStream:
         taken = {*self.keyed.keys, "window_start", "window_end"}
         taken |= {"early": {"revision", "final"}, "delta": {"op"}}.get(self.emission.mode, set())
         if self.emission.mode == "snapshot":
-            taken |= {*MARKS, *(name + end for name in aggs for end in ESTIMATE[1:])}
-            aggregates.free(self.keyed.keys, taken - {*self.keyed.keys}, "key_by")
+            more = {*MARKS, *(name + end for name in aggs for end in ESTIMATE[1:])}
+            aggregates.free(self.keyed.keys, more, "key_by")
+            taken |= more
         taken |= set(FIDELITY) if self.fidelity else set()
         checked = aggregates.checked(aggs, "agg", taken)
         keyed = self.keyed._computing(checked)

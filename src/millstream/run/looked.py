@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from millstream.api.early import ESTIMATE, Looks
+from millstream.api.early import ESTIMATE, MARKS, Looks
 from millstream.api.sources import Files
 from millstream.errors import ConfigError
 from millstream.graph import nodes
@@ -79,6 +79,7 @@ def looked_for(plan: Plan, looks: Looks | None) -> tuple[Looks, Looked] | None:
         assert looks is not None
         looked = looked_at(plan, looks.step)
         _check_ratios(looked, looks)
+        _check_columns(looked, looks)
         return looks, looked
     node = emitted[0]
     if looks is not None and looks.step not in (None, node.name):
@@ -89,6 +90,7 @@ def looked_for(plan: Plan, looks: Looks | None) -> tuple[Looks, Looked] | None:
     own: Looks = node.emission.looks
     looked = looked_at(plan, node.name)
     _check_ratios(looked, own)
+    _check_columns(looked, own, MARKS)
     return own if looks is None else replace(looks, ratios=own.ratios, metric=own.metric), looked
 
 
@@ -114,6 +116,24 @@ def _check_ratios(looked: Looked, looks: Looks) -> None:
         taken = {*job.keys, *(m.name + end for m in job.measures for end in ESTIMATE)}
         if {name + end for end in ESTIMATE} & taken:
             raise ConfigError(f"snapshots(ratios=): the name {name!r} is already a column")
+
+
+def _check_columns(looked: Looked, looks: Looks, marks: tuple[str, ...] = ()) -> None:
+    """A snapshot has each of its columns once, those included that it adds to an answer."""
+    job, top = looked.windows.job, looked.top
+    values = [*(m.name for m in job.measures), *(name for name, _ in looks.ratios)]
+    columns = {job.name: [*job.keys, *(name + end for name in values for end in ESTIMATE)]}
+    if top is not None:
+        estimates = (top.by + end for end in ESTIMATE)
+        columns[top.step] = [*top.keys, "place", top.column, *estimates, "settled"]
+    columns[looked.answers.step] += marks
+    for step, names in columns.items():
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ConfigError(
+                f"snapshots(): a snapshot of {step!r} would have two columns {twice!r}, one of its "
+                "own and one of the program's; give the key or the aggregate another name"
+            )
 
 
 def _first(plan: Plan) -> list[Windows]:

@@ -219,8 +219,11 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         build(flow.source(ms.Files(tmp_path / "in", format="csv"), name="sales"))
         return flow
 
+    def snap_by(stream: Any, key: str, **aggs: Any) -> Any:
+        return stream.key_by(key).agg(emit="snapshot", **(aggs or {"n": ms.count()}))
+
     def snap(stream: Any, **aggs: Any) -> Any:
-        return stream.key_by("shop").agg(emit="snapshot", **(aggs or {"n": ms.count()}))
+        return snap_by(stream, "shop", **aggs)
 
     twice = flow_of(lambda s: [snap(s).sink(ms.Memory()), snap(s).sink(ms.Memory())])
     with pytest.raises(ConfigError, match="one step of a flow can"):
@@ -232,6 +235,10 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         flow_of(lambda s: snap(s, n=ms.count(), n_lower=ms.min("items")))
     with pytest.raises(ConfigError, match="'exact' is already a column"):
         flow_of(lambda s: snap(s, exact=ms.count()))
+    with pytest.raises(ConfigError, match="key_by: the name 'progress' is already a column"):
+        flow_of(lambda s: snap_by(s.select("shop AS progress"), "progress"))
+    with pytest.raises(ConfigError, match="key_by: the name 'n_upper' is already a column"):
+        flow_of(lambda s: snap_by(s.select("shop AS n_upper"), "n_upper"))
     with pytest.raises(ConfigError, match=r"ms\.snapshot"):
         flow_of(lambda s: s.key_by("shop").agg(emit="snapshots", n=ms.count()))
     live = ms.Flow("live")

@@ -71,6 +71,16 @@ def test_the_counts_themselves_can_be_looked_at(tmp_path: Path) -> None:
         flow.snapshots(step="other")
 
 
+def test_a_ranking_has_columns_of_its_own(tmp_path: Path) -> None:
+    write(tmp_path / "in")
+    flow = ms.Flow("places")
+    lines = flow.source(ms.Files(tmp_path / "in", format="text"), name="lines")
+    counts = lines.select("value AS place").key_by("place").agg(n=ms.count())
+    counts.key_by().agg(top=ms.top_k("place", 3, by="n")).named("top").sink(ms.Memory())
+    with pytest.raises(ConfigError, match="'top' would have two columns 'place'"):
+        flow.snapshots(checkpoint=tmp_path / "ck")
+
+
 def test_places_are_settled_only_if_nobody_can_take_them() -> None:
     owner = np.zeros(4, np.int64)
     value = np.array([10.0, 7.0, 6.5, 1.0])
