@@ -150,8 +150,8 @@ class Looks:
                 f'snapshots(interval="pointwise", until={self.until}): whoever stops when the '
                 'bounds are narrow enough has chosen by them; use interval="anytime"'
             )
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise ConfigError(f"snapshots(seed={self.seed!r}): expected a whole number")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise ConfigError(f"snapshots(seed={self.seed!r}): expected a whole number from 0 on")
         if self.metric is not None and not callable(self.metric):
             raise ConfigError(
                 f"snapshots(metric={self.metric!r}): expected a function that gets a row of what "

@@ -39,7 +39,7 @@ from millstream.run.snapshots import (
 from millstream.run.sources import make_tracker
 from millstream.run.splits import Item
 from millstream.run.tracking import Tracker
-from millstream.serve.answers import publish_snapshot
+from millstream.serve.answers import check_run, publish_snapshot
 from millstream.serve.drawing import drawn, shortened
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
@@ -84,10 +84,17 @@ class Looker:
             return None
         return drawn(self.looked.answers.step, self._told, len(self.newest.table))
 
+    @property
+    def _run(self) -> str:
+        """What the run is known by."""
+        return str((self.engine.checkpoint.read_program() or {}).get("id"))
+
     # -- when the engine calls ------------------------------------------------------------------
 
     def at_start(self) -> bool:
         """Look before the first step: a kill may have come between a commit and its look."""
+        if self._place is not None:
+            check_run(self._place, self._run)  # not after hours of reading
         manifest = self.engine.manifest
         self._dead = manifest.dead
         if manifest.complete or manifest.batch < 0 or not self._gathered.draws:
@@ -126,8 +133,7 @@ class Looker:
                 self.taken.append((made.progress, self.engine.manifest.batch))
             self._told.append(shortened(made))
             if self._place is not None:
-                program = self.engine.checkpoint.read_program() or {}
-                publish_snapshot(self._place, made, str(program.get("id")))
+                publish_snapshot(self._place, made, self._run)
             self.found.put(made)
         return self.ended_by is not None
 
@@ -163,6 +169,12 @@ class Looker:
             notes.append(f"{', '.join(answers.scaled)}: scaled by the metric that was given")
         if not gathered.complete:
             notes.append("some batches ran without snapshots, so there are no estimates")
+        if answers.blocks.one_left_is_large:
+            most = answers.blocks.largest_left / answers.blocks.size
+            notes.append(
+                f"no bounds yet: a file that cannot be cut, with {most:.0%} of the input, was not "
+                "read; the others do not say what is in it"
+            )
         heavy = () if self.looked.top is not None else answers.heavy
         notes += told_of_tails(heavy, looks.confidence)
         notes += self._set_aside()

@@ -43,7 +43,7 @@ _said = msgspec.json.Decoder(_Said)
 
 def publish_snapshot(place: Storage, snapshot: Snapshot, run: str) -> str:
     """Let a snapshot appear under its name; one of the same progress is replaced by itself."""
-    _check_run(place, run)
+    check_run(place, run)
     said = _Said(
         run,
         snapshot.progress,
@@ -75,7 +75,7 @@ def _writable(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema(fields, metadata=table.schema.metadata))
 
 
-def _check_run(place: Storage, run: str) -> None:
+def check_run(place: Storage, run: str) -> None:
     """Snapshots of one run only, or the newest would be one of another."""
     names = _names(place)
     if names and (other := _read(place, names[-1], rows=False)[1].run) != run:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from millstream.ops.estimating.estimates import (
-    LEAST_BLOCKS,
     Confidence,
     Estimates,
     mean,
@@ -195,7 +194,7 @@ def campaign(
                     score.given += int(given.sum())
                     score.right += int((given & inside).sum())
                     score.below += int((given & under).sum())
-                    if blocks.read >= LEAST_BLOCKS:
+                    if not blocks.few:
                         score.none += int((there & ~said).sum())
                     kept = always.setdefault((promise, name), np.ones(groups, bool))
                     kept &= inside | ~given

@@ -24,7 +24,7 @@ import pyarrow as pa
 import millstream as ms
 from millstream.api.early import looks
 from millstream.ops.estimating.answers import Answers
-from millstream.ops.estimating.estimates import LEAST_BLOCKS, Confidence, Estimates
+from millstream.ops.estimating.estimates import Confidence, Estimates
 from millstream.ops.estimating.intervals import ANYTIME, POINTWISE
 from millstream.ops.estimating.ranks import picked
 from millstream.ops.jobs import Measure
@@ -316,7 +316,7 @@ def _count(
     score.right += int((given & inside).sum())
     score.below += int((given & under).sum())
     score.by_look[look] += (int(given.sum()), int((given & inside).sum()))
-    if answers.blocks.read >= LEAST_BLOCKS:
+    if not answers.blocks.few:
         score.none += int((~said & ~np.isnan(true)).sum())
     kept[seen[given & ~inside]] = False
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from millstream.ops.estimating.answers import Answers
-from millstream.ops.estimating.estimates import Confidence, mean, total, variance
+from millstream.ops.estimating.estimates import Confidence, Estimates, mean, total, variance
 from millstream.ops.estimating.intervals import ANYTIME, POINTWISE, radius, sequence, stretched
 from millstream.ops.estimating.moments import COUNT, SIZE, SQUARES, TOTAL, Blocks, Moments
 from millstream.ops.estimating.ranks import Ranks
@@ -188,6 +188,48 @@ def test_a_quantile_has_woodruffs_interval() -> None:
     # The bounds are order statistics: those of the textbook, or the next ones outside.
     assert found.lower[0] in ordered[low - 3 : low + 1]
     assert found.upper[0] in ordered[high - 1 : high + 3]
+
+
+def test_a_variance_of_more_values_is_smaller_though_all_blocks_be_alike() -> None:
+    values = np.arange(50.0)
+    of = {COUNT: 50.0, TOTAL: values.sum(), SQUARES: (values**2).sum()}
+    moments, blocks = kept(
+        (COUNT, TOTAL, SQUARES), {name: np.full(READ, one) for name, one in of.items()}
+    )
+    found = variance(moments, blocks, Confidence(0.95, POINTWISE))
+    true = np.tile(values, ALL).var(ddof=1)
+    assert found.lower[0] <= true <= found.upper[0]
+    assert found.upper[0] - found.lower[0] < 0.001 * true
+
+
+@pytest.mark.parametrize("promise", [POINTWISE, ANYTIME])
+def test_while_a_large_block_is_left_nothing_is_bounded(promise: str) -> None:
+    """A file that cannot be cut has half of the input: the others do not say what is in it."""
+    sizes = np.ones(2 * ALL)
+    sizes[-1] = 2 * ALL
+    answers = Answers(("g",), measures(0.5), np.arange(2 * ALL), sizes)
+    rng = np.random.default_rng(3)
+
+    def read(blocks: np.ndarray) -> dict[str, Estimates]:
+        n = np.full(len(blocks), 50.0)
+        middle = rng.normal(10, 1, len(blocks))
+        states = {"n": n, "sum": n * middle, "mean": middle, "m2": n}
+        columns = {
+            f"state.{one.state}.{name}": column
+            for one in measures(0.5)
+            for name, column in states.items()
+        }
+        key = {"key.0": np.zeros(len(blocks), np.int64), "block": blocks}
+        answers.add(pa.table({**key, **columns}))
+        answers.add_values("quantile", pa.table({**key, "value": middle, "weight": n}))
+        answers.read(blocks)
+        return answers.estimates(Confidence(0.95, promise))
+
+    for name, one in read(np.arange(ALL)).items():
+        assert np.isfinite(one.value).all() or name == "different"
+        assert np.isnan(one.upper).all(), name
+    found = read(np.array([2 * ALL - 1]))
+    assert all(np.isfinite(found[name].upper).all() for name in ("rows", "total", "mean"))
 
 
 def test_blocks_that_are_all_alike_leave_a_doubt_about_those_not_read() -> None:

@@ -7,6 +7,8 @@ from math import comb
 import numpy as np
 import pytest
 
+from millstream.ops.estimating.moments import COUNT, SIZE, TOTAL, Blocks, Moments
+from millstream.ops.estimating.sparse import sparse_total, unseen_total
 from millstream.ops.estimating.unseen import unseen
 
 
@@ -26,3 +28,24 @@ def test_its_blocks_may_be_the_largest() -> None:
 
 def test_nothing_is_left_when_all_was_read() -> None:
     assert unseen(10, 10, np.zeros(0), 0.05).share == 0
+
+
+def test_gains_and_losses_that_cancel_say_nothing_of_other_groups() -> None:
+    """What they come to is next to nothing, and what lies together would seem to be without end."""
+    count, read, size = 200, 50, 100.0
+    blocks = Blocks(count, count * size)
+    blocks.add(np.full(read, size))
+    gains = np.random.default_rng(6).normal(0, 30, read)
+    gains += (1e-6 - gains.sum()) / read
+    bounds = []
+    for groups in (1, 2):  # the first is in five blocks, the second in all of them
+        moments = Moments((COUNT, TOTAL, SIZE))
+        rows = 5 + read * (groups - 1)
+        of = np.concatenate([np.zeros(5, np.int64), np.ones(read, np.int64)])[:rows]
+        n = np.concatenate([np.full(5, 2.0), np.full(read, 10.0)])[:rows]
+        total = np.concatenate([np.arange(5.0) + 1, gains])[:rows]
+        moments.add(of, {COUNT: n, TOTAL: total, SIZE: np.full(rows, size)}, groups)
+        bounds.append([one[0] for one in sparse_total(moments, TOTAL, blocks, 0.05)])
+    assert bounds[0] == pytest.approx(bounds[1])
+    assert np.abs(gains).max() < unseen_total(moments, TOTAL, blocks, 0.05)
+    assert unseen_total(moments, TOTAL, blocks, 0.05) < (count - read) * np.abs(gains).max()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import millstream as ms
 from millstream.errors import ConfigError, RunError
+from millstream.state.checkpoint import Checkpoint
 from millstream.testing import run_in_process, snapshots_in_process
 
 LANGS = ("de", "en", "fr", "it", "sw")
@@ -332,7 +334,6 @@ def test_quantiles_and_different_values_have_estimates_too(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", ["parquet", "gz", "json"])
 def test_other_files_have_blocks_too(tmp_path: Path, kind: str) -> None:
-    import gzip
     import json
 
     import pyarrow as pa
@@ -387,12 +388,67 @@ def test_records_over_line_ends_are_read_by_files(tmp_path: Path) -> None:
         ({"interval": "pointwise", "until": ms.rel_error(0.1)}, "chosen by them"),
         ({"until": 0.01}, "ms.rel_error"),
         ({"step": "other"}, "there are agg"),
+        ({"seed": -1}, "a whole number from 0 on"),
     ],
 )
 def test_what_cannot_be_asked_for(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     write(tmp_path / "in", rows=300)
     with pytest.raises(ConfigError, match=message):
         views(tmp_path / "in").snapshots(checkpoint=tmp_path / "ck", **options)
+
+
+@pytest.mark.parametrize(
+    ("key", "aggs", "twice"),
+    [
+        ("n_upper", {"n": ms.count()}, "n_upper"),
+        ("lang", {"n": ms.count(), "n_lower": ms.sum("views")}, "n_lower"),
+    ],
+)
+def test_bounds_do_not_take_the_place_of_other_columns(
+    tmp_path: Path, key: str, aggs: dict[str, Any], twice: str
+) -> None:
+    write(tmp_path / "in", rows=300)
+    flow = ms.Flow("names")
+    source = flow.source(ms.Files(tmp_path / "in", format="csv"), name="views")
+    source.select(f"lang AS {key}", "views").key_by(key).agg(**aggs).sink(ms.Memory())
+    with pytest.raises(ConfigError, match=f"'agg' would have two columns '{twice}'"):
+        flow.snapshots(checkpoint=tmp_path / "ck")
+
+
+def test_a_large_file_that_cannot_be_cut_has_to_be_read_before_there_are_bounds(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    rng = np.random.default_rng(5)
+    for number in range(80):
+        low, rows = (100, 4_000) if number == 79 else (0, 50)
+        lines = "\n".join(f"en,{view}" for view in rng.integers(low, low + 10, rows))
+        (folder / f"{number}.csv.gz").write_bytes(gzip.compress(f"lang,views\n{lines}\n".encode()))
+    said = set()
+    for seed in range(3):
+        *found, last = snapshots_in_process(
+            views(folder), tmp_path / f"ck{seed}", [0.2, 0.3, 0.9], seed=seed
+        )
+        true = by_lang(last)["en"]
+        for one in found:
+            row = by_lang(one)["en"]
+            for name in ("n", "total", "mean"):
+                if row[f"{name}_lower"] is not None:
+                    said.add(name)
+                    assert row[f"{name}_lower"] <= true[name] <= row[f"{name}_upper"]
+            large = any("that cannot be cut" in note for note in one.notes)
+            assert large == (one.progress < 0.5)
+    assert said == {"n", "total", "mean"}
+
+
+def test_a_directory_of_another_run_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "in", rows=300)
+    flow, answers = views(tmp_path / "in"), tmp_path / "answers"
+    assert list(snapshots_in_process(flow, tmp_path / "ck", publish=answers))[-1].exact
+    with pytest.raises(ConfigError, match="has snapshots of another run"):
+        list(snapshots_in_process(flow, tmp_path / "other", publish=answers))
+    assert Checkpoint(tmp_path / "other", create=False).latest() is None
 
 
 def test_flows_with_an_order_are_refused(tmp_path: Path) -> None:

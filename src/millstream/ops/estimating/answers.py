@@ -28,6 +28,9 @@ from millstream.ops.keys import factorize, key_arrays
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
+# Of numbers as large as floats go, or infinite, there are no bounds; that is all there is to say.
+_of_any_size = np.errstate(over="ignore", invalid="ignore")
+
 
 def estimated(measure: Measure) -> bool:
     """Whether there is an estimator for an aggregate."""
@@ -65,6 +68,8 @@ class Answers:
         self.blocks = Blocks(len(starts), float(sizes.sum()))
         self._tails = {m.column: Tail() for m in self.measures.values() if m.column is not None}
         self._starts, self._sizes = starts, sizes
+        self._left = np.ones(len(sizes), np.bool_)  # blocks that were not read
+        self.blocks.largest_left = float(sizes.max(initial=0.0))
         self._known: pa.Table | None = None  # the keys of groups, in the order of their numbers
         self._kept = {name: Moments(_factors(m)) for name, m in self.measures.items()}
         self._shift: dict[str, Floats] = {}  # of every group; NaN before it has a value
@@ -88,7 +93,10 @@ class Answers:
     def read(self, blocks: Int64) -> None:
         """These blocks have been read, whatever they gave."""
         self.blocks.add(self._sizes[blocks])
+        self._left[blocks] = False
+        self.blocks.largest_left = float(self._sizes[self._left].max(initial=0.0))
 
+    @_of_any_size
     def add(self, given: pa.Table) -> None:
         """What blocks gave: rows with a key, states, and a position in the block."""
         groups, block = self._number(given), self._block(given)
@@ -237,6 +245,7 @@ class Answers:
             found[name] = Estimates(one.value, np.maximum(one.lower, least), one.upper)
         return found
 
+    @_of_any_size
     def estimates_of(self, name: str, sure: Confidence) -> Estimates:
         """The same for one aggregate."""
         if name in self.scaled:
@@ -250,6 +259,7 @@ class Answers:
                 return one[name].estimates(self.groups, self.blocks, sure)
         return self._estimate(name, sure)
 
+    @_of_any_size
     def unseen_total(self, name: str, sure: Confidence) -> float:
         """What a group that was in no block can have at most, where that is known."""
         factor = totalled(self.measures[name]) if name in self.measures else None

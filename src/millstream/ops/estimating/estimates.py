@@ -21,8 +21,6 @@ from millstream.ops.estimating.sparse import sparse_total
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-# Read, before any bound is given: what one block in ten has is then missed with a risk of 4 %.
-LEAST_BLOCKS = 30
 LEAST_PRESENT = 20  # with a group in them, before its blocks say how much they differ
 LEAST_ACTIVE = 40  # with anything but zeros, where some blocks have nothing else
 LEAST_SPREAD = 60  # with a group, before they say how much variances differ, which go by tails
@@ -146,6 +144,9 @@ def variance(moments: Moments, blocks: Blocks, sure: Confidence) -> Estimates:
     with np.errstate(divide="ignore", invalid="ignore"):
         down, up = (np.nan_to_num(np.abs(b / value - 1)) for b in (found.lower, found.upper))
         lower, upper = value / (1 + down + down**2 / 2), value * (1 + up + up**2 / 2)
+    if blocks.read < blocks.count:
+        # Divided by n - 1 the values of more blocks vary less, though all blocks be alike.
+        lower = np.minimum(lower, spread)
     unknown = np.isnan(found.upper)
     lower, upper = (np.where(unknown, np.nan, bound) for bound in (lower, upper))
     return Estimates(value, lower, upper)
@@ -271,7 +272,7 @@ def _settled(found: Estimates, blocks: Blocks) -> Estimates:
     """Bounds that say nothing yet are left out; once all is read, there is nothing to bound."""
     if blocks.read >= blocks.count:
         return Estimates(found.value, found.value, found.value)
-    if blocks.read < LEAST_BLOCKS:
+    if blocks.few:
         none = np.full(len(found.value), np.nan)
         return Estimates(found.value, none, none)
     lower, upper = (

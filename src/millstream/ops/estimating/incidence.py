@@ -15,7 +15,7 @@ import numpy as np
 
 from millstream.ops.chunks import Int64
 from millstream.ops.estimating.distributions import gamma
-from millstream.ops.estimating.estimates import LEAST_BLOCKS, LEAST_PRESENT, Confidence, Estimates
+from millstream.ops.estimating.estimates import LEAST_PRESENT, Confidence, Estimates
 from millstream.ops.estimating.moments import Blocks
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -79,7 +79,7 @@ class Incidence:
         with np.errstate(divide="ignore", invalid="ignore"):
             more = once**2 / (read / max(read - 1, 1) * 2 * twice + share / (1 - share) * once)
         value = seen + np.where(once > 0, more, 0.0)
-        if read < LEAST_BLOCKS:
+        if blocks.few:
             return Estimates(value, seen, np.full(count, np.nan))
         # A value in one block is read or not: what was not read is all there are less those seen.
         # So a doubt about their number counts for all of them, smaller by what is left.

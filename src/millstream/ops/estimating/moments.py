@@ -23,6 +23,9 @@ Product = tuple[str, ...]  # the factors, in order
 
 SIZE = "size"  # of a block: bytes or rows, known before it is read
 COUNT, TOTAL, SQUARES = "count", "total", "squares"  # of the values of a group in a block
+# Read, before any bound is given: what one block in ten has is then missed with a risk of 4 %.
+LEAST_BLOCKS = 30
+LARGE = 0.1  # of the input: a block that may have what one in ten has
 _DEGREE = 3
 
 
@@ -44,6 +47,7 @@ class Blocks:
     size: float  # of all together
     read: int = 0
     sums: Floats = field(default_factory=lambda: np.zeros(_DEGREE + 1))  # of powers of their sizes
+    largest_left: float = 0.0  # the size of the largest that was not read
 
     def add(self, sizes: Floats) -> None:
         """Blocks were read."""
@@ -68,6 +72,16 @@ class Blocks:
         is unknown than their number says (Royall and Cumberland 1981).
         """
         return max(1 - self.share, 1 - self.progress) if self.read < self.count else 0.0
+
+    @property
+    def one_left_is_large(self) -> bool:
+        """Whether one block not read has so much of the input that others cannot stand for it."""
+        return self.largest_left >= LARGE * self.size > 0
+
+    @property
+    def few(self) -> bool:
+        """Whether what was read says too little of the rest for any bounds."""
+        return self.read < LEAST_BLOCKS or self.one_left_is_large
 
     @property
     def draws(self) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from millstream.ops.chunks import Int64
-from millstream.ops.estimating.estimates import LEAST_BLOCKS, Confidence, Estimates
+from millstream.ops.estimating.estimates import Confidence, Estimates
 from millstream.ops.estimating.intervals import radius
 from millstream.ops.estimating.moments import Blocks
 
@@ -85,7 +85,7 @@ class Ranks:
         read, present = blocks.read, len(per_block)
         if read >= blocks.count:
             return value, value, value
-        if present < LEAST_PRESENT or read < LEAST_BLOCKS:
+        if present < LEAST_PRESENT or blocks.few:
             return value, np.nan, np.nan
         below_it, up_to_it = values < value, values <= value
         full = np.sort(per_block)[-_LEAST_TAIL:].sum() / total  # the share that so few can hold

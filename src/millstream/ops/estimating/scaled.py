@@ -15,7 +15,7 @@ import numpy as np
 
 from millstream.errors import ConfigError
 from millstream.ops.chunks import Int64
-from millstream.ops.estimating.estimates import LEAST_BLOCKS, LEAST_PRESENT, Confidence, Estimates
+from millstream.ops.estimating.estimates import LEAST_PRESENT, Confidence, Estimates
 from millstream.ops.estimating.intervals import radius
 from millstream.ops.estimating.moments import Blocks
 from millstream.ops.records import describe
@@ -61,7 +61,7 @@ class Scaled:
             left_out.append({name: _over(values, shares) for name, values in less.items()})
         times = radius(sure.promise, sure.risk, blocks.draws, np.full(1, _PARTS - 1.0))
         times = times * np.sqrt(blocks.draws)
-        known = (present >= LEAST_PRESENT) & (blocks.read >= max(LEAST_BLOCKS, _PARTS))
+        known = (present >= LEAST_PRESENT) & (not blocks.few)
         found = {}
         for name, total in whole.items():
             value = _over(total, share)

@@ -74,5 +74,8 @@ def clustering(moments: Moments, factor: str, blocks: Blocks) -> Floats:
         single = seen / moments.total(COUNT) if counted else np.ones_like(seen)
         square = moments.squares({factor: np.ones_like(seen)}, blocks)
         together = square / (seen * single + seen**2 / blocks.read)
-    known = together[np.isfinite(together)]
-    return single * (known.max() if len(known) else 1.0)
+        # What gains and losses come to says nothing of how large they are; what blocks had does.
+        had = np.sqrt(square / moments.present)
+    signed = moments.negative(factor)
+    known = together[np.isfinite(together) & ~signed]
+    return np.where(signed, had, single * (known.max() if len(known) else 1.0))
