@@ -136,6 +136,18 @@ def test_bounds_are_shown_in_full_where_a_line_has_no_room_for_all() -> None:
     assert shown(exact, width=50).count("718M") == 5
 
 
+def test_values_for_which_there_is_no_room_are_left_out_and_named() -> None:
+    columns: dict[str, list[object]] = {"carrier": ["UA", "OO"]}
+    for name in ("n", "delay", "planes"):
+        columns |= {name: [54_321.0, 128.0]}
+        columns |= {f"{name}_lower": [50_000.0, None], f"{name}_upper": [60_000.0, None]}
+    text = shown(ms.Snapshot(0.1, pa.table(columns), False), width=40)
+    lines = text.splitlines()
+    assert lines[1].split() == ["carrier", "n", "delay"]
+    assert lines[2].split() == ["UA", "54.3k", "±10.5%", "54.3k", "±10.5%"]
+    assert "no room for planes" in text
+
+
 def test_bounds_about_nothing_are_told_as_they_are() -> None:
     table = pa.table({"n": [0.0], "n_lower": [-1500.0], "n_upper": [1000.0]})
     assert "0 ±1.5k" in shown(ms.Snapshot(0.1, table, False)).replace("± ", "±")

@@ -1,7 +1,7 @@
 """A table of early answers on the command line: estimates, their bounds, and a bar for the first.
 
 Bounds are what matters, so where a line has no room for all, numbers are written shorter, then bars
-are left out, and only then is anything cut off.
+are left out, and then the last values, which is said: a number that is cut off looks like another.
 """
 
 from __future__ import annotations
@@ -58,25 +58,28 @@ class _Groups:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         room = options.update(max_width=_ANY_WIDTH)
-        for short, bars in ((False, True), (True, True), (True, False)):
-            table = self._table(short, bars)
+        every = len(self._values)
+        forms = [(False, True, every), (True, True, every)]
+        forms += [(True, False, shown) for shown in range(every, 0, -1)] or [(True, False, 0)]
+        for short, bars, shown in forms:
+            table = self._table(short, bars, self._values[:shown])
             if Measurement.get(console, room, table).minimum <= options.max_width:
                 break
         yield table
+        if shown < every:
+            yield Text(f"no room for {', '.join(map(visible, self._values[shown:]))}", style="dim")
 
-    def _table(self, short: bool, bars: bool) -> Table:
+    def _table(self, short: bool, bars: bool, shown: list[str]) -> Table:
         table = Table(box=None)
         for name in self._keys:
             table.add_column(visible(name), no_wrap=True, overflow="ellipsis", min_width=_KEY)
-        lines = [
-            [[row[name + end] for end in ESTIMATE] for name in self._values] for row in self._rows
-        ]
+        lines = [[[row[name + end] for end in ESTIMATE] for name in shown] for row in self._rows]
         told = [[_told(one, self._exact, short) for one in line] for line in lines]
-        for at, name in enumerate(self._values):
+        for at, name in enumerate(shown):
             wide = max((len(line[at]) for line in told), default=0)
             head = visible(name) + (", heavy tail" if name in self._heavy else "")
             table.add_column(head, justify="right", no_wrap=True, min_width=wide)
-        bars = bars and bool(self._values)
+        bars = bars and bool(shown)
         if bars:
             table.add_column("", no_wrap=True, min_width=_BAR)
         for row, line, cells in zip(self._rows, lines, told, strict=True):
