@@ -8,6 +8,7 @@ own arguments, directory, environment, standard streams, exit code and end, as i
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import select
@@ -62,8 +63,10 @@ class Started:
         return said, None
 
     def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
+        # It may end in between: another process waits for it, so nothing keeps its number.
+        with contextlib.suppress(ProcessLookupError):
+            if self.poll() is None:
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

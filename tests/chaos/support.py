@@ -193,9 +193,7 @@ def finish(process: Started, timeout: float = 180) -> int:
 
 def kill(process: Started) -> bool:
     """SIGKILL; whether it was still running."""
-    running = process.poll() is None
-    if running:
-        os.kill(process.pid, signal.SIGKILL)
+    process.kill()
     return finish(process) == -signal.SIGKILL
 
 
