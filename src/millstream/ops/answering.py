@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ class Answers:
     """What windows give, in the order of windows: names are the user's, so ours stand beside."""
 
     columns: dict[str, Any] = field(default_factory=dict)  # of aggregates, by name
-    values: list[list[Any]] = field(default_factory=list)  # what a reduce function gets
+    values: Sequence[list[Any]] = ()  # what a reduce function gets
     failed: dict[int, str] = field(default_factory=dict)  # windows without an answer, and why
     exact: set[str] = field(default_factory=set)  # columns of what users' functions gave
 
@@ -52,7 +52,7 @@ def joined(parts: list[tuple[Answers, int]], names: Iterable[str]) -> Answers:
     """The answers of some windows, so many, then of others; types may widen on the way."""
     whole, before = Answers(), 0
     for one, count in parts:
-        whole.values.extend(one.values)
+        whole.values = [*whole.values, *one.values]
         whole.failed.update({before + at: why for at, why in one.failed.items()})
         whole.exact |= one.exact
         before += count

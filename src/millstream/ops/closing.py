@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from millstream.errors import RunError
 from millstream.ops.answering import Answers, add_answers, add_results, call_each, completed
+from millstream.ops.blockwise import InTurn
 from millstream.ops.chunks import Chunk, Int64, flat, numbers
 from millstream.ops.codec import python_rows
 from millstream.ops.grid import Runs, find_runs
@@ -156,11 +157,7 @@ def held_outputs(
 ) -> None:
     """The answers of measures, or the input of a reduce function, from kept values in order."""
     if job.reducer is not None:
-        rows: list[Any] = (
-            unpacked(flat(values.column("value.value"))) if job.packed else _kept_records(values)
-        )
-        spans = zip(low.tolist(), high.tolist(), strict=True)
-        answers.values = [rows[start:stop] for start, stop in spans]
+        answers.values = InTurn(values, low, high, _kept_values if job.packed else _kept_records)
         return
     for measure in job.measures:
         if not measure.held:
@@ -178,6 +175,10 @@ def held_outputs(
             call_each(measure.name, measure.fold, lists, answers)
         else:
             answers.columns[measure.name] = kept if measure.lists is None else measure.lists(kept)
+
+
+def _kept_values(values: pa.Table) -> list[Any]:
+    return unpacked(flat(values.column("value.value")))
 
 
 def _kept_records(values: pa.Table) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ _BOUNDS = ("window_start", "window_end")
 def call_reducer(
     job: WindowJob,
     heads: Chunk,
-    values: list[list[Any]],
+    values: Sequence[list[Any]],
     order: Int64,
     dead: list[DeadLetter],
 ) -> Chunk:
@@ -38,9 +38,9 @@ def call_reducer(
     failed: dict[int, str] = {}
     given = zip(order.tolist(), _user_keys(job, heads), _windows(heads), strict=True)
     for index, (place, key, window) in enumerate(given):
-        before = len(made.origin)
+        before, records = len(made.origin), values[place]
         try:
-            made.add(index, reducer(key, values[place], window))
+            made.add(index, reducer(key, records, window))
         except ProgramError:
             raise
         except BaseException as error:  # a user's function may raise anything
