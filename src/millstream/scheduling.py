@@ -50,7 +50,7 @@ class Request:
     """A batch with room.
 
     batch: its number.
-    memory: the share of the memory budget in use.
+    memory: the share in use of what processes leave of the memory budget by themselves.
     draw: a random number from 0 to 1, one for all queues of the request.
     """
 

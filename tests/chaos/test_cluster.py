@@ -85,10 +85,10 @@ def master_arguments(port: int) -> list[str]:
     ]
 
 
-def worker_arguments(port: int, place: Path) -> list[str]:
+def worker_arguments(port: int, place: Path, host: str = "127.0.0.1") -> list[str]:
     return [
         "org.apache.spark.deploy.worker.Worker",
-        *("--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0"),
+        *("--host", host, "--cores", "1", "--memory", "1g", "--webui-port", "0"),
         *("--work-dir", str(place), f"spark://127.0.0.1:{port}"),
     ]
 

@@ -30,6 +30,8 @@ from tests.prepared import Started
 
 APP = Path(__file__).parent / "apps" / "elastic.py"
 RECORDS = 1_000_000
+# As if each were a machine: Spark never runs a backup where the task itself runs, by host.
+HOSTS = {"first": "127.0.0.2", "second": "127.0.0.3", "third": "127.0.0.4"}
 
 
 def test_tasks_are_backed_up_where_there_are_several_executors(
@@ -74,7 +76,7 @@ def run_with_changes(work: Path) -> Told:
         wait_for_text(work / "spark" / "master.log", "I have been elected leader")
 
         def add(name: str) -> psutil.Process:
-            arguments = worker_arguments(port, work / "spark" / name)
+            arguments = worker_arguments(port, work / "spark" / name, HOSTS[name])
             process = stack.enter_context(daemon(work / "spark", name, *arguments))
             log = work / "spark" / f"{name}.log"
             wait_for_text(log, "Successfully registered with master")

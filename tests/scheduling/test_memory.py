@@ -20,7 +20,7 @@ import millstream as ms
 from millstream.operators.batch import Control
 from millstream.run import memory
 from millstream.run.memory import Memory, of_machine, resident
-from millstream.run.session import _heap
+from millstream.run.session import _configuration, _heap
 from millstream.state.memory import memory_folder
 from millstream.testing import run_in_process
 
@@ -83,9 +83,33 @@ def test_what_starting_takes_is_not_taken_for_rows() -> None:
     machine.floor, machine._peak = 500 * MB, 900 * MB
     machine.learn(100_000, [])  # few bytes, while the JVM warms up
     assert machine.floor == 900 * MB and machine.room == 32 * MB
+    assert machine.pressure == 0 and machine.share > 0.4
     machine._peak = 1000 * MB
     machine.learn(20 * MB, [])
     assert machine.floor == 900 * MB and machine.room == 40 * MB  # twice, and it would fit
+
+
+def test_what_workers_that_have_just_started_take_is_not_taken_for_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine, has = Memory(2048 * MB), 300 * MB
+
+    def batch(size: float, processes: int, idle: int, peak: int) -> None:
+        monkeypatch.setattr(machine, "look", lambda: idle)
+        with machine.watching():
+            monkeypatch.setattr(memory, "_tree", (0.0, list(range(processes))))
+            machine._peak = peak
+        machine.learn(size, [])
+
+    monkeypatch.setattr(memory, "_tree", (0.0, [1, 2]))
+    batch(20 * MB, 4, has, 900 * MB)  # two workers have started
+    assert machine.tight and machine.room == 32 * MB  # and it is not known what for
+    batch(20 * MB, 4, 800 * MB, 900 * MB)
+    assert machine.floor == 800 * MB and machine.room == 40 * MB
+    assert machine.pressure == 100 / 1248 and not machine.tight
+    batch(100 * MB, 4, 850 * MB, 1300 * MB)  # what an earlier batch has left is no floor
+    assert machine.floor == 800 * MB
+    assert machine.room == pytest.approx(0.6 * 1248 * MB / 5)
 
 
 def test_what_a_burst_left_behind_is_not_taken_for_what_small_batches_take() -> None:
@@ -124,7 +148,7 @@ def test_what_processes_below_have_counts() -> None:
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        watched._tree = (-1e9, [])
+        memory._tree = (-1e9, [])
         assert watched.look() > before + 75 * MB
         process.communicate(b"\n")
 
@@ -183,6 +207,26 @@ def test_the_jvm_gets_a_quarter_of_a_budget() -> None:
     assert _heap(ms.Settings(memory="1GB")) == {"spark.driver.memory": "512m"}  # Spark wants 450
     assert _heap(ms.Settings(memory="64GB")) == {"spark.driver.memory": "2048m"}
     assert 0 < of_machine() < 1 << 50
+
+
+@pytest.mark.parametrize(
+    ("memory", "given", "frugal"),
+    [
+        ("2GB", "", True),
+        ("2GB", "-Dx=y", True),
+        ("2GB", "-XX:+UseG1GC", False),
+        ("16GB", "", False),
+        (None, "", False),
+    ],
+)
+def test_the_jvm_keeps_little_of_a_small_budget(
+    memory: str | None, given: str, frugal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "")
+    settings = ms.Settings(memory=memory, spark={"spark.driver.extraJavaOptions": given})
+    told = _configuration("x", settings).get("spark.driver.extraJavaOptions", "").split()
+    assert ("-XX:+UseSerialGC" in told) == frugal
+    assert {*given.split()} <= {*told}
 
 
 def test_a_small_budget_makes_small_batches_and_the_same_results(

@@ -193,7 +193,7 @@ class Engine:
 
     def _request(self, waiting: dict[str, int]) -> Grants:
         """Ask the scheduler who gets the room of a batch."""
-        room = Room(*self.pace.room, self.memory.room, self.memory.share)
+        room = Room(*self.pace.room, self.memory.room, self.memory.pressure)
         known, holdings = self.outlook.known(self.outlook.progress()), self.standing.holdings()
         return self.scheduler.request(
             self.plan, known, holdings, self.costs, waiting, room, self.hands.ask

@@ -28,8 +28,10 @@ from millstream.operators.batch import Control
 from millstream.state.memory import bytes_held
 
 SHARE = 0.8  # of the memory of the machine or the container, if no budget is given
-_KEPT = 0.75  # of the budget that batches plan with: a peak may be missed, or be higher than ever
+_PLANNED = 0.6  # of what processes leave of it that batches plan with: peaks may be missed
+_CRAMPED = 0.85  # of the budget, which leaves hardly anything
 _FIRST = 32 << 20  # bytes of rows a batch may take before anything was measured
+_ASSUMED = 16.0  # bytes of memory for a byte of rows before that: those of Python's objects
 _LEAST = 1 << 20  # and however little memory is left
 _SOME = 8 << 20  # from so many on what a batch takes is taken for its rows
 _GROWTH = 2.0  # from one batch to the next at most
@@ -50,7 +52,7 @@ class Memory:
         self.floor: int | None = None  # bytes with hardly any rows
         self._ratio = 0.0  # bytes of memory for a byte of rows
         self._recent: deque[float] = deque(maxlen=_RECENT)  # bytes of rows of the last batches
-        self._tree: tuple[float, list[int]] = (-math.inf, [])
+        self._processes = 0  # that were there when the floor was taken
         self._peak = 0
 
     @property
@@ -59,23 +61,39 @@ class Memory:
         return self.used / self.budget
 
     @property
+    def pressure(self) -> float:
+        """Of what processes leave of the budget by themselves, the share that rows have taken."""
+        floor = min(self.floor or 0, self.budget - 1)
+        return max(0, self.used - floor) / (self.budget - floor)
+
+    @property
     def tight(self) -> bool:
-        """Whether processes should give back what they do not need."""
-        return self.share > _TIGHT
+        """Whether processes should give back what they do not need.
+
+        Also until it is known what they have without rows.
+        """
+        return self.share > _TIGHT or self._more
+
+    @property
+    def _more(self) -> bool:
+        """Whether there are processes that were not there when the floor was taken."""
+        return 0 < self._processes < len(_tree[1])
 
     @property
     def room(self) -> float:
         """Bytes of rows that the next batch may take."""
-        most = max(_FIRST, _GROWTH * max(self._recent, default=0.0))
-        if not self._ratio or self.floor is None:
-            return most
-        left = _KEPT * self.budget - self.floor
+        if self.floor is None:
+            return _FIRST
+        left = _PLANNED * (self.budget - self.floor)
+        if not self._ratio:
+            return max(_LEAST, min(_FIRST, left / _ASSUMED))
+        most = max(_FIRST, _GROWTH * max(self._recent))
         return max(_LEAST, min(most, left / self._ratio))
 
     @property
     def cramped(self) -> str | None:
         """What to say of a budget that the processes use up by themselves."""
-        if self.floor is None or self.floor < _KEPT * self.budget:
+        if self.floor is None or self.floor < _CRAMPED * self.budget:
             return None
         return (
             f"memory: Spark and Python take most of the budget of {self.budget / 1e9:.2g} GB by "
@@ -85,8 +103,9 @@ class Memory:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Look from time to time while a batch runs."""
-        if self.floor is None:
-            self.floor = self.look()
+        if self.floor is None or self._more:
+            self.floor = max(self.look(), self.floor or 0)
+            self._processes = len(_tree[1])
         self._peak = 0
         with _watcher.following(self):
             yield
@@ -106,9 +125,11 @@ class Memory:
         peak = (self._peak or _glance(self)) + self._elsewhere(controls)
         self.used = peak
         largest = max(*self._recent, _LEAST)
+        if self._more:
+            return  # workers that started in this batch: what they have by themselves is not known
         if not self._peak or largest < _SOME:
-            # A JVM and workers that have just started; later on, what a large batch has left
-            # behind: that is not what a small one takes for its rows.
+            # A JVM that warms up; later on, what a large batch has left behind: that is not what a
+            # small one takes for its rows.
             if self._peak and not self._ratio:
                 self.floor = max(self.floor, peak)
             return
@@ -129,10 +150,11 @@ class Memory:
 
     def look(self) -> int:
         """What this process and all below it have now, and what lies in memory for them."""
+        global _tree
         now = time.monotonic()
-        if now - self._tree[0] > _TREE:
-            self._tree = (now, [os.getpid(), *_below(os.getpid())])
-        return sum(map(resident, self._tree[1])) + bytes_held()
+        if now - _tree[0] > _TREE:
+            _tree = (now, [os.getpid(), *_below(os.getpid())])
+        return sum(map(resident, _tree[1])) + bytes_held()
 
 
 class _Watcher:
@@ -174,6 +196,7 @@ class _Watcher:
 
 
 _watcher = _Watcher()
+_tree: tuple[float, list[int]] = (-math.inf, [])  # when it was looked for, and our processes
 _glancing = threading.Lock()
 _glanced = (-math.inf, 0)  # until when it serves, and what was seen
 

@@ -126,6 +126,8 @@ class Costs:
     def learn(self, plan: Plan, controls: Iterable[Control], sizes: Mapping[str, int]) -> float:
         """Take in what the tasks of a batch measured; gives the bytes that went in and out.
 
+        What one operator gives to another counts once, as the scheduler counts it.
+
         sizes: bytes that were read of sources.
         """
         queues = {one.name: queue_of(one) for one in plan.operators.values()}
@@ -157,7 +159,7 @@ class Costs:
             for name in {*arrived, *self._arrives}:
                 before = self._arrives.get(name, arrived.get(name, 0) / read)
                 self._arrives[name] = _OLD * before + (1 - _OLD) * arrived.get(name, 0) / read
-        return sum(one.taken_size + one.given_size for one in new.values())
+        return sum(sizes.values()) + sum(one.given_size for one in new.values())
 
 
 def _sums(cost: Cost) -> tuple[float, ...]:

@@ -34,6 +34,9 @@ from millstream.settings import Settings
 
 _LEAST_HEAP = 512  # MB
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1"
+_SCARCE = 4 << 30  # a budget up to which the JVM keeps no more than it needs
+# The usual collector lets a heap grow as far as it may and has 50 MB of figures of its own.
+_FRUGAL = "-XX:+UseSerialGC -Xms64m -Xmn32m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20"
 _PROPERTIES = {
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.reuse": "true",
@@ -327,9 +330,16 @@ def _configuration(flow: str, settings: Settings) -> SparkConf:
         **settings.spark,
     }
     given = properties.get("spark.driver.extraJavaOptions", "")
-    options = (_JVM_OPTIONS, archive_options(given), given)
+    options = (_JVM_OPTIONS, _frugal(settings, given), archive_options(given), given)
     properties["spark.driver.extraJavaOptions"] = " ".join(filter(None, options))
     return SparkConf().setAll(list(properties.items()))
+
+
+def _frugal(settings: Settings, given: str) -> str:
+    """With a small budget the JVM gives back what it does not need, unless the user says how."""
+    budget, own = settings.memory_bytes, ("GC", "-Xm", "HeapFreeRatio")
+    scarce = budget is not None and budget <= _SCARCE and settings.master.startswith("local")
+    return _FRUGAL if scarce and not any(word in given for word in own) else ""
 
 
 def _heap(settings: Settings) -> dict[str, str]:
