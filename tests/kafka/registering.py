@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests.local import Handler, LocalServer
 
-class Registry:
+
+class Registry(LocalServer):
     """Schemas by number and by subject; with `auth` only for who brings it."""
 
     def __init__(self, auth: str | None = None) -> None:
@@ -19,12 +19,7 @@ class Registry:
         self.subjects: dict[str, list[int]] = {}
         self.asked: list[str] = []
         self.failing = 0  # so many answers are errors of the server
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_port}"
+        super().__init__(_handler(self))
 
     def add(
         self, subject: str, schema: str, kind: str = "AVRO", serialized: str | None = None
@@ -41,13 +36,9 @@ class Registry:
             versions.append(number)
         return number
 
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
 
-
-def _handler(registry: Registry) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+def _handler(registry: Registry) -> type[Handler]:
+    class Registering(Handler):
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
             words = [unquote(word) for word in parts.path.strip("/").split("/")]
@@ -64,7 +55,7 @@ def _handler(registry: Registry) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             subject = unquote(self.path.split("/")[2])
-            given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            given = json.loads(self.body())
             self._answer(200, {"id": registry.add(subject, given["schema"])})
 
         def _schema(self, number: int, serialized: bool) -> None:
@@ -82,14 +73,7 @@ def _handler(registry: Registry) -> type[BaseHTTPRequestHandler]:
             wanted = base64.b64encode((registry.auth or "").encode()).decode()
             if registry.auth and self.headers.get("Authorization") != f"Basic {wanted}":
                 code, body = 401, {"error_code": 401, "message": "Unauthorized"}
-            data = json.dumps(body).encode()
-            self.send_response(code)
-            self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            kind = "application/vnd.schemaregistry.v1+json"
+            self.answer(code, {"Content-Type": kind}, json.dumps(body).encode())
 
-        def log_message(self, *given: Any) -> None:
-            pass
-
-    return Handler
+    return Registering

@@ -10,10 +10,8 @@ import json
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from millstream.state.buckets import open_bucket
+from tests.local import Handler, LocalServer
 from tests.services import S3, await_answer, free_port
 
 _numbers = itertools.count()
@@ -40,14 +39,12 @@ class Google:
         self._server, self._account = server, folder / "account.json"
         account = {"client_email": "", "private_key": "", "private_key_id": ""}
         self._account.write_text(json.dumps({**account, "disable_oauth": True}))
-        self._proxy = ThreadingHTTPServer(("127.0.0.1", 0), _translator(server.url))
-        self._proxy.daemon_threads = True
-        threading.Thread(target=self._proxy.serve_forever, daemon=True).start()
+        self._proxy = LocalServer(_translator(server.url))
 
     @property
     def environment(self) -> dict[str, str]:
         return {
-            "GOOGLE_BASE_URL": f"http://127.0.0.1:{self._proxy.server_port}",
+            "GOOGLE_BASE_URL": self._proxy.url,
             "GOOGLE_SERVICE_ACCOUNT": str(self._account),
         }
 
@@ -57,44 +54,26 @@ class Google:
         return name
 
     def stop(self) -> None:
-        self._proxy.shutdown()
-        self._proxy.server_close()
+        self._proxy.close()
 
 
-def _translator(url: str) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # or every answer waits for 40 ms
-
+def _translator(url: str) -> type[Handler]:
+    class Translator(Handler):
         def _any(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             asked = {name.lower(): value for name, value in self.headers.items()}
             asked["authorization"] = _SIGNED
             if "x-goog-if-generation-match" in asked:
                 assert asked.pop("x-goog-if-generation-match") == "0"
                 asked["if-none-match"] = "*"
             asked = {name.replace("x-goog-", "x-amz-"): value for name, value in asked.items()}
-            connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
             path = self.path.replace("%2D", "-")  # moto does not know a bucket by another name
-            connection.request(self.command, path, body, asked)
-            answer = connection.getresponse()
-            data = answer.read()
-            self.send_response_only(answer.status)
-            for name, value in answer.getheaders():
-                if name.lower() not in ("content-length", "connection", "transfer-encoding"):
-                    self.send_header(name.replace("x-amz-", "x-goog-"), value)
-            length = answer.getheader("Content-Length") if self.command == "HEAD" else len(data)
-            self.send_header("Content-Length", str(length))
-            self.end_headers()
-            self.wfile.write(data)
-            connection.close()
+            status, headers, data = self.ask(urlsplit(url).netloc, path, self.body(), asked)
+            told = {n.lower().replace("x-amz-", "x-goog-"): v for n, v in headers.items()}
+            self.answer(status, told, data)
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _any
 
-        def log_message(self, *given: Any) -> None:
-            """Tests say what they need."""
-
-    return Handler
+    return Translator
 
 
 class Azure:
