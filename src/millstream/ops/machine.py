@@ -16,6 +16,7 @@ from millstream.errors import ConfigError, RunError
 from millstream.ops.cells import Cell, Failure, Item, Outcome, Publication
 from millstream.ops.codec import check_plain, decode_row, pack, unpack
 from millstream.ops.contexts import Context, Event, UnforeseenStream
+from millstream.ops.kept import Keeper
 from millstream.ops.keynames import derived_position
 from millstream.ops.records import Row, as_json, describe, several
 from millstream.ops.updates import NEVER, DictCodec, UpdateJob
@@ -64,7 +65,8 @@ class Machine:
         self._decode: Callable[[bytes], Any] = codec.decode
         if isinstance(codec, DictCodec):  # the same without a detour
             self._decode = unpack
-        self.blank = codec.encode(codec.new())
+        self.keeper = Keeper(job, now)
+        self.blank, self._write = self.keeper.blank, self.keeper.write
 
     @property
     def is_plain(self) -> bool:
@@ -190,59 +192,6 @@ class Machine:
             elif not (timer and self.latest is not None and us > self.latest):
                 out.timers.append((max(moment, us + 1), cell))
         ctx._clear()
-
-    def _write(self, cell: Cell, us: int, data: bytes | None, *, fresh: bool) -> None:
-        job = self.job
-        if data is None:
-            cell.gone = cell.wrote = cell.stored or cell.wrote
-            cell.data = None
-            cell.ts = cell.expires = -NEVER
-            return
-        if fresh and data == self.blank:
-            return  # nothing was put into a fresh slate: there is none
-        if fresh:
-            cell.ts = cell.expires = -NEVER
-        cell.data, cell.wrote, cell.gone = data, True, False
-        if us > cell.ts:
-            cell.ts = us
-        if job.ttl is None:
-            cell.expires = NEVER
-        else:
-            cell.expires = max(cell.expires, (self.now if job.clock == "wall" else us) + job.ttl)
-
-    def merge(self, cell: Cell, cause: Cause, partial: bytes, events: int) -> None:
-        """Take a partial slate of so many events into the stored one, or all of them aside."""
-        try:
-            self._merge(cell, cause.us, partial)
-        except BaseException as error:  # a user's function may raise anything
-            us, src, pos, _, _ = cause
-            raw = as_json({"key": cell.key, "value": self._shown(partial)})
-            why = f"{events:,} event{'s' * (events != 1)} of this key in one batch: "
-            found = Failure(us, src, pos, raw, why + describe(error), False, False, events)
-            self.out.failures.append(found)
-
-    def _shown(self, data: bytes) -> Any:
-        try:
-            return self.job.codec.decode(data)
-        except Exception:  # it may be what failed
-            return data
-
-    def _merge(self, cell: Cell, us: int, partial: bytes) -> None:
-        job = self.job
-        if cell.data is not None and cell.expires <= self.now:
-            cell.data = None
-            cell.ts = cell.expires = -NEVER
-        if cell.data is None:
-            data = partial
-        else:
-            whole = job.merge(job.codec.decode(cell.data), job.codec.decode(partial))  # type: ignore[misc]
-            data = job.codec.encode(whole)
-        if len(data) > job.max_slate:
-            raise ValueError(
-                f"the merged slate would have {len(data):,} bytes, more than max_slate="
-                f"{job.max_slate:,}; keep less in it, or raise max_slate"
-            )
-        self._write(cell, us, data, fresh=cell.data is None)
 
 
 def run_key(

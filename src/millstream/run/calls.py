@@ -17,6 +17,7 @@ from millstream.io import programmed
 from millstream.ops import (
     answering,
     holding,
+    kept,
     machine,
     partitioning,
     preparing,
@@ -68,7 +69,7 @@ _LOOPS: dict[CodeType, Callable[[Locals], str]] = {
     steps._map_batches.__code__: lambda here: f"a table of {len(here['chunk']):,} records",
     machine.Machine.call.__code__: _event,
     machine.Machine.call_plain.__code__: _event,
-    machine.Machine.merge.__code__: _event,
+    kept.Keeper.merge.__code__: _event,
     reducing.call_reducer.__code__: lambda here: f"key {shown(here['key'])}",
     answering.call_each.__code__: lambda here: f"{here['name']!r} of {shown(here['one'])}",
     holding.ObjectKernel.lift.__code__: lambda here: f"value {shown(here['value'])}",

@@ -31,7 +31,7 @@ from millstream.ops.cells import Item as Event
 from millstream.ops.chunks import concat, decode_block, flat, numbers
 from millstream.ops.codec import decode_key
 from millstream.ops.keynames import key_text
-from millstream.ops.machine import Cause, run_key
+from millstream.ops.machine import run_key
 from millstream.ops.progress import BEGIN, END
 from millstream.ops.records import DeadLetter
 
@@ -158,9 +158,9 @@ def _merge(member: Member, ready: pa.Table | None) -> None:
     for key_hash, check, packed, shard, *_ in rows:
         member.cells.setdefault((key_hash, check), (Cell(packed, key_hash, check), shard))
     member.load()
-    for key_hash, check, _, _, us, src, pos, partial, events in rows:
-        cause = Cause(us, src, pos, None)
-        member.machine.merge(member.cells[key_hash, check][0], cause, partial, events)
+    keeper, out = member.machine.keeper, member.machine.out
+    for key_hash, check, _, _, *at, partial, events in rows:
+        keeper.merge(member.cells[key_hash, check][0], (at[0], at[1], at[2]), partial, events, out)
 
 
 # -- leaving ------------------------------------------------------------------------------------
