@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from millstream.api.mapreduce import combiner
 from millstream.api.programs import Program, pair_combiner
@@ -56,54 +57,42 @@ def _feeding(plan: Plan, node: nodes.Node) -> set[tuple[str, bool]]:
 
 
 def _job(node: nodes.Windowed) -> WindowJob:
-    span = node.window.span
-    # Snapshots are made beside a window, from what blocks gave it; its own result is the last one.
-    emission = FINAL if node.emission.mode == "snapshot" else node.emission
+    window, packed = node.window, node.job is not None
     kind = {"landmark": "landmark", "session": "session", "count": "rows", "bytes": "bytes"}.get(
-        node.window.kind, "time"
+        window.kind, "time"
     )
-    logical, over_stream = node.window.logical, node.window.over == "stream"
+    measures, reducer = _computed(node)
     # States of sessions and totals cannot be cut at a moment of event time: rows can.
     by_event = node.emission.by_event and kind in ("session", "landmark")
-    changes = by_event or changes_of(node) is not None
-    if node.job is not None:
-        measures: tuple[Measure, ...] = ()
-        reducer = node.job.reduce
-        if isinstance(node.job, Program) and node.job.combines_pairs:
-            kernel, reducer = pair_combiner(node.job, node.name), node.job.reduce_combined
-            measures = (Measure("value", "combine", None, objects=kernel),)
-        elif node.job.can("combine"):
-            measures = (Measure("value", "combine", None, objects=combiner(node.job, node.name)),)
-        return WindowJob(
-            node.name,
-            ("key",),
-            span,
-            measures,
-            reducer,
-            packed=True,
-            ordered=node.in_order,
-            over_stream=over_stream,
-            growing=node.window.growing,
-            partition=node.partition,
-            kind=kind,
-            logical=logical,
-            emission=emission,
-            changes=changes,
-        )
-    measures = tuple(agg.measure(name) for name, agg in node.aggs)
-    keep = node.null_keys == "keep"
     return WindowJob(
         node.name,
-        node.keys,
-        span,
+        ("key",) if packed else node.keys,
+        window.span,
         measures,
-        node.reducer,
-        keep_null_keys=keep,
-        over_stream=over_stream,
-        growing=node.window.growing,
+        reducer,
+        packed=packed,
+        keep_null_keys=not packed and node.null_keys == "keep",
+        ordered=packed and node.in_order,
         partition=node.partition,
         kind=kind,
-        logical=logical,
-        emission=emission,
-        changes=changes,
+        # Snapshots are made beside a window, from what blocks gave it; its own result is the last.
+        emission=FINAL if node.emission.mode == "snapshot" else node.emission,
+        logical=window.logical,
+        over_stream=window.over == "stream",
+        growing=window.growing,
+        changes=by_event or changes_of(node) is not None,
     )
+
+
+def _computed(node: nodes.Windowed) -> tuple[tuple[Measure, ...], Callable[..., Any] | None]:
+    """What is computed of the rows of a window, and the function that gets their values."""
+    job = node.job
+    if job is None:
+        return tuple(agg.measure(name) for name, agg in node.aggs), node.reducer
+    if isinstance(job, Program) and job.combines_pairs:
+        kernel = pair_combiner(job, node.name)
+        return (Measure("value", "combine", None, objects=kernel),), job.reduce_combined
+    if job.can("combine"):
+        kernel = combiner(job, node.name)
+        return (Measure("value", "combine", None, objects=kernel),), job.reduce
+    return (), job.reduce
