@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +22,7 @@ from millstream.run.engine import Engine
 from millstream.run.fleeting import remove_fleeting
 from millstream.run.program import LEAST_SHARDS
 from millstream.run.remote import is_remote
-from millstream.run.replacing import Replacement, replace_program
+from millstream.run.replacing import Replacement, Request, Requests, replace_program
 from millstream.run.reporting import Progress, Reporter
 from millstream.run.session import remove_scratch
 from millstream.run.sharing import OnAny, Spark
@@ -73,9 +70,7 @@ class Handle:
         self._gave_up = False
         self.overdue = False  # not even that helped: something in this process does not return
         self._wake = threading.Event()  # a stop or another flow is asked for
-        self._asking = threading.Lock()
-        self._requests: deque[_Request] = deque()
-        self._ended = False
+        self._requests = Requests(flow, self._wake)
         self.warnings: tuple[str, ...] = ()  # what to look at, once it has ended
         self._error: BaseException | None = None
         self._executor: OnAny | None = None
@@ -158,15 +153,7 @@ class Handle:
             raise RunError(
                 f"flow {self._flow!r} is looked at while it runs, and cannot be replaced meanwhile"
             )
-        request = _Request(flow, dry_run)
-        with self._asking:
-            if self._ended:
-                raise RunError(
-                    f"flow {self._flow!r} has ended; start it again with the changed program"
-                )
-            self._requests.append(request)
-        self._wake.set()
-        return request.answer.result()
+        return self._requests.ask(flow, dry_run)
 
     def rest(self, seconds: float) -> None:
         """Wait so long for the end, and no longer."""
@@ -254,7 +241,7 @@ class Handle:
             if self._gave_up and self._error is not None:
                 cause, self._error = self._error, RunError(self._too_late())
                 self._error.__cause__ = cause
-            self._refuse_requests()
+            self._requests.refuse()
             if self._server is not None:
                 self._server.stop()
             try:
@@ -290,7 +277,7 @@ class Handle:
             self._show()  # what an earlier run came to, before there is a batch of this one
         while not self._stopping.is_set() and not enough:
             begun, used = time.monotonic(), time.thread_time()
-            self._answer_requests()
+            self._requests.answer(self._engine, self._replace)
             assert self._executor is not None
             worked = engine.step(self._executor)
             if worked or self.progress.batch < 0:
@@ -313,20 +300,9 @@ class Handle:
         while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
             self._wake.wait(left)
             self._wake.clear()
-            self._answer_requests()
+            self._requests.answer(self._engine, self._replace)
 
-    def _answer_requests(self) -> None:
-        """Between two batches: put other flows in the place of this one."""
-        while self._requests:
-            request, before = self._requests.popleft(), self._engine.plan
-            try:
-                request.answer.set_result(self._replace(request))
-            except Exception as error:
-                request.answer.set_exception(error)
-                if self._engine.plan is not before:
-                    raise  # the change is made, and something after it failed
-
-    def _replace(self, request: _Request) -> Replacement:
+    def _replace(self, request: Request) -> Replacement:
         flow, ready = request.flow, list[OnAny]()
         before = self._executor
         assert before is not None
@@ -355,14 +331,6 @@ class Handle:
         self._report()
         return found
 
-    def _refuse_requests(self) -> None:
-        with self._asking:
-            self._ended = True
-            while self._requests:
-                self._requests.popleft().answer.set_exception(
-                    RunError(f"flow {self._flow!r} ended before it could be replaced")
-                )
-
     def _report(self) -> None:
         self.progress = self._reporter.progress()
         self._show()
@@ -379,15 +347,6 @@ class Handle:
 def between_looks(poll: float, looked: float, flows: int) -> float:
     """Seconds from one look at idle sources to the next, if it used so many of the processor."""
     return max(poll, looked * flows / _LOOKING) if flows > 1 else poll
-
-
-@dataclass(frozen=True)
-class _Request:
-    """Another flow, and who waits for what becomes of it."""
-
-    flow: Flow
-    dry_run: bool
-    answer: Future[Replacement] = field(default_factory=Future)
 
 
 def _decoders(plan: Plan) -> dict[str, Decoder]:

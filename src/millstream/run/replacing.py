@@ -7,15 +7,18 @@ a program at its start (`program.py`), and what it means for stored state is the
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from concurrent.futures import Future
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from millstream.api.sinks import FileSink, Redis
 from millstream.api.sources import Collector
 from millstream.api.sources.kafka import Kafka
 from millstream.api.tables import TableSink
-from millstream.errors import CheckpointError
+from millstream.errors import CheckpointError, RunError
 from millstream.graph import nodes as graph
 from millstream.io.formats import Format
 from millstream.plan.planner import make_plan
@@ -25,6 +28,9 @@ from millstream.run.differing import difference
 from millstream.run.engine import Engine
 from millstream.run.program import known_panes
 from millstream.state.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from millstream.api.flow import Flow
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,56 @@ class Replacement:
             if names
         ]
         return "\n".join([*lines, *(f"note     {note}" for note in self.notes)])
+
+
+@dataclass(frozen=True)
+class Request:
+    """Another flow, and who waits for what becomes of it."""
+
+    flow: Flow
+    dry_run: bool
+    answer: Future[Replacement] = field(default_factory=Future)
+
+
+class Requests:
+    """Other flows for a running one: asked for by any thread, answered between two batches."""
+
+    def __init__(self, flow: str, asked: threading.Event) -> None:
+        self._flow, self._asked = flow, asked
+        self._waiting: deque[Request] = deque()
+        self._ended, self._lock = False, threading.Lock()
+
+    def ask(self, flow: Flow, dry_run: bool) -> Replacement:
+        """Ask, and wait for what becomes of it."""
+        request = Request(flow, dry_run)
+        with self._lock:
+            if self._ended:
+                raise RunError(
+                    f"flow {self._flow!r} has ended; start it again with the changed program"
+                )
+            self._waiting.append(request)
+        self._asked.set()
+        return request.answer.result()
+
+    def answer(self, engine: Engine, replace: Callable[[Request], Replacement]) -> None:
+        """Between two batches: put other flows in the place of this one."""
+        while self._waiting:
+            request, before = self._waiting.popleft(), engine.plan
+            try:
+                request.answer.set_result(replace(request))
+            except Exception as error:
+                request.answer.set_exception(error)
+                if engine.plan is not before:
+                    raise  # the change is made, and something after it failed
+
+    def refuse(self) -> None:
+        """The flow has ended."""
+        with self._lock:
+            self._ended = True
+            while self._waiting:
+                self._waiting.popleft().answer.set_exception(
+                    RunError(f"flow {self._flow!r} ended before it could be replaced")
+                )
 
 
 def replace_program(
@@ -140,11 +196,11 @@ def _differences(was: Any, now: Any) -> list[str]:
     if type(was) is not type(now):
         return [f"kind was {type(was).__name__}, is {type(now).__name__}"]
     found = []
-    for field in (one for one in fields(was) if one.compare):
-        before, after = getattr(was, field.name), getattr(now, field.name)
+    for option in (one for one in fields(was) if one.compare):
+        before, after = getattr(was, option.name), getattr(now, option.name)
         again = callable(before) and callable(after)
         if not again and before != after and str(before) != str(after):
-            found.append(f"{field.name} was {before!s}, is {after!s}")
+            found.append(f"{option.name} was {before!s}, is {after!s}")
     return found
 
 
