@@ -83,7 +83,7 @@ class Centre:
     def crash(self) -> None:
         """Gone without a word: what is not sealed is lost, what is not committed is not."""
         abandon(self.engine.trackers["in"].messages)  # type: ignore[attr-defined]
-        self.engine.standing.outside.owned.release()
+        self.engine.footing.outside.owned.release()
         self.engine.checkpoint.close()
         self.open()
 

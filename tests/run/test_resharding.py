@@ -150,7 +150,7 @@ def drive(
         for number, batch in enumerate([*given, None]):
             if number in stops:
                 driver.reshard(stops[number])
-                assert driver.engine.standing.shards == stops[number]
+                assert driver.engine.footing.shards == stops[number]
             if batch is None:
                 driver.end()
             else:
@@ -293,7 +293,7 @@ def test_killed_at_any_point_it_is_done_or_not_begun(stopped: Path, point: str) 
     killed = subprocess.run([sys.executable, "-c", code], env=env, check=False)
     assert killed.returncode == -9
     with Driver(sums(), checkpoint=stopped) as driver:
-        assert driver.engine.standing.shards == (3 if point == "after-manifest" else 8)
+        assert driver.engine.footing.shards == (3 if point == "after-manifest" else 8)
         leftovers = set(driver.engine.checkpoint.state.walk())
         assert leftovers >= driver.engine.manifest.files.keys()
     reshard(stopped, 3)
@@ -322,7 +322,7 @@ def test_one_can_go_back_to_before(stopped: Path) -> None:
     (stopped / "manifests" / f"{before.batch + 1:08d}.json").unlink()
     (stopped / "published").unlink()
     with Driver(sums(), checkpoint=stopped) as driver:
-        assert driver.engine.standing.shards == 8
+        assert driver.engine.footing.shards == 8
         assert driver.slates("sums")["k3"] == {"n": 6}
 
 

@@ -135,7 +135,7 @@ def test_an_aggregate_without_time_has_none_at_the_head_of_its_queue() -> None:
 def test_after_a_stop_the_watermark_is_that_of_a_run(tmp_path: Path) -> None:
     with Driver(build(), checkpoint=tmp_path / "ck") as driver:
         driver.push("in", rows(0, 25)).step()
-        marks = dict(driver.engine.standing.watermarks)
+        marks = dict(driver.engine.footing.watermarks)
         status = Served(Follower(tmp_path / "ck")).status()
     told = {one["name"]: one["watermark"] for one in status["operators"]}
     assert told["first"] == "2026-01-01T00:00:24Z"  # the latest record, not the window's end at 20

@@ -156,7 +156,7 @@ class Kept(Store):
 
     def valid(self, end: int) -> bool:
         """Whether what is kept, in all shards, is of the window that ends there."""
-        return self.total().pane == end
+        return self.total().at == end
 
     def rows(self) -> pa.Table | None:
         """All rows in the shards of this task."""

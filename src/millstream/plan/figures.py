@@ -19,7 +19,7 @@ from millstream.ops.progress import BEGIN, END
 from millstream.ops.rates import Rate
 from millstream.plan.stages import Plan
 from millstream.state.checkpoint import Checkpoint
-from millstream.state.manifests import Manifest, SourceState, read_manifest
+from millstream.state.manifests import Manifest, read_manifest
 
 _WAYS = ("dead", "late", "diverted", "dropped", "failed")  # shown where there are any
 
@@ -138,10 +138,7 @@ def _before(place: Checkpoint, now: Manifest) -> Manifest | None:
 
 def _watermarks(plan: Plan, now: Manifest) -> dict[str, int]:
     """The watermarks of sources and keyed operators at the moment of the commit."""
-    sources = {
-        node.name: (now.sources.get(node.name) or SourceState()).watermark
-        for node in plan.sources()
-    }
+    sources = {node.name: now.source(node.name).watermark for node in plan.sources()}
     known = {name: at for name, at in sources.items() if at is not None}
     left = plan.evicted(now.closed)
     return known | plan.watermarks(sources, reached=now.watermarks, left=left)

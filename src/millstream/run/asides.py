@@ -34,7 +34,7 @@ def set_aside(task: Task, source: nodes.Source, aside: Aside) -> None:
     else:
         rows = count(task.plan.formats[source.name], piece)
         task.ledger(source.name).update({"offered": rows, "dropped": rows})
-        task.arrivals.watch(source).reached.taken.dropped.add(rows)
+        task.entrance.watch(source).reached.taken.dropped.add(rows)
     figure = "shed" if aside.to is None else "overflow"
     task.ledger(source.name)[figure] += rows
     if isinstance(piece, Stretch) and piece.lost:
@@ -61,7 +61,7 @@ def count(fmt: Format, piece: Readable) -> int:
 def _divert(task: Task, source: nodes.Source, piece: Readable, stream: str) -> int:
     rows = 0
     for read in task.pieces(source, piece):
-        chunk = task.arrivals.take_in(source, piece, read, "diverted")
+        chunk = task.entrance.take_in(source, piece, read, "diverted")
         task.count(stream, len(chunk), 0)
         task.push(stream, chunk)
         rows += len(chunk)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import chain
 
-from millstream.operators.batch import Batch, Control
+from millstream.errors import RunError
+from millstream.operators.batch import Batch, Control, digest_of
+from millstream.ops.lateness import Extent, out_of_order
 from millstream.run import fitting
-from millstream.run.agreeing import disagreement, jumbled_sources, same_attempts
 from millstream.run.splits import AnySplit, Item
 from millstream.run.spreading import Spreading, readers
 from millstream.run.tracking import Tracker
@@ -45,7 +47,7 @@ class Attempts:
             items = run(batch, tasks)
             controls = controls_of(items)
             written, agree = fitting.agreed(batch.written, controls)
-            jumbled = jumbled_sources(batch, controls) - ordered
+            jumbled = _jumbled_sources(batch, controls) - ordered
             counts = same_attempts(controls) and not jumbled
             if counts and agree:
                 return items
@@ -53,9 +55,55 @@ class Attempts:
             discard(batch)
             if counts:  # else its results are others next time, and so may be their columns
                 batch = replace(batch, written=written)
-        raise disagreement(batch.number, TRIES, counts)
+        raise _disagreement(batch.number, TRIES, counts)
 
 
 def controls_of(items: list[Item]) -> list[Control]:
     """What tasks told the driver."""
     return [payload for _, tag, _, payload in items if tag == "control"]
+
+
+def _jumbled_sources(batch: Batch, controls: list[Control]) -> set[str]:
+    """Sources of which some record is late, or one participant too many, by what others read."""
+    found: dict[str, list[list[Extent]]] = {}
+    who: dict[str, set[str]] = {}
+    for control in controls:
+        for name, extents in control.extents.items():
+            found.setdefault(name, []).append(extents)
+            known = who.setdefault(name, set(batch.progress[name].latest))
+            known.update(control.reached[name].latest)
+    several = {name for name, parts in found.items() if len(parts) > 1}
+    return {
+        name
+        for name in several
+        if len(who[name]) > batch.max_participants
+        or out_of_order(chain(*found[name]), batch.progress[name])
+    }
+
+
+def same_attempts(controls: list[Control]) -> bool:
+    """Whether all tasks of a level worked on the output of the same attempts.
+
+    After an executor is lost Spark may run some tasks again; if a function is not deterministic,
+    its neighbours would have seen something else. Such a batch is run again as a whole.
+    """
+    attempts: dict[int, list[str]] = {}
+    for control in controls:
+        attempts.setdefault(control.level, []).append(control.attempt)
+    wanted = {level + 1: digest_of(several) for level, several in attempts.items()}
+    return all(control.upstream == wanted.get(control.level, "") for control in controls)
+
+
+def _disagreement(batch: int, tries: int, columns: bool) -> RunError:
+    """What is said when they differ however often they try; `columns`: only in those of files."""
+    why = (
+        "files of one sink got other columns from each"
+        if columns
+        else "workers were lost while others had begun to work on what they gave"
+    )
+    return RunError(
+        f"the tasks of batch {batch} did not agree, {tries} times in a row: {why}. The "
+        "batch was not committed and nothing is lost; look at Spark's log for executors that "
+        "die, and let functions give the same for the same record. Then run the same command "
+        "again"
+    )

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from millstream.operators.batch import Batch, held_back
 from millstream.operators.protocol import Evicting, Known
 from millstream.plan.stages import Plan
-from millstream.run.committing import shares_of_steps
+from millstream.run.footing import Footing
 from millstream.run.outlook import Outlook
-from millstream.run.standing import Standing
+from millstream.run.settling import shares_of_steps
 from millstream.settings import Settings
 from millstream.state.warm import Warm
 
@@ -17,7 +17,7 @@ GATHERED = 16  # above so many partitions a job that puts together what tasks sa
 
 
 def plan_batch(
-    standing: Standing,
+    footing: Footing,
     outlook: Outlook,
     settings: Settings,
     tasks: int,
@@ -30,19 +30,20 @@ def plan_batch(
 
     held: how far keyed steps go at most. trims: memory is short.
     """
-    plan, manifest, progress = standing.plan, standing.manifest, outlook.progress()
-    operators, known = plan.operators.values(), outlook.known(progress)
+    plan, manifest, known = footing.plan, footing.manifest, outlook.known()
+    assert known.times is not None  # between two batches
+    operators = plan.operators.values()
     orders = {one.name: one.order(known) for one in operators}
     evicting = [one for one in operators if isinstance(one, Evicting)]
-    base, segments, files = standing.stored()
+    base, segments, files = footing.stored()
     return Batch(
         number=manifest.batch + 1,
         now=known.now,
         trusted=min(known.now, int(outlook.clock() * 1e6)),
         parallelism=tasks,
-        shards=standing.shards,
-        checkpoint=str(standing.checkpoint.path),
-        progress=progress,
+        shards=footing.shards,
+        checkpoint=str(footing.checkpoint.path),
+        progress=known.times.progress,
         watermarks=manifest.watermarks,
         told=manifest.told,
         shares=shares_of_steps(plan, manifest),
@@ -51,9 +52,9 @@ def plan_batch(
         segments=segments,
         files=files,
         base=base,
-        totals=standing.holdings().totals(),
+        totals=footing.holdings().totals(),
         holds=held_back(dict(held), *(one.holds(known) for one in operators)),
-        levels=_levels(plan, known),
+        levels=_levels(plan, known, known.times.inputs),
         gathers=tasks > GATHERED,
         trims=trims,
         debug=settings.debug,
@@ -67,10 +68,9 @@ def plan_batch(
     )
 
 
-def _levels(plan: Plan, known: Known) -> int | None:
+def _levels(plan: Plan, known: Known, watermarks: dict[str, int]) -> int | None:
     """How many exchanges can have work: as if nothing held watermarks back, to be sure."""
-    assert known.times is not None
-    levels = plan.levels_with_work(known.times.inputs)
+    levels = plan.levels_with_work(watermarks)
     beyond = (one for one in plan.operators.values() if plan.level_of(one) > levels)
     owners = (owner for one in beyond for owner in one.stored())
     return None if any(map(known.has_state, owners)) else levels

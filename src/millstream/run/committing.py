@@ -1,119 +1,152 @@
-"""The manifest of a batch, from what its tasks reported: state, accounts, progress."""
+"""From what the tasks of a batch reported to what is committed and published.
+
+A batch is committed by the rename of its manifest and by nothing else. Whatever a batch wrote
+before is garbage until then; whatever is to be published afterwards is named in the manifest, so
+that publishing can be repeated.
+"""
 
 from __future__ import annotations
 
-from millstream.operators.batch import Batch, Control, held_back
-from millstream.operators.protocol import Done, Known, Relieving
-from millstream.ops.progress import BEGIN, END, Reached, merge_reached, shares_since, told_since
-from millstream.ops.shares import Shares, Spell
-from millstream.plan.stages import Plan
-from millstream.run import fitting
-from millstream.run import ledger as books
-from millstream.run.failing import lost_in
-from millstream.run.tracking import Tracker
-from millstream.state.bases import Change, applied
-from millstream.state.manifests import Manifest, SourceState
+from dataclasses import dataclass, replace
+
+from millstream.api.sinks import FileSink
+from millstream.io.bundles import put_together
+from millstream.operators.batch import Batch, Control
+from millstream.ops.chunks import concat, decode_block, in_place
+from millstream.ops.records import DeadLetter
+from millstream.run import faults
+from millstream.run.bundling import bundle
+from millstream.run.executors import Executor
+from millstream.run.footing import Footing
+from millstream.run.handing import Hands
+from millstream.run.intake import Intake
+from millstream.run.letters import Letters
+from millstream.run.outlook import Outlook
+from millstream.run.publishing import publish, stage_delivery
+from millstream.run.queues import Costs, settled
+from millstream.run.settling import next_manifest
+from millstream.run.shedlog import write_shed
+from millstream.run.splits import Item
+from millstream.settings import Settings
+from millstream.state.bases import Change
+from millstream.state.manifests import Manifest, Output
+
+_GARBAGE_EVERY = 10
 
 
-def next_manifest(
-    plan: Plan,
-    known: Known,
-    batch: Batch,
-    controls: list[Control],
-    trackers: dict[str, Tracker],
-    readers: dict[str, int],
-    change: Change,
-) -> tuple[Manifest, dict[str, int]]:
-    """What a batch commits, and the watermarks it brought."""
-    old = known.manifest
-    ended = all(tracker.ended for tracker in trackers.values())
-    segments, files = applied(old.segments, old.files, change)
-    manifest = Manifest(
-        batch=batch.number,
-        at=known.now / 1e6,
-        shards=batch.shards,
-        closed=dict(old.closed),
-        segments=segments,
-        files=files,
-        strategies=dict(old.strategies),
-        rates=dict(old.rates),
-        combining=dict(old.combining),
-        firing=dict(old.firing),
-        left=dict(old.left),
-        late={step: dict(account) for step, account in old.late.items()},
-        readers=readers,
-        written=fitting.agreed(old.written, controls)[0],
-        hot=dict(old.hot),
-        ledger={step: dict(account) for step, account in old.ledger.items()},
-        dead=old.dead + sum(len(control.dead) for control in controls),
-        lost=old.lost + lost_in(letter for control in controls for letter in control.dead),
-        windows=old.windows + sum(_results(plan, control) for control in controls),
-    )
-    holds = held_back(batch.holds, *(control.holds for control in controls))
-    manifest.complete = ended and not holds
-    for control in controls:
-        manifest.outputs.extend(control.outputs)
-        for step, counts in control.ledger.items():
-            books.add(manifest.ledger, step, counts)
-    books.check(manifest.ledger)
-    reached = merge_reached(control.reached for control in controls)
-    manifest.told = told_since(batch.told, reached, batch.progress)
-    shares = shares_since(batch.shares, reached)
-    manifest.shares = {name: list(map(list, one.spells)) for name, one in shares.items()}
-    progress = _move_sources(plan, known, batch, controls, trackers, manifest)
-    watermarks = plan.watermarks(progress, holds, old.watermarks, batch.left)
-    passed = {name: at for name, at in watermarks.items() if BEGIN < at < END}
-    manifest.watermarks = {**old.watermarks, **passed}
-    done = Done(batch, controls, watermarks, ended)
-    for operator in plan.operators.values():
-        operator.settle(known, done, manifest)
-    return manifest, watermarks
+@dataclass(frozen=True)
+class Reported:
+    """What the tasks of a batch gave."""
+
+    batch: Batch
+    controls: list[Control]
+    items: list[Item]  # rows for sinks, among others
+    readers: dict[str, int]  # tasks that read each source
+
+    @property
+    def dead(self) -> list[DeadLetter]:
+        """The dead letters of all of them."""
+        return [letter for control in self.controls for letter in control.dead]
+
+    def rows_for(self, sink: str) -> list[bytes]:
+        """What is to be handed over to a sink, in blocks."""
+        return [block for _, tag, name, block in self.items if tag == "deliver" and name == sink]
 
 
-def _results(plan: Plan, control: Control) -> int:
-    """Rows of results of a task: of operators, or where there is none, rows for sinks."""
-    if plan.operators:
-        return control.results
-    return sum(control.ledger[s.name]["offered"] for s in plan.sinks() if s.name in control.ledger)
+class Commits:
+    """Commits the batches of a run, one after the other."""
 
+    def __init__(
+        self,
+        footing: Footing,
+        intake: Intake,
+        outlook: Outlook,
+        settings: Settings,
+        hands: Hands,
+    ) -> None:
+        self._footing, self._intake, self._outlook = footing, intake, outlook
+        self._letters = Letters(footing.checkpoint.dead, settings, intake.trackers)
+        self._hands = hands
 
-def _move_sources(
-    plan: Plan,
-    known: Known,
-    batch: Batch,
-    controls: list[Control],
-    trackers: dict[str, Tracker],
-    manifest: Manifest,
-) -> dict[str, int | None]:
-    """Bring sources to where this batch brought them; gives their watermarks."""
-    wall = known.now / 1e6
-    progress: dict[str, int | None] = {}
-    reports = merge_reached(control.reached for control in controls if control.level == 0)
-    for node in plan.sources():
-        before = known.manifest.sources.get(node.name) or SourceState()
-        report = reports.get(node.name, Reached())
-        seen = batch.progress[node.name].seen(report)
-        tracker = trackers[node.name]
-        tracker.reached(report.files, batch.now)
-        state = SourceState(seen_at=dict(before.seen_at), heard=before.heard)
-        tracker.save(state)
-        state.seen_at.update(dict.fromkeys(report.latest, wall))
-        if report.top > BEGIN:
-            state.heard = wall
-        state.latest, state.top = seen.latest, None if seen.top == BEGIN else seen.top
-        if seen.shares is not None:
-            state.shares, state.unplaced = list(map(list, seen.shares.spells)), seen.shares.unplaced
-        state.ended = tracker.ended
-        state.watermark = progress[node.name] = seen.watermark()
-        manifest.sources[node.name] = state
-    return progress
+    def commit(
+        self, executor: Executor, found: Reported, costs: Costs, *, last: bool = False
+    ) -> None:
+        """Commit a batch and publish it; last: nothing is to wait for a larger file."""
+        footing, number = self._footing, found.batch.number
+        before, change = footing.manifest, footing.change(found.controls)
+        manifest, watermarks = footing.patiently(lambda: self._make(found, change, costs))
+        self._letters.check(footing.plan, before, manifest, found.dead)
+        manifest.outputs, manifest.waiting = footing.patiently(
+            lambda: bundle(
+                manifest,
+                before,
+                footing.outside.sinks,
+                lambda sink, orders: executor.probe(sink, put_together, orders),
+                due=last,
+            )
+        )
+        faults.crash_point(faults.BUNDLED, number)
 
+        def write() -> None:
+            self._write(found, manifest)
+            footing.commit(manifest, change, watermarks)
 
-def shares_of_steps(plan: Plan, manifest: Manifest) -> dict[str, Shares]:
-    """What became of the records of keyed steps that some may be kept from."""
-    return {
-        name: Shares(False, tuple(Spell(*one) for one in manifest.shares.get(name, [])))
-        for operator in plan.operators.values()
-        if isinstance(operator, Relieving)
-        for name in operator.relieved()
-    }
+        footing.patiently(write)
+        faults.crash_point("after-manifest", number)
+        self._publish(manifest, before)
+        faults.crash_point("before-garbage", number)
+        if number % _GARBAGE_EVERY == 0 or manifest.complete:
+            footing.collect_garbage()
+
+    def _make(
+        self, found: Reported, change: Change, costs: Costs
+    ) -> tuple[Manifest, dict[str, int]]:
+        """The manifest, with what waits for the next batch; and the watermarks."""
+        plan, known, batch = self._footing.plan, self._outlook.known(committing=True), found.batch
+        manifest, watermarks = next_manifest(
+            plan, known, batch, found.controls, self._intake.trackers, found.readers, change
+        )
+        manifest.queues = settled(
+            plan,
+            replace(known, manifest=manifest),
+            self._footing.holdings(),
+            change,
+            costs,
+            self._intake.waiting(),
+            batch.holds,
+        )
+        return manifest, watermarks
+
+    def _write(self, found: Reported, manifest: Manifest) -> None:
+        """Everything the manifest refers to that is not written yet."""
+        footing, number = self._footing, found.batch.number
+        plan, dead = footing.plan, found.dead
+        files = [output for output in manifest.outputs if output.final is not None]
+        staged = []
+        for sink, spec in footing.outside.sinks.items():
+            blocks = found.rows_for(sink)
+            if blocks and not isinstance(spec, FileSink):
+                staged.append(self._stage(number, sink, blocks))
+        manifest.outputs = files + staged
+        if dead:
+            self._letters.write(plan, f"{number:08d}", dead)
+        shed = [one for control in found.controls for one in control.shed]
+        write_shed(footing.checkpoint.shed, plan, self._intake.trackers, number, shed)
+        faults.crash_point("dead-letters-written", number)
+        faults.crash_point("before-manifest", number)
+
+    def _stage(self, number: int, sink: str, blocks: list[bytes]) -> Output:
+        table = in_place(concat([decode_block(block) for block in blocks]))
+        return stage_delivery(self._footing.checkpoint.staged, number, sink, table)
+
+    def _publish(self, manifest: Manifest, before: Manifest) -> None:
+        """Give results away that are committed; all of this may be done again."""
+        footing = self._footing
+        checkpoint, outside = footing.checkpoint, footing.outside
+        footing.check_claims()
+        footing.patiently(lambda: publish(manifest, outside.sinks, checkpoint.staged, self._hands))
+        outside.mirror(manifest, before)
+        faults.crash_point("published", manifest.batch)
+        footing.patiently(lambda: checkpoint.mark_published(manifest.batch))
+        checkpoint.discard_delivered(manifest.batch)
+        self._intake.committed()

@@ -43,7 +43,6 @@ from millstream.serve.answers import check_run, publish_snapshot
 from millstream.serve.drawing import drawn, shortened
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
-from millstream.state.manifests import SourceState
 from millstream.state.storage import open_storage
 
 _LONGER = 2  # times as long as batches of other runs
@@ -99,7 +98,7 @@ class Looker:
         self._dead = manifest.dead
         if manifest.complete or manifest.batch < 0 or not self._gathered.draws:
             return False
-        state = manifest.sources.get(self.engine.plan.sources()[0].name) or SourceState()
+        state = manifest.source(self.engine.plan.sources()[0].name)
         self._gathered.tracker.poll()
         self._gathered.catch_up()
         self._made = self._look(state.extra.get("blocks", 0))

@@ -17,13 +17,13 @@ from millstream.run.again import go_on
 from millstream.run.attempts import Attempts, controls_of
 from millstream.run.batching import plan_batch
 from millstream.run.bundling import overdue
-from millstream.run.commits import Commits, Reported
+from millstream.run.committing import Commits, Reported
 from millstream.run.executors import Executor
+from millstream.run.footing import Footing
 from millstream.run.handing import Hands
 from millstream.run.intake import Intake, Taken
 from millstream.run.memory import SHARE, Memory, give_back, of_machine
 from millstream.run.noticing import Noticing
-from millstream.run.opening import take_over
 from millstream.run.outlook import Outlook
 from millstream.run.pacing import Pace
 from millstream.run.patience import Patience
@@ -34,7 +34,6 @@ from millstream.run.shedding import held_sources
 from millstream.run.sources import make_tracker
 from millstream.run.splits import AnySplit, Item
 from millstream.run.spool import PATIENCE
-from millstream.run.standing import Standing
 from millstream.run.tracking import Tracker
 from millstream.run.warming import Warmth, keep_warm
 from millstream.settings import Settings
@@ -71,9 +70,9 @@ class Engine:
         self.intake = Intake(checkpoint.store, trackers)
         self.trackers = self.intake.trackers
         self.attempts = Attempts()
-        self.standing = Standing(plan, checkpoint, settings.retain, self.patience)
-        self.outlook = Outlook(self.standing, self.intake, self.pace, settings, self.hands, clock)
-        self._commits = Commits(self.standing, self.intake, self.outlook, settings, self.hands)
+        self.footing = Footing(plan, checkpoint, settings.retain, self.patience)
+        self.outlook = Outlook(self.footing, self.intake, self.pace, settings, self.hands, clock)
+        self._commits = Commits(self.footing, self.intake, self.outlook, settings, self.hands)
         self.scheduler = Scheduler(settings.policy, plan.flow)
         self.costs = Costs(self.manifest)
         self.memory = Memory(settings.memory_bytes or int(SHARE * of_machine()))
@@ -81,29 +80,19 @@ class Engine:
     @property
     def plan(self) -> Plan:
         """Of the program that runs."""
-        return self.standing.plan
+        return self.footing.plan
 
     @property
     def manifest(self) -> Manifest:
         """Of the last batch."""
-        return self.standing.manifest
+        return self.footing.manifest
 
     # -- beginning and end ----------------------------------------------------------------------
 
     def open(self, cores: int, least_shards: int = LEAST_SHARDS) -> None:
         """Take the checkpoint over: check the program, finish the last batch, drop leftovers."""
         self.keep_warm()
-        opened = take_over(
-            self.plan,
-            self.checkpoint,
-            self.settings,
-            self.hands,
-            self.patience.pause,
-            cores,
-            least_shards,
-        )
-        self.notes += opened.notes
-        self.standing.open(opened)
+        self.notes += self.footing.open(self.settings, self.hands, cores, least_shards)
         self.costs = Costs(self.manifest)
         self.outlook.begin()
         self.intake.open(self.plan, self.manifest)
@@ -118,7 +107,7 @@ class Engine:
         self, plan: Plan, prepare: Callable[[], None], *, dry_run: bool = False
     ) -> list[str]:
         """Go on with another plan, between two batches; gives what is to be said of the change."""
-        notes = self.standing.replace(plan, prepare, dry_run=dry_run)
+        notes = self.footing.replace(plan, prepare, dry_run=dry_run)
         if not dry_run:
             self.notes += notes
         return notes
@@ -126,7 +115,7 @@ class Engine:
     def close(self) -> None:
         """Stop receivers and give the checkpoint back; raises if something received is lost."""
         lost = self.intake.close(min(PATIENCE, self.settings.stop_timeout / 4))
-        self.standing.close()
+        self.footing.close()
         self.hands.close()
         if self.warmth is not None:
             self.warmth.close()
@@ -138,17 +127,17 @@ class Engine:
 
     def step(self, executor: Executor) -> bool:
         """Run and commit one batch if there is anything to do; False if there was nothing."""
-        self.standing.patiently(partial(self._poll, executor))
+        self.footing.patiently(partial(self._poll, executor))
         waiting = self.intake.waiting()
         self.outlook.looked(waiting)
         fresh = {name for name, much in waiting.items() if much}
-        if not (fresh or self.outlook.wakes() or self.standing.dropped or self._overdue()):
+        if not (fresh or self.outlook.wakes() or self.footing.dropped or self._overdue()):
             self.done = self.intake.ended
             return False
         self.noticing.note(go_on(self.plan, self.manifest, fresh, self.settings.incremental))
         self.pace.begin(executor.cores)
         grants = self._request(waiting)
-        held = held_sources(self.plan, lambda: self.outlook.known(self.outlook.progress()))
+        held = held_sources(self.plan, self.outlook.known)
         taken = self.intake.take(waiting, grants.sources, held, self.pace.cores)
         started = time.perf_counter()
         batch, items = self._tasks(executor, taken, grants, held, sum(waiting.values()))
@@ -189,12 +178,12 @@ class Engine:
         noticing.say(*told, outlook.wrong)
 
     def _overdue(self) -> bool:
-        return overdue(self.manifest, self.standing.outside.sinks, self.outlook.wall())
+        return overdue(self.manifest, self.footing.outside.sinks, self.outlook.wall())
 
     def _request(self, waiting: dict[str, int]) -> Grants:
         """Ask the scheduler who gets the room of a batch."""
         room = Room(*self.pace.room, self.memory.room, self.memory.pressure)
-        known, holdings = self.outlook.known(self.outlook.progress()), self.standing.holdings()
+        known, holdings = self.outlook.known(), self.footing.holdings()
         return self.scheduler.request(
             self.plan, known, holdings, self.costs, waiting, room, self.hands.ask
         )
@@ -215,24 +204,22 @@ class Engine:
                 if not moving or pause is None:
                     raise
                 time.sleep(pause)
-                self.standing.discard(batch)
+                self.footing.discard(batch)
                 for name in moving - held:
                     again = self.intake.look_again(name, self.plan, self.manifest, executor)
                     taken.splits[name] = again.take(*grants.sources[name], self.pace.cores)
 
     def _batch(self, tasks: int, held: dict[str, int]) -> Batch:
         warm, trims = self.keep_warm().kept, self.memory.tight
-        return plan_batch(
-            self.standing, self.outlook, self.settings, tasks, held, warm, trims=trims
-        )
+        return plan_batch(self.footing, self.outlook, self.settings, tasks, held, warm, trims=trims)
 
     def _run(
         self, executor: Executor, batch: Batch, splits: dict[str, list[AnySplit]]
     ) -> list[Item]:
         def run(batch: Batch, tasks: list[list[AnySplit]]) -> list[Item]:
-            return self.standing.patiently(partial(executor.run, batch, tasks), batch)
+            return self.footing.patiently(partial(executor.run, batch, tasks), batch)
 
-        return self.attempts.run(run, batch, splits, self.trackers, self.standing.discard)
+        return self.attempts.run(run, batch, splits, self.trackers, self.footing.discard)
 
     def _reported(self, batch: Batch, items: list[Item]) -> Reported:
         items = [*items, *self.beside(batch, controls_of(items))]

@@ -36,7 +36,7 @@ from millstream.run.registry import Known, Registry, is_sealed
 from millstream.run.sightings import Sightings
 from millstream.run.splits import AnySplit
 from millstream.run.spreading import rows_of
-from millstream.run.tracking import Probe, directly
+from millstream.run.tracking import Probe, Still, directly
 from millstream.run.unread import Unread, as_listed
 from millstream.state.locations import is_url
 from millstream.state.manifests import SourceState
@@ -53,7 +53,7 @@ def _wall() -> int:
     return int(time.time() * 1e6)
 
 
-class FilesTracker:
+class FilesTracker(Still):
     """Files by what they are and how far they were read."""
 
     def __init__(
@@ -328,16 +328,6 @@ class FilesTracker:
     def committed(self) -> None:
         """Files belong to the user: nothing is removed."""
         self._taken = {}
-
-    def silent(self) -> float:
-        """Readers are asked in tasks."""
-        return 0.0
-
-    def ask_to_stop(self, patience: float) -> None:
-        """Nothing is received."""
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
 
 def _when_seen(file: Known) -> int:

@@ -17,7 +17,7 @@ from millstream.run.executors import Executor
 from millstream.run.shedding import bytes_read
 from millstream.run.splits import AnySplit
 from millstream.run.tracking import Tracker
-from millstream.state.manifests import Manifest, SourceState
+from millstream.state.manifests import Manifest
 from millstream.state.storage import Storage
 
 
@@ -44,8 +44,7 @@ class Intake:
 
     def _tracker_of(self, name: str, plan: Plan, manifest: Manifest) -> Tracker:
         nodes = {node.name: (number, node) for number, node in enumerate(plan.sources())}
-        state = manifest.sources.get(name) or SourceState()
-        return self._make(*nodes[name], plan.formats[name], self._store, state)
+        return self._make(*nodes[name], plan.formats[name], self._store, manifest.source(name))
 
     # -- a batch --------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from millstream.durations import micros, text
 from millstream.plan.stages import Plan
 from millstream.run.tracking import Tracker
 from millstream.settings import Settings
-from millstream.state.manifests import Manifest, SourceState
+from millstream.state.manifests import Manifest
 
 
 class Noticing:
@@ -61,7 +61,7 @@ class Noticing:
             spec, name = node.spec, node.name
             if spec.bounded or spec.idle_timeout is None or name in self._idle:
                 continue
-            heard = int((manifest.sources.get(name) or SourceState()).heard * 1e6)
+            heard = int(manifest.source(name).heard * 1e6)
             limit = micros(spec.idle_timeout, "idle_timeout")
             if now - max(heard, since) > limit and not trackers[name].pending():
                 self._idle.add(name)

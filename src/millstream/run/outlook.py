@@ -11,13 +11,13 @@ from millstream.ops.fidelity import standings
 from millstream.ops.progress import SourceProgress
 from millstream.run.arrival import LAST, ArrivalClock
 from millstream.run.attending import Attention
+from millstream.run.footing import Footing
 from millstream.run.handing import Hands
 from millstream.run.intake import Intake
 from millstream.run.pacing import Pace
 from millstream.run.sources import progress_of
-from millstream.run.standing import Standing
 from millstream.settings import Settings
-from millstream.state.manifests import Manifest, SourceState
+from millstream.state.manifests import Manifest
 
 
 class Outlook:
@@ -25,7 +25,7 @@ class Outlook:
 
     def __init__(
         self,
-        standing: Standing,
+        footing: Footing,
         intake: Intake,
         pace: Pace,
         settings: Settings,
@@ -38,25 +38,25 @@ class Outlook:
         self.attention = Attention()
         self._polled = 0  # the clock when sources were looked at last
         self.ending = False  # nothing may stay in memory alone after the next batch
-        self._standing, self._intake, self._pace = standing, intake, pace
+        self._footing, self._intake, self._pace = footing, intake, pace
         self._settings, self._hands = settings, hands
         self._until: dict[str, int] = {}  # source -> the clock up to which all of it was taken
         self._heard_by: tuple[Manifest, dict[str, dict[str, int]]] | None = None
 
     def begin(self) -> None:
         """Go on after the time of the last batch."""
-        self._steady.raise_to(int(self._standing.manifest.at * 1e6) + 1)
+        self._steady.raise_to(int(self._footing.manifest.at * 1e6) + 1)
         self.attention.since = self._polled = self.now()
 
     # -- the clock ------------------------------------------------------------------------------
 
     def now(self) -> int:
-        """The wall clock; for timers and arrival it never goes back, nor far ahead for a moment."""
-        standing = self._standing
-        now = max([self._steady.now(), *standing.manifest.rung.values()])
+        """The wall clock; it never goes back, nor far ahead for a moment."""
+        footing = self._footing
+        now = max([self._steady.now(), *footing.manifest.rung.values()])
         if now >= LAST:  # a manifest with such a time could not be read again
             raise CheckpointError(
-                f"checkpoint {standing.checkpoint.path} says that it was written after the year "
+                f"checkpoint {footing.checkpoint.path} says that it was written after the year "
                 "2999; run with a new checkpoint, or one from before the clock was wrong"
             )
         return now
@@ -90,11 +90,11 @@ class Outlook:
         now, found = self.now(), {}
         self.attention.check(now)
         since = self.attention.since
-        for node in self._standing.plan.sources():
+        for node in self._footing.plan.sources():
             name, tracker = node.name, self._intake.trackers.get(node.name)
             if tracker is None:  # a run that waits before its start is over
                 continue
-            state = self._standing.manifest.sources.get(name) or SourceState()
+            state = self._footing.manifest.source(name)
             read = self._until.get(name, since) if tracker.pending() else self._polled
             found[name] = progress_of(node.spec, state, tracker, now, since, read)
         return found
@@ -104,7 +104,7 @@ class Outlook:
 
         It is asked for at every look for input, and changes with the manifest alone.
         """
-        manifest = self._standing.manifest
+        manifest = self._footing.manifest
         if self._heard_by is None or self._heard_by[0] is not manifest:
             found = {
                 name: {who: int(at * 1e6) for who, at in state.seen_at.items()}
@@ -126,24 +126,26 @@ class Outlook:
 
     # -- operators ------------------------------------------------------------------------------
 
-    def known(self, progress: dict[str, SourceProgress] | None = None) -> Known:
-        """What operators may know between two batches; without progress: while one is committed."""
-        standing = self._standing
+    def known(self, *, committing: bool = False) -> Known:
+        """What operators may know between two batches, or while one is committed."""
+        footing = self._footing
+        # Before `now`, at which records arrive: none of them may be earlier than their source is.
+        times = None if committing else self._times(self.progress())
         return Known(
-            standing.manifest,
+            footing.manifest,
             self._settings,
             self.now(),
-            standing.born,
-            standing.since,
+            footing.born,
+            footing.since,
             self._pace.cores,
             self.ending,
-            None if progress is None else self._times(progress),
+            times,
             self._intake.name_of,
             self._hands.ask,
         )
 
     def _times(self, progress: dict[str, SourceProgress]) -> Times:
-        plan, manifest = self._standing.plan, self._standing.manifest
+        plan, manifest = self._footing.plan, self._footing.manifest
         marks = {name: one.watermark() for name, one in progress.items()}
         left = plan.evicted(manifest.closed)
         inputs, outputs = plan.times(marks, None, manifest.watermarks, left)
@@ -153,8 +155,8 @@ class Outlook:
     def wakes(self) -> bool:
         """Whether operators have work although nothing came: input ended, clock or time-outs."""
         if self._intake.ended:
-            return not self._standing.manifest.complete
-        known = self.known(self.progress())
+            return not self._footing.manifest.complete
+        known = self.known()
         assert known.times is not None
         marks = known.times.inputs
-        return any(one.wakes(known, marks) for one in self._standing.plan.operators.values())
+        return any(one.wakes(known, marks) for one in self._footing.plan.operators.values())

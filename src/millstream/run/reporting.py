@@ -117,7 +117,7 @@ class Reporter:
 
     def _watermark(self) -> int | None:
         """The lowest of all steps; one that was added may be behind, and time does not go back."""
-        marks = [at for at in self.engine.standing.watermarks.values() if abs(at) < 2**61]
+        marks = [at for at in self.engine.footing.watermarks.values() if abs(at) < 2**61]
         if not marks:
             return None
         return min(marks) if self._told is None else max(min(marks), self._told)
@@ -137,7 +137,7 @@ class Reporter:
                     **_least_fidelity(engine.manifest),
                 }
             )
-        watermarks, held_by = dict(engine.standing.watermarks), {}
+        watermarks, held_by = dict(engine.footing.watermarks), {}
         name_of = engine.intake.name_of
         participants: dict[str, dict[str, tuple[int, float]]] = {}
         for name, known in engine.outlook.progress().items():

@@ -34,9 +34,9 @@ from millstream.ops.processing import Processor, process
 from millstream.ops.progress import END
 from millstream.ops.records import DeadLetter
 from millstream.plan.stages import Plan, upstream
-from millstream.run.arrivals import Arrivals
 from millstream.run.asides import set_aside
 from millstream.run.clocks import clocks_of
+from millstream.run.entering import Entrance
 from millstream.run.measuring import Meter
 from millstream.run.memory import give_back, own_resident
 from millstream.run.mirroring import takes_records
@@ -74,7 +74,7 @@ class Task:
         self.attempt = uuid.uuid4().hex[:12]
         self.control = Control(level, part, self.attempt)
         self.inlets: dict[str, Inlet] = {}  # by operator
-        self.arrivals = Arrivals(plan, batch, self.control)
+        self.entrance = Entrance(plan, batch, self.control)
         self.onward = Onward(batch, self.control, levels_of(plan, batch))
         self.sunk: dict[str, list[Chunk]] = {}
         self.events: list[tuple[nodes.Node, nodes.Node, list[Chunk]]] = []  # of changes
@@ -101,14 +101,14 @@ class Task:
             for piece in self.pieces(source, split):
                 self.control.rows_in += piece.offered
                 self.control.sizes[source.name] += piece.size
-                self.push(source.name, self.arrivals.take_in(source, split, piece, "aggregated"))
+                self.push(source.name, self.entrance.take_in(source, split, piece, "aggregated"))
             if isinstance(split, Stretch) and split.lost:
                 self.ledger(source.name)["lost"] += split.lost
             rows, seconds = self.control.read.get(source.name, (0, 0.0))
             rows += self.control.rows_in - before
             self.control.read[source.name] = (rows, seconds + time.perf_counter() - begun)
         reading.set(None)
-        self.arrivals.report()
+        self.entrance.report()
         yield from self._finish()
 
     def pieces(self, source: nodes.Source, split: Readable) -> Iterator[Piece]:
@@ -203,15 +203,7 @@ class Task:
             case nodes.Process():
                 self._process(node, chunk)
             case nodes.At():
-                above = [one for one in upstream(self.plan, node) if isinstance(one, nodes.Source)]
-                future = max((self.arrivals.future(one) for one in above), default=END)
-                # Where nothing leaves before all input has been read, nothing can be late.
-                complete = all(self.batch.progress[one.name].lateness is None for one in above)
-                for side in chunk.sides():
-                    result, dead = assign_times(node, side, self.batch.times, complete)
-                    self._account(node.name, side, dead)
-                    note_latest(self.control.reached, node, result, future)
-                    self.push(node.name, result)
+                self._assign_times(node, chunk)
             case nodes.Union():
                 whole = with_columns(chunk, self.plan.missing(node, before))
                 for _ in range(node.inputs.count(before)):  # of a stream with itself: twice
@@ -234,6 +226,17 @@ class Task:
             self._account(node.name, side, dead)
             if lacks(node, side):
                 self.ledger(node.name)["lacking"] += len(side)
+            self.push(node.name, result)
+
+    def _assign_times(self, node: nodes.At, chunk: Chunk) -> None:
+        above = [one for one in upstream(self.plan, node) if isinstance(one, nodes.Source)]
+        future = max((self.entrance.future(one) for one in above), default=END)
+        # Where nothing leaves before all input has been read, nothing can be late.
+        complete = all(self.batch.progress[one.name].lateness is None for one in above)
+        for side in chunk.sides():
+            result, dead = assign_times(node, side, self.batch.times, complete)
+            self._account(node.name, side, dead)
+            note_latest(self.control.reached, node, result, future)
             self.push(node.name, result)
 
     def _process(self, node: nodes.Process, chunk: Chunk) -> None:
@@ -290,7 +293,7 @@ class Task:
 
     def senders(self, records: Chunk) -> Senders:
         """Whose some of the records are that are being read."""
-        return self.arrivals.senders(records)
+        return self.entrance.senders(records)
 
     # -- accounts -------------------------------------------------------------------------------
 

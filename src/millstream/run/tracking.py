@@ -85,7 +85,24 @@ class Tracker(Protocol):
         """Let go of everything; raises if something that was received is lost."""
 
 
-class WithoutFiles:
+class Still:
+    """A source for which nobody works between batches."""
+
+    def committed(self) -> None:
+        """Nothing to forget."""
+
+    def silent(self) -> float:
+        """No function is asked."""
+        return 0.0
+
+    def ask_to_stop(self, patience: float) -> None:
+        """Nothing is received."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class WithoutFiles(Still):
     """The same for every source that is no files: pieces know their rows, and nothing is left."""
 
     def skip(self, size: int, parts: int) -> list[AnySplit]:
@@ -113,16 +130,3 @@ class WithoutFiles:
     def place(self, position: int) -> dict[str, Any]:
         """As it is."""
         return {"offset": position}
-
-    def committed(self) -> None:
-        """Nothing to forget."""
-
-    def silent(self) -> float:
-        """No function is asked."""
-        return 0.0
-
-    def ask_to_stop(self, patience: float) -> None:
-        """Nothing is received."""
-
-    def close(self) -> None:
-        """Nothing is held open."""

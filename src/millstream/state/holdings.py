@@ -18,10 +18,10 @@ from millstream.state.segments import Segment, SegmentFile
 
 
 class Total(msgspec.Struct, frozen=True):
-    """A table in all its shards: its rows, and the one pane they all are of, if they are."""
+    """A table in all its shards: its rows, and the one place they all lie at, if they do."""
 
     rows: int = 0
-    pane: int | None = None
+    at: int | None = None  # a value of the column that segments are known by
 
 
 class Holdings:
@@ -31,7 +31,7 @@ class Holdings:
         self.manifest = manifest
         self._uses: Counter[str] = Counter()
         self._rows: dict[tuple[str, str], int] = {}
-        self._panes: dict[tuple[str, str], Counter[int | None]] = {}
+        self._places: dict[tuple[str, str], Counter[int | None]] = {}
         self._spans: dict[tuple[str, str], Counter[tuple[int, int]]] = {}
         for owner, tables in manifest.segments.items():
             for table, shards in tables.items():
@@ -43,9 +43,9 @@ class Holdings:
         """Per operator and table, what lies in all shards together."""
         found: dict[str, dict[str, Total]] = {}
         for (owner, table), rows in self._rows.items():
-            panes = self._panes[owner, table]
-            pane = next(iter(panes)) if len(panes) == 1 else None
-            found.setdefault(owner, {})[table] = Total(rows, pane)
+            places = self._places[owner, table]
+            at = next(iter(places)) if len(places) == 1 else None
+            found.setdefault(owner, {})[table] = Total(rows, at)
         return found
 
     def spread(
@@ -93,14 +93,14 @@ class Holdings:
 
     def _count(self, owner: str, table: str, segments: Iterable[Segment], by: int) -> None:
         place = (owner, table)
-        panes = self._panes.setdefault(place, Counter())
+        places = self._places.setdefault(place, Counter())
         spans = self._spans.setdefault(place, Counter())
         for one in segments:
             spans[one.low, one.high] += by * one.rows
             if not spans[one.low, one.high]:
                 del spans[one.low, one.high]
             self._rows[place] = self._rows.get(place, 0) + by * one.rows
-            for counter, name in ((self._uses, one.file), (panes, _pane(one))):
+            for counter, name in ((self._uses, one.file), (places, _place(one))):
                 counter[name] += by  # type: ignore[index]
                 if not counter[name]:  # type: ignore[index]
                     del counter[name]
@@ -113,5 +113,5 @@ def _spans(segments: Iterable[Segment]) -> Counter[tuple[int, int]]:
     return found
 
 
-def _pane(segment: Segment) -> int | None:
+def _place(segment: Segment) -> int | None:
     return segment.low if segment.low == segment.high else None

@@ -198,6 +198,10 @@ class Manifest(msgspec.Struct):
     windows: Count = 0  # results so far
     complete: bool = False  # all input read and all windows closed
 
+    def source(self, name: str) -> SourceState:
+        """How far a source is, which may never have been read."""
+        return self.sources.get(name) or SourceState()
+
     def read(self, told: Any, kind: type[T], what: str) -> T:
         """Some of what operators write here, as they know it."""
         try:

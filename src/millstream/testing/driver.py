@@ -340,7 +340,7 @@ class Driver:
     @property
     def watermarks(self) -> dict[str, int]:
         """The watermark of every keyed operator, in microseconds."""
-        return self.engine.standing.watermarks
+        return self.engine.footing.watermarks
 
     def close(self) -> None:
         """Let go of the checkpoint, and remove it if it was made here."""

@@ -1,4 +1,4 @@
-"""Where a run stands: its program and its last batch, as its checkpoint has them.
+"""What a run stands on: its program and its last batch, as its checkpoint has them.
 
 Each moves on in one step, which writes the program or a manifest. What is done before that can be
 given up, and what comes after it can be done again.
@@ -11,14 +11,17 @@ from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
+from millstream.io.claims import Lease
 from millstream.operators.batch import Batch, Control
 from millstream.plan.stages import Plan
 from millstream.run import faults
 from millstream.run.adopting import adopt, without_dropped
-from millstream.run.opening import TakenOver
+from millstream.run.handing import Hands
+from millstream.run.opening import take_over
 from millstream.run.outside import Outside
 from millstream.run.patience import Patience
 from millstream.run.program import check_owners
+from millstream.settings import Settings
 from millstream.state.bases import Change, Segments
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.holdings import Holdings
@@ -28,7 +31,7 @@ from millstream.state.segments import SegmentFile
 T = TypeVar("T")
 
 
-class Standing:
+class Footing:
     """The program and the last committed batch of a run, and who gets its results."""
 
     def __init__(self, plan: Plan, checkpoint: Checkpoint, retain: int, patience: Patience) -> None:
@@ -36,19 +39,22 @@ class Standing:
         self.manifest = Manifest(-1)
         self.watermarks: dict[str, int] = {}  # per keyed step
         self.dropped = False  # state was dropped, and no manifest says so yet
-        self._opened: TakenOver | None = None
+        self._lease: Lease | None = None
         self._outside: Outside | None = None
         self._retain, self._patience = retain, patience
         self._written: Manifest | None = None  # the last one, if it was committed by this run
         self._held: Holdings | None = None
 
-    def open(self, opened: TakenOver) -> None:
-        """Go on from a checkpoint that was taken over."""
-        self._opened, self._outside = opened, opened.outside
+    def open(self, settings: Settings, hands: Hands, cores: int, least_shards: int) -> list[str]:
+        """Take the checkpoint over and go on from there; gives what is to be said of it."""
+        pause, plan, checkpoint = self._patience.pause, self.plan, self.checkpoint
+        opened = take_over(plan, checkpoint, settings, hands, pause, cores, least_shards)
+        self._lease, self._outside = opened.lease, opened.outside
         self.shards: int = opened.program["shards"]
         self.manifest, self.dropped = opened.manifest, opened.dropped
         self.watermarks = dict(self.manifest.watermarks)
-        self._follow(self.plan, opened.program)
+        self._follow(plan, opened.program)
+        return opened.notes
 
     def close(self) -> None:
         """Let go of whoever gets results."""
@@ -80,11 +86,10 @@ class Standing:
         so a crash finds the old one or the new one.
         """
         checkpoint, batch, before = self.checkpoint, self.manifest.batch, self.outside
-        known = checkpoint.read_whole_program()
-        assert known is not None and self._opened is not None  # it was written at the start
+        known, lease = checkpoint.read_whole_program(), self._lease
+        assert known is not None and lease is not None  # from the start on
         check_owners(plan, checkpoint.path, known)
         program, notes = adopt(plan, known, self.manifest)
-        lease = self._opened.lease
         outside = Outside(plan, program, lease, checkpoint.state, self._patience.pause)
         try:
             # Topics are taken over when there is something to send.

@@ -25,7 +25,7 @@ from millstream.run.reading import Piece
 from millstream.run.splits import AnySplit, Aside, RateSplit, SpoolSplit
 
 
-class Arrivals:
+class Entrance:
     """The sources of one task: how far each was read, and what is being pushed now."""
 
     def __init__(self, plan: Plan, batch: Batch, control: Control) -> None:
