@@ -32,6 +32,7 @@ PAGES = 128 * 1024 * 1024  # bytes that the largest pages of all columns may tak
 _VALUE = 8  # bytes one value takes at least; what is stored of it may be much less
 _TAKE_OUT = "Take the file out of the source or write it"
 _DELTA_ROWS = 256  # rows at a time of texts that are stored as the difference to the one before
+_FEWEST_ROWS = 4_096  # at a time, of splits that have fewer in a row group with more
 
 
 @contextmanager
@@ -104,7 +105,7 @@ def read_rows(fmt: Format, split: Split, max_rows: int) -> Iterator[Parsed]:
         groups = _groups(file, split)
         numbers = [one.number for one in groups]
         rows, damaged = _affordable(fmt, file, numbers, split.path)
-        rows = min(max_rows, rows)
+        rows = min(max_rows, rows, max(split.end - split.start, _FEWEST_ROWS))
         packed = _packed(fmt, file, [one for one in numbers if one not in damaged])
     with opened(split.path, packed) as file:
         # Arrow cannot join the dictionaries of several groups inside of lists and structs.
@@ -167,6 +168,8 @@ def _read_groups(
                 yield from _pieces(fmt, batch.slice(low, high - low), where + low)
                 at = where + high
             where += batch.num_rows
+            if where >= split.end:
+                break  # the rest of a large row group is for other splits
     except (pa.ArrowException, OSError) as error:
         if not _is_damage(error, split.path):
             raise
