@@ -105,8 +105,9 @@ def run_flow(
         finally:
             display.close()
         progress = result_of(handle, stopping)
-    if handle.snapshot is not None and not quiet and on_look is None:
-        show_answer(console, handle.snapshot)
+    last = None if quiet or on_look is not None else handle.snapshot
+    if last is not None and (last.ended_by is not None or console.is_terminal):  # else it was shown
+        show_answer(console, last)
     flow = listening.flow or flow
     if not quiet:
         outcome = "complete" if progress.done else "stopped"

@@ -136,6 +136,15 @@ class Looker:
             self.found.put(made)
         return self.ended_by is not None
 
+    def at_stop(self) -> None:
+        """Look at what was read up to here, if that is more than at the last look."""
+        gathered, over = self._gathered, self.ended_by is not None or self.engine.done
+        if over or not gathered.draws or gathered.progress <= self._shown:
+            return
+        self.ended_by, self._shown = "a stop", gathered.progress
+        self._made = self._snapshot(gathered.estimates())
+        self.after_step()
+
     # -- before all was read --------------------------------------------------------------------
 
     def _look(self, read: int) -> Snapshot | None:

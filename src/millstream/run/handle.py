@@ -291,6 +291,8 @@ class Handle:
             looked = time.thread_time() - used
             rest = between_looks(self._settings.poll, looked, self._spark.users)
             self._pause(begun + (self._settings.interval if worked else rest))
+        if self._looker is not None and self._stopping.is_set():
+            self._looker.at_stop()
         if self._executor is not None:
             engine.bring_out(self._executor)
         self._report()

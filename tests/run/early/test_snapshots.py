@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 import millstream as ms
+from millstream.api.early import looks
 from millstream.errors import ConfigError, RunError
+from millstream.run.early import engine_of
+from millstream.run.executors import InProcess
+from millstream.run.exploring import steps_here
+from millstream.run.looked import looked_for
+from millstream.run.planning import plan_flow
+from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.testing import run_in_process, snapshots_in_process
 
@@ -86,6 +93,29 @@ def test_snapshots_come_at_the_shares_asked_for_with_bounds_that_hold(tmp_path: 
     assert widths == sorted(widths, reverse=True)
     assert widths[1] < 30_000
     assert widths[-1] == 0
+
+
+def test_a_stop_shows_what_was_read_up_to_there(tmp_path: Path) -> None:
+    write(tmp_path / "in")
+    plan, place = plan_flow(views(tmp_path / "in")), Checkpoint(tmp_path / "ck")
+    place.lock()
+    looking = looked_for(plan, looks([0.05], None, None))
+    engine, looker = engine_of(plan, place, Settings(parallelism=1, batch_rows=2_000), looking)
+    assert looker is not None
+    seen = steps_here(engine, looker)
+    first = next(seen)  # at 5 %
+    executor = InProcess(engine.plan, 1)
+    for _ in range(2):
+        engine.step(executor)
+        assert not looker.after_step()
+    read = engine.manifest.ledger["views"]["offered"] / 24_000
+    looker.at_stop()
+    told = looker.newest
+    assert told is not None and (told.ended_by, told.exact, told.left) == ("a stop", False, None)
+    assert told.progress == pytest.approx(read, abs=0.02) and told.progress > first.progress + 0.05
+    looker.at_stop()
+    assert looker.newest is told
+    seen.close()  # type: ignore[attr-defined]
 
 
 def test_estimates_do_not_depend_on_parallelism(tmp_path: Path) -> None:
