@@ -17,6 +17,7 @@ from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
 import millstream as ms
 from millstream.io.formats import Format
@@ -275,15 +276,34 @@ def test_who_is_let_go_waits_no_more() -> None:
     carrier.close()
 
 
-def test_a_batch_that_failed_in_a_job_of_its_own_is_tried_again_unless_it_was_given_up() -> None:
-    """Py4J's errors too: of a worker that died they say nothing that anybody understands."""
+def test_what_a_job_of_its_own_meets_is_told_at_once_and_once() -> None:
+    """A function that hangs would be waited for as long again if that were tried once more."""
     context = MagicMock()
-    made, carrier = flow("slow", Path("nowhere")), _NoSpark(fails=True)
+    made, carrier = flow("slow", Path("nowhere")), _NoSpark()
     plan = make_plan(made.name, made.nodes, {"files": Format("csv", CSV, "ts")})
     riding = Riding(context, plan, Path("ck"), None, carrier)
     carrier._seconds[riding.key] = 5.0
     load = Load(riding.key, riding.watch, NO_BATCH, [])
-    assert riding._carried(load) is None
+    met: list[Exception] = [
+        ConnectionResetError("answer from Java"),
+        PySparkException("...\nValueError: of a worker\n..."),
+        ValueError("of this process"),
+    ]
+
+    def fail(loads: list[Load]) -> dict[str, Delivered]:
+        raise met[0]
+
+    carrier._carried = fail  # type: ignore[method-assign]
+    said = [
+        (ms.RunError, "JVM is gone"),
+        (ms.RunError, "job failed.*of a worker"),
+        (ValueError, "of this"),
+    ]
+    for kind, words in said:
+        with pytest.raises(kind, match=words):
+            riding._carried(load)
+        met.pop(0)
+    met.append(ConnectionResetError("cancelled"))
     riding.cancel()
     with pytest.raises(ms.RunError, match="given up"):
         riding._carried(load)

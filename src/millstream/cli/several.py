@@ -109,7 +109,7 @@ def _watch(
         for flow, handle in handles.items():
             if not handle.running and flow not in ended:
                 ended.add(flow)
-                _tell_end(flow, handle, board, len(handles) - len(ended))
+                _tell_end(flow, handle, board, sum(one.running for one in handles.values()))
         for look in looks:
             look()
         if not over:

@@ -111,12 +111,12 @@ class Carrier:
                 known.pop(flow, None)
 
     def carry(self, load: Load) -> Delivered:
-        """Have a load carried to the workers and back; one that takes long goes by itself."""
+        """Have a load carried to the workers and back; one that takes long goes by itself.
+
+        What its own job meets is raised: nobody else can have brought that about.
+        """
         if self._seconds.get(load.flow, 0.0) >= _SLOW:
-            try:
-                return self._carried([load]).get(load.flow) or Delivered(load.flow)
-            except Exception:  # tried again it is told what it meets
-                return Delivered(load.flow)
+            return self._carried([load]).get(load.flow) or Delivered(load.flow)
         one = _Waiting(load)
         with self._news:
             self._asked[load.flow] = one
@@ -290,6 +290,10 @@ class Riding(OnSpark):
         since = time.perf_counter()
         try:
             delivered = self._carrier.carry(load)
+        except Exception as error:
+            if self._given_up:
+                raise RunError(GIVEN_UP) from error
+            self.raise_told(error, notes)
         finally:
             notes.remove()
         if delivered.error is not None:

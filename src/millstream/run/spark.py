@@ -6,6 +6,7 @@ job needs no query planning (measured in docs/decisions/0002-one-job-per-batch-o
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 import uuid
@@ -14,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, NoneType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pyspark import RDD, SparkContext, TaskContext, cloudpickle
 from pyspark.errors import PySparkException
@@ -134,14 +135,17 @@ class OnSpark:
             found = list(rdd.collect())
             rdd.cleanShuffleDependencies()  # Spark itself keeps its blocks until Java collects them
             return found
-        except (PySparkException, ConnectionError, EOFError) as error:
-            raise told_of(error, self.plan, self.watch, notes) from error
         except Exception as error:
-            if type(error).__module__.startswith("py4j"):
-                raise told_of(error, self.plan, self.watch, notes) from error
-            raise
+            self.raise_told(error, notes)
         finally:
             notes.remove()
+
+    def raise_told(self, error: Exception, notes: Notes) -> NoReturn:
+        """Say what went wrong in a job, if that is what went wrong."""
+        of_spark = isinstance(error, PySparkException | ConnectionError | EOFError)
+        if of_spark or type(error).__module__.startswith("py4j"):
+            raise told_of(error, self.plan, self.watch, notes) from error
+        raise error
 
     def cancel(self) -> None:
         """Give up the job under way, from another thread; Spark ends the workers it is in."""
@@ -244,13 +248,15 @@ def _marked(work: Any) -> Iterator[Any]:
         yield from work()
     except (MillstreamError, OSError) as error:
         text = str(error).encode("utf-8", "backslashreplace").decode()
-        if isinstance(error, PermissionError):
+        if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
             text += "; what was committed stays valid: correct that and start again"
         raise RuntimeError(f"{_MARK}{text}{_MARK}") from error
     except (SystemExit, KeyboardInterrupt) as error:  # of a user's class, where none is expected
         raise RuntimeError(f"{_MARK}{describe(error)}{_MARK}") from error
 
 
+# Not a full disk, which is waited for, nor files that have gone.
+_OF_THE_MACHINE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 _ABSENT = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _DEAD_WORKER = ("Python worker exited unexpectedly", "EOFException")
 _FRAMES = ("at ", "File ", "...")  # of Java and Python

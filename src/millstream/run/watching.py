@@ -129,7 +129,7 @@ def watched(attempt: Attempt) -> Iterator[None]:
     try:
         crumb = notes.open(f"{attempt.task}.{attempt.number}.call")
         told = notes.open(f"{attempt.task}.{attempt.number}.stuck")
-    except PermissionError:  # the work meets it too, and says where
+    except OSError:  # no permission, no room: the work meets that too, and says where
         with _armed(attempt, None):
             yield
         return
