@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import threading
@@ -15,6 +16,7 @@ import pytest
 import millstream as ms
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
+from millstream.run.patience import Patience
 from millstream.run.planning import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
@@ -150,3 +152,18 @@ def test_a_checkpoint_on_a_full_disk(small: Path) -> None:
     fill(small, 0)
     with pytest.raises(ms.CheckpointError, match=r"cannot be written \(No space left"):
         Checkpoint(small / "ck")
+
+
+def test_a_quota_that_is_used_up_is_waited_for_as_a_full_disk_is() -> None:
+    error, tries = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), list[int]()
+
+    def work() -> str:
+        tries.append(1)
+        if len(tries) < 3:
+            raise error if len(tries) == 1 else ms.RunError(f"{error}: 'segment'")  # of a task
+        return "done"
+
+    patience, told = Patience(60.0), list[str | None]()
+    patience.on_pause = lambda: told.append(patience.paused)
+    assert patience.keep_trying(work, 0, lambda: None) == "done"
+    assert len(told) == 2 and all("Disk quota exceeded" in str(one) for one in told)

@@ -30,7 +30,7 @@ from millstream.run.lines import LineReceiver, SocketReceiver
 from millstream.run.planning import plan_flow
 from millstream.run.reading import read
 from millstream.run.received import SpoolTracker
-from millstream.run.sources import RateTracker, resolve_format
+from millstream.run.sources import RateTracker, progress_of, resolve_format
 from millstream.run.splits import ERROR, RAW, RateSplit, SpoolSplit
 from millstream.run.spool import Receiver
 from millstream.settings import Settings
@@ -72,6 +72,47 @@ def saved(source: SpoolTracker) -> SourceState:
     source.save(state)
     source.committed()
     return state
+
+
+def test_nobody_is_idle_for_the_time_in_which_senders_were_held_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver = Lines(tmp_path)
+    source, spec = tracker(receiver), Stdin(format="json", time="ts", schema="ts bigint")
+    receiver.most_held = 10
+
+    def is_silent(seconds: int) -> bool:
+        now, state = receiver.clock.now() + seconds * 1_000_000, SourceState(heard=1.0)
+        source._clear = now
+        return progress_of(spec, state, source, now, 0, now).silent
+
+    receiver.feed(b"few\n")
+    source.poll()
+    source.take(MUCH, MUCH, 1)
+    source.committed()
+    assert is_silent(0)  # it has had room all the time
+    held_back = threading.Thread(target=receiver.feed, args=(b"more than 10\n",), daemon=True)
+    held_back.start()
+    while not source.pending():
+        source.poll()
+    source.take(MUCH, MUCH, 1)
+    source.committed()
+    held_back.join(30)
+    assert not is_silent(9)
+    assert is_silent(11)
+    receiver.since = 0
+    with monkeypatch.context() as full:
+        full.setattr(type(receiver.spool), "put", no_space)
+        receiver.feed(b"x\n")
+        with pytest.raises(OSError, match="No space"):
+            receiver.seal()
+        assert receiver.since == 0
+    receiver.seal()
+    assert not is_silent(9)
+
+
+def no_space(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def all_sealed(directory: Path) -> bytes:

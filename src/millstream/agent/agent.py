@@ -9,7 +9,6 @@ counts it, as was declared.
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from millstream.run.messages import FULL, Message
 from millstream.run.watching import Attempt, watched
 from millstream.settings import Settings
 from millstream.state.manifests import SourceState
+from millstream.state.storage import NO_ROOM
 
 _ROWS = 100_000  # records of a message
 _BYTES = 16 * 1024 * 1024
@@ -134,7 +134,7 @@ class Agent:
         try:
             return act()
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in NO_ROOM:
                 raise
             if not self._full:
                 self.say(f"no space is left for {self.directory}; waiting until there is some")

@@ -24,6 +24,7 @@ class Horizon:
     clock: int | None = None  # arrival time: all that was received before this has been taken
     heard: dict[int | str, int] = field(default_factory=dict)  # who -> the clock when last heard of
     taken: int | None = None  # the clock up to which all that came has been taken, if it is known
+    since: int = 0  # the clock from which on all that was sent could come
 
 
 @dataclass

@@ -147,7 +147,7 @@ class CollectorTracker(SpoolTracker):
         agents = self._in_all(set(heard)) if self.messages.trees > 1 else heard.keys()
         last = {one: min(heard[sender] for sender in self._senders(one)) for one in agents}
         told: dict[int | str, int] = {agent: int(at * 1e6) for agent, at in last.items()}
-        return Horizon(heard=told, taken=self._reached())
+        return Horizon(heard=told, taken=self._reached(), since=self.receiver.since)
 
     def save(self, state: SourceState) -> None:
         super().save(state)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import errno
+import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from millstream.errors import RunError
+from millstream.state.storage import NO_ROOM
 
 _PAUSE = 0.5  # seconds between looks at a full disk
 
@@ -51,6 +52,6 @@ class Patience:
 
 
 def _disk_full(error: BaseException) -> bool:
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
         return True
-    return "No space left on device" in str(error)
+    return any(os.strerror(one) in str(error) for one in NO_ROOM)  # of a task it is a text

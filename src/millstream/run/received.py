@@ -107,7 +107,11 @@ class SpoolTracker(WithoutFiles):
     def horizon(self, now: int, since: int = 0) -> Horizon:
         """By arrival, all that was received before the first waiting piece has been taken."""
         reached = self._reached()
-        return Horizon(clock=None if self.receiver.spec.time else reached, taken=reached)
+        return Horizon(
+            clock=None if self.receiver.spec.time else reached,
+            taken=reached,
+            since=self.receiver.since,
+        )
 
     def _reached(self) -> int:
         return self.waiting[0].arrival if self.waiting else self._clear

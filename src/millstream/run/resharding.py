@@ -8,7 +8,6 @@ that has its name nothing has changed, and afterwards everything has.
 
 from __future__ import annotations
 
-import errno
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,6 +34,7 @@ from millstream.state.segments import (
     safe_name,
     write_segment,
 )
+from millstream.state.storage import NO_ROOM
 from millstream.state.unflushed import is_ahead_of_flush
 
 _MOST = 2**20
@@ -64,7 +64,7 @@ def reshard(path: str | Path, shards: int, plan: Plan | None = None) -> Resharde
     try:
         return _reshard(checkpoint, shards, plan)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in NO_ROOM:
             raise
         raise RunError(
             f"the disk is full ({error}); the shards are what they were and nothing is lost: free "

@@ -315,13 +315,14 @@ def progress_of(
 ) -> SourceProgress:
     """The progress of a source at the start of a batch, with the pieces for it taken.
 
-    Nobody is idle for having been silent while nobody listened, before `since`: what they sent then
-    still waits. Nor for what came and has not been taken yet: `read` is the clock up to which all
-    has, unless the tracker knows better.
+    Nobody is idle for having been silent while nobody listened, before `since`, or was held back:
+    what they sent then still waits. Nor for what came and has not been taken yet: `read` is the
+    clock up to which all has, unless the tracker knows better.
     """
     declared = frozenset(spec.participants or ())
     horizon = tracker.horizon(now, since)
     read = read if horizon.taken is None else horizon.taken
+    since = max(since, horizon.since)
     # Agents say that they are there also when they have nothing to send.
     heard = {who: at for who, at in horizon.heard.items() if isinstance(who, str)}
     idle: frozenset[str] = frozenset()

@@ -10,7 +10,6 @@ quiet socket, does not keep what came before from being sealed.
 
 from __future__ import annotations
 
-import errno
 import threading
 import time
 import zlib
@@ -24,7 +23,7 @@ from millstream.errors import CheckpointError, RunError
 from millstream.ops.records import describe
 from millstream.run.arrival import ArrivalClock
 from millstream.state.segments import verify_named
-from millstream.state.storage import Storage
+from millstream.state.storage import NO_ROOM, Storage
 
 SEAL_SECONDS = 0.1
 SEAL_BYTES = 1024 * 1024
@@ -78,6 +77,8 @@ class Receiver(threading.Thread):
         self._number = 0
         self._fresh: list[Sealed] = []
         self._held = 0  # bytes in the spool
+        self.since = 0  # by the clock: it took in all that came, ever since
+        self._stalled = False  # the disk took nothing the last time
         # Bytes sealed but not yet committed, before the receiver waits.
         self.most_held: int = spec.overload.when
         self._most_gathered = GATHER_BYTES
@@ -171,6 +172,8 @@ class Receiver(threading.Thread):
         for piece in pieces:
             self.spool.delete(piece.name)
         with self._lock:
+            if self._held + self.amount() >= self.most_held:  # senders were held back
+                self.since = self.clock.now()
             self._held = max(0, self._held - sum(piece.size for piece in pieces))
             self._freed.notify_all()
 
@@ -299,9 +302,15 @@ class Receiver(threading.Thread):
             data, rows = self.encode(self._cut.content)
             stem = f"{self._number:010d}-{self._cut.arrival}-{rows}-{zlib.crc32(data):08x}"
             piece = f"{stem}.{self.suffix}"
-            self.spool.put(piece, data)
+            try:
+                self.spool.put(piece, data)
+            except OSError:
+                self._stalled = True
+                raise
             self._number += 1
             with self._lock:
+                self.since = self.clock.now() if self._stalled else self.since
+                self._stalled = False
                 self._fresh.append(
                     Sealed(self._number - 1, piece, self._cut.arrival, rows, len(data))
                 )
@@ -317,7 +326,7 @@ class Receiver(threading.Thread):
             try:
                 return self.seal()
             except OSError as error:
-                if error.errno != errno.ENOSPC or self._stopping.wait(_PAUSE):
+                if error.errno not in NO_ROOM or self._stopping.wait(_PAUSE):
                     raise
 
     def _count(self) -> int:

@@ -9,7 +9,6 @@ from it. `doctor.py` says what is wrong with one.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import socket
@@ -37,7 +36,7 @@ from millstream.state.manifests import (
 from millstream.state.manifests import write_manifest as _write_manifest
 from millstream.state.pages import pages_name, write_pages
 from millstream.state.places import check_directory
-from millstream.state.storage import Held, Hold, open_storage
+from millstream.state.storage import NO_ROOM, Held, Hold, open_storage
 from millstream.state.values import OF_FAMILY, OF_OPERATOR, WHOLE, Program
 
 _MANY_FILES = 1_000  # from so many on, manifests say what has changed since a base
@@ -110,7 +109,7 @@ class Checkpoint:
             reason = os.strerror(error.errno) if error.errno else str(error)
             hint = (
                 "free some space there"
-                if error.errno == errno.ENOSPC
+                if error.errno in NO_ROOM
                 else "make it writable or choose another place with checkpoint= or --checkpoint"
             )
             raise CheckpointError(

@@ -9,6 +9,7 @@ between folders.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +17,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from millstream.state.locations import Url, located
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # a disk that takes no more, or not of this user
 
 
 class Held(Exception):
