@@ -38,8 +38,12 @@ POINTS = (
 class Running:
     """Input in three partitions, a topic for results, and the answer."""
 
+    app = APP
+
     def __init__(self, topics: Any, place: Path, seed: int = 7) -> None:
         self.topics, self.place = topics, place
+        place.mkdir(parents=True, exist_ok=True)
+        self.env: dict[str, str] = {}
         self.read, self.written = topics.make(partitions=3), topics.make(partitions=2)
         dice = random.Random(seed)
         rows = [
@@ -59,16 +63,19 @@ class Running:
 
     def run(self, checkpoint: str = "ck", **env: str) -> tuple[int, str]:
         """The app to its end: its exit code, and what it said."""
-        given = self._given(checkpoint)
-        return prepared.run(str(APP), *given, cwd=self.place, env={**os.environ, **env})
+        given, known = self._given(checkpoint), {**os.environ, **self.env, **env}
+        return prepared.run(str(self.app), *given, cwd=self.place, env=known)
 
     def _given(self, checkpoint: str) -> list[str]:
-        return [self.topics.address, self.read, self.written, str(self.place / checkpoint)]
+        return [self.topics.address, self.read, self.written, self._where(checkpoint)]
+
+    def _where(self, checkpoint: str) -> str:
+        return str(self.place / checkpoint)
 
     def start(self, checkpoint: str = "ck", **env: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, str(APP), *self._given(checkpoint)],
-            env={**os.environ, "PYTHONPATH": str(APP.parents[2] / "src"), **env},
+            [sys.executable, str(self.app), *self._given(checkpoint)],
+            env={**os.environ, "PYTHONPATH": str(APP.parents[2] / "src"), **self.env, **env},
             stderr=subprocess.PIPE,
             text=True,
         )
