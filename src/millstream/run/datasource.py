@@ -2,18 +2,18 @@
 
     spark.read.format("millstream").option("checkpoint", "ck/").option("slates", "counts").load()
 
-What is asked for by key is looked up by key. `readStream` has batches as its offsets; what a batch
-gave is known of sinks that write files.
+What is asked for with the option `key` is looked up. Conditions of a query are left to Spark: it
+would give a reader that has taken some to every query of the DataFrame, also to those without them.
+`readStream` has batches as its offsets; what a batch gave is known of sinks that write files.
 """
 
 from __future__ import annotations
 
+import json
 import re
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,9 +22,6 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    In,
     InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -32,7 +29,6 @@ from pyspark.sql.types import StructType
 
 from millstream.errors import ConfigError
 from millstream.io.writers import json_text
-from millstream.ops.codec import as_key
 from millstream.ops.mixed import holds_mixed
 from millstream.serve.bulk import slates
 from millstream.serve.reading import views
@@ -40,8 +36,6 @@ from millstream.state.checkpoint import Checkpoint
 from millstream.state.storage import Storage, open_storage
 
 _PART = re.compile(r"(?:.*/)?part-(\d{8,18})-\d+-\d+[^/]*\.parquet", re.ASCII)
-_PLANNING = "plan_data_source_read.py"  # asks for a reader that is to read as it is
-_STAMP = pa.timestamp("us", "UTC")
 
 
 class MillstreamSource(DataSource):
@@ -64,19 +58,36 @@ class MillstreamSource(DataSource):
                 'option("stream", VIEW_OR_SINK)' + (both if named else "")
             )
         columns = tuple(one.strip() for one in options.get("columns", "").split(",") if one.strip())
-        return Asked(checkpoint, named[0], options[named[0]], columns)
+        keys = _keys(options.get("key"), options.get("keys"))
+        if keys is not None and named[0] != "slates":
+            raise ConfigError('format("millstream"): keys can be looked up among slates only')
+        return Asked(checkpoint, named[0], options[named[0]], columns, keys)
 
     def schema(self) -> StructType:
         asked = self._asked()
         return from_arrow_schema(plain(asked.sample().schema))
 
     def reader(self, schema: StructType) -> CheckpointReader:
-        """Where Spark's setting for filters is off it refuses a reader that takes any."""
-        plans = Path(sys._getframe(1).f_code.co_filename).name == _PLANNING
-        return (CheckpointReader if plans else KeysReader)(self._asked(), schema)
+        return CheckpointReader(self._asked(), schema)
 
     def streamReader(self, schema: StructType) -> BatchesReader:
         return BatchesReader(self._asked(), schema)
+
+
+def _keys(one: str | None, several: str | None) -> tuple[str, ...] | None:
+    """The keys that are asked for, as texts; None: all."""
+    if several is None:
+        return None if one is None else (one,)
+    try:
+        found = json.loads(several)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or one is not None:
+        raise ConfigError(
+            f'format("millstream"): option keys is a list as JSON, like ["a", "b"], and stands '
+            f"without key; got {several!r}"
+        )
+    return tuple(key if isinstance(key, str) else json.dumps(key) for key in found)
 
 
 @dataclass(frozen=True)
@@ -87,6 +98,7 @@ class Asked:
     kind: str
     name: str
     columns: tuple[str, ...] = ()
+    keys: tuple[str, ...] | None = None
 
     def files(self) -> Storage | None:
         """The directory of a sink that writes parquet; None if the name is that of no sink."""
@@ -118,7 +130,8 @@ class Asked:
         """Something with the columns there are."""
         directory = self.files()
         if directory is None:
-            return self.chosen(self.whole())
+            found = self.looked_up()
+            return self.chosen(self.whole() if found is None else found)
         parts = self.parts(-1)
         if not parts:
             raise ConfigError(f"sink {self.name!r} has written nothing yet: columns are unknown")
@@ -130,20 +143,11 @@ class Asked:
             return slates(self.checkpoint, self.name).arrow()
         return views(self.checkpoint, self.name).arrow()
 
-    def of_keys(self, keys: Iterable[Any]) -> list[dict[str, Any]]:
-        """The slates of some keys, each looked up."""
-        snapshot = slates(self.checkpoint, self.name)._follower.current
-        wanted = {as_key(key): key for key in keys if key is not None}
-        found = (snapshot.get(self.name, key) for key in wanted)
-        return [
-            {
-                **(one.slate if isinstance(one.slate, dict) else {"slate": one.slate}),
-                "key": one.key,
-                "ts": pa.scalar(one.ts, _STAMP).as_py(),
-            }
-            for one in found
-            if one is not None
-        ]
+    def looked_up(self) -> pa.Table | None:
+        """The slates of the keys that are asked for; None: there is none, or all are asked for."""
+        if self.keys is None:
+            return None
+        return slates(self.checkpoint, self.name).looked_up(self.keys)
 
     def chosen(self, table: pa.Table) -> pa.Table:
         if not self.columns:
@@ -197,41 +201,22 @@ class CheckpointReader(DataSourceReader):
 
     def __init__(self, asked: Asked, schema: StructType) -> None:
         self.asked, self.schema = asked, schema
-        self.keys: list[Any] | None = None  # only these are asked for
 
     def partitions(self) -> Sequence[Piece]:
-        if self.keys is None and self.asked.files() is not None:
+        if self.asked.files() is not None:
             return [Piece(name) for name in self.asked.parts(-1)] or [Piece()]
         return [Piece()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         asked, directory = self.asked, self.asked.files()
         name = partition.name if isinstance(partition, Piece) else None
-        if self.keys is not None:
-            rows = asked.of_keys(self.keys)
-            known = {one for row in rows for one in row}
-            given = [one for one in self.schema.names if one in known]
-            kinds = to_arrow_schema(self.schema, timezone="UTC")
-            table = pa.Table.from_pylist(rows, pa.schema([kinds.field(one) for one in given]))
-            yield from fitted(table, self.schema)
+        if asked.keys is not None:
+            found = asked.looked_up()
+            yield from [] if found is None else fitted(found, self.schema)
         elif directory is None:
             yield from fitted(asked.whole(), self.schema)
         elif name is not None:
             yield from fitted(pq.read_table(BytesIO(directory.read(name))), self.schema)
-
-
-class KeysReader(CheckpointReader):
-    """The same, which takes filters: conditions on the key are answered by looking it up."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        for one in filters:
-            if self.asked.kind == "slates" and self.keys is None:
-                match one:
-                    case EqualTo(attribute=("key",), value=value):
-                        self.keys = [value]
-                    case In(attribute=("key",), value=values):
-                        self.keys = list(values)
-            yield one  # Spark looks again: what was found fits
 
 
 class BatchesReader(DataSourceStreamReader):

@@ -6,7 +6,7 @@ write. A field that holds values of one kind gets that type; one that does not i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,14 @@ class Slates(Tabular):
         snapshot, tables = self._follower.read(self._scan)
         about = snapshot.updater(self.updater)
         return to_table(tables, lambda data: snapshot.decode(about, data))
+
+    def looked_up(self, texts: Sequence[str]) -> pa.Table | None:
+        """The same of some keys, given as text, without reading others; None if there is none."""
+        snapshot, tables = self._follower.read(
+            lambda now: (now, list(now.rows_of(self.updater, texts)))
+        )
+        about = snapshot.updater(self.updater)
+        return to_table(tables, lambda data: snapshot.decode(about, data)) if tables else None
 
     def _scan(self, snapshot: Snapshot) -> tuple[Snapshot, list[pa.Table]]:
         return snapshot, list(snapshot.scan(self.updater))

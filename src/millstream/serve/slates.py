@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
@@ -35,6 +35,8 @@ _PLAIN_CODEC = "msgpack"
 _LEAST_CANDIDATES = 64
 
 Decoder = Callable[[bytes], Any]
+
+_STORED = ["key", "plain", "ts", "batch", "slate"]
 
 
 class Stored(Protocol):
@@ -273,12 +275,22 @@ class Snapshot:
     def get_text(self, updater: str, text: str) -> Slate | None:
         """The slate of a key given as text: a string, or else what it stands for as JSON."""
         about = self.updater(updater)
+        place = self._find_text(about, text, self.now(about))
+        return None if place is None else self._slate(about, *place)
+
+    def rows_of(self, updater: str, texts: Iterable[str]) -> Iterator[pa.Table]:
+        """The stored rows of keys given as text, each looked up; columns as `scan` has them."""
+        about = self.updater(updater)
         now = self.now(about)
-        for key in meanings(text):
-            place = self._find(about, key, now)
+        for text in dict.fromkeys(texts):
+            place = self._find_text(about, text, now)
             if place is not None:
-                return self._slate(about, *place)
-        return None
+                row = place[0].rows.slice(place[1], 1)
+                yield pa.Table.from_batches([row]).select(_STORED)
+
+    def _find_text(self, updater: Updater, text: str, now: int) -> tuple[Shelf, int] | None:
+        places = (self._find(updater, key, now) for key in meanings(text))
+        return next((place for place in places if place is not None), None)
 
     def _find(self, updater: Updater, key: Any, now: int) -> tuple[Shelf, int] | None:
         hashes = hashes_of(key)
@@ -394,7 +406,7 @@ class Snapshot:
                 living = pc.and_(
                     pc.invert(rows.column("gone")), pc.greater(rows.column("expires"), now)
                 )
-                yield rows.filter(living).select(["key", "plain", "ts", "batch", "slate"])
+                yield rows.filter(living).select(_STORED)
 
 
 def _first_rows(
