@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import millstream as ms
 from millstream.errors import RunError
 from millstream.run.remote import _configure
+from millstream.run.sharing import Spark
 from millstream.testing import run_in_process
 
 
@@ -34,6 +36,16 @@ def test_modules_are_sent_and_the_rest_is_set() -> None:
         ("a.py", "b.zip", {"pyfile": True}),
         ("spark.app", "x"),
     ]
+
+
+def test_a_flow_that_is_given_up_is_interrupted_in_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("millstream.run.sharing.end_java", lambda **_: told.append("java ended"))
+    executor: Any = SimpleNamespace(cancel=lambda: told.append("query interrupted"))
+    Spark("alone", ms.Settings(master="sc://host:15002")).give_up(object(), executor)
+    assert told == ["query interrupted"]
 
 
 @pytest.mark.parametrize("records", [3, 2_000])

@@ -103,7 +103,8 @@ class Spark:
         with self._counting:
             self._overdue.add(id(user))
             alone = len(self._overdue) >= self.users
-        if alone and (self._ours or not has_session()):
+        here = not is_remote(self._settings) and (self._ours or not has_session())
+        if alone and here:
             end_java(kill=True)
         elif executor is not None:
             executor.cancel()
