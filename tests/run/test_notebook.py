@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import millstream as ms
+from millstream.run.reporting import Progress
+from millstream.run.telling import _bars
 from millstream.testing import run_in_process
 
 
@@ -55,6 +57,29 @@ def test_the_last_rows_refresh_in_place(tmp_path: Path, monkeypatch: pytest.Monk
     shell.execution_count = 2  # another cell has a table of its own
     run_in_process(flow_of(ms.Console(limit=3))[0], tmp_path / "other")
     assert len(made) == 2
+
+
+def test_how_far_a_run_is_moves_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    import IPython
+    import IPython.display
+
+    pages: list[str] = []
+    monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(kernel=object()))
+
+    def display(page: Any, display_id: bool) -> Any:
+        pages.append(page.data)
+        return SimpleNamespace(update=lambda page: pages.append(page.data))
+
+    monkeypatch.setattr(IPython.display, "display", display)
+    with _bars(["a<b", "c"]) as shown:
+        far = Progress(batch=0, new_rows=1200, fraction=0.25)
+        shown("a<b", Progress())
+        shown("a<b", far)
+        shown("a<b", far)
+    first, moved, last = pages
+    assert first.count('<progress max="1"></progress> starting Spark') == 2 and "a&lt;b" in first
+    assert 'value="0.250"></progress> 1,200 records, 0 results' in moved and "c <progress" in moved
+    assert last == ""
 
 
 def test_elsewhere_rows_are_printed(

@@ -1,4 +1,4 @@
-"""The last rows of a stream in a notebook: one table per sink, which refreshes in place.
+"""How far a run is and the last rows of its streams, in a notebook: both refresh in place.
 
 Nothing of IPython is imported here unless it runs already.
 """
@@ -6,6 +6,8 @@ Nothing of IPython is imported here unless it runs already.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from html import escape
 from typing import Any
 
@@ -21,7 +23,7 @@ _MOST = 64  # tables that are kept up to date
 
 def refresh(name: str, sink: Console, rows: pa.Table, batch: int) -> bool:
     """Show the last rows that came; False where there is no notebook to show them in."""
-    shell = _shell()
+    shell = shell_here()
     if shell is None:
         return False
     from IPython import display
@@ -43,7 +45,36 @@ def refresh(name: str, sink: Console, rows: pa.Table, batch: int) -> bool:
     return True
 
 
-def _shell() -> Any:
+@contextmanager
+def moving_bars(flows: list[str]) -> Iterator[Callable[[str, float | None, str], None]]:
+    """A bar for every flow, with its fraction (None: not known) and words; gone at the end."""
+    from IPython import display
+
+    shown: dict[str, tuple[float | None, str]] = dict.fromkeys(flows, (None, "starting Spark"))
+
+    def page() -> Any:
+        return display.HTML("".join(_bar(flow, *one) for flow, one in shown.items()))  # type: ignore[no-untyped-call]
+
+    handle: Any = display.display(page(), display_id=True)  # type: ignore[no-untyped-call]
+
+    def move(flow: str, fraction: float | None, told: str) -> None:
+        if shown[flow] != (fraction, told):
+            shown[flow] = fraction, told
+            handle.update(page())
+
+    try:
+        yield move
+    finally:
+        shown.clear()
+        handle.update(page())
+
+
+def _bar(flow: str, fraction: float | None, told: str) -> str:
+    value = "" if fraction is None else f' value="{fraction:.3f}"'
+    return f'<div>{escape(flow)} <progress max="1"{value}></progress> {escape(told)}</div>'
+
+
+def shell_here() -> Any:
     """The notebook this process runs for; a terminal of IPython is none."""
     if "IPython" not in sys.modules:
         return None

@@ -11,10 +11,12 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from millstream.run import notebook
 from millstream.run.failing import errors_in, letters_in
 from millstream.showing import visible
 from millstream.state.storage import Storage
@@ -215,8 +217,12 @@ def _bars(flows: list[str]) -> Iterator[Callable[[str, Progress], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    if notebook.shell_here() is not None:
+        with notebook.moving_bars(flows) as move:
+            yield lambda flow, progress: _moved(partial(move, flow), progress)
+        return
     console = Console()
-    if not (console.is_terminal or console.is_jupyter):
+    if not console.is_terminal:
         yield lambda flow, progress: None
         return
     columns = (
@@ -227,12 +233,16 @@ def _bars(flows: list[str]) -> Iterator[Callable[[str, Progress], None]]:
     )
     with Progress(*columns, console=console, transient=True, refresh_per_second=5) as bar:
         tasks = {flow: bar.add_task(flow, total=None, told="starting Spark") for flow in flows}
-        yield lambda flow, progress: _move(bar, tasks[flow], progress)
+        yield lambda flow, progress: _moved(partial(_move, bar, tasks[flow]), progress)
 
 
-def _move(bar: Bar, task: TaskID, progress: Progress) -> None:
+def _moved(move: Callable[[float | None, str], None], progress: Progress) -> None:
     if progress.batch < 0 and not progress.paused:
         return
     told = progress.paused or f"{progress.new_rows:,} records, {progress.new_windows:,} results"
-    known = progress.fraction is not None
-    bar.update(task, total=1.0 if known else None, completed=progress.fraction or 0.0, told=told)
+    move(progress.fraction, told)
+
+
+def _move(bar: Bar, task: TaskID, fraction: float | None, told: str) -> None:
+    total = None if fraction is None else 1.0
+    bar.update(task, total=total, completed=fraction or 0.0, told=told)
