@@ -99,6 +99,23 @@ def test_a_store_that_ignores_conditions_is_refused(
         store(f"{bucket}/ck").begin()
 
 
+def test_the_answer_to_the_first_request_of_a_run_may_be_lost(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client asks again, and is told of its own object that it is there already."""
+    create, lost = buckets.OnStore.create, []
+
+    def lossy(self: buckets.OnStore, key: str, data: bytes) -> None:
+        create(self, key, data)
+        if not lost:
+            lost.append(key)
+            create(self, key, data)
+
+    monkeypatch.setattr(buckets.OnStore, "create", lossy)
+    assert store(f"{bucket}/ck").begin() == 1
+    assert len(lost) == 1
+
+
 def test_a_bucket_that_is_missing_and_keys_that_are_wrong_are_told_without_secrets(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

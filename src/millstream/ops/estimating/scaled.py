@@ -16,7 +16,7 @@ import numpy as np
 from millstream.errors import ConfigError
 from millstream.ops.chunks import Int64
 from millstream.ops.estimating.estimates import LEAST_PRESENT, Confidence, Estimates
-from millstream.ops.estimating.intervals import radius
+from millstream.ops.estimating.intervals import radius, stretched
 from millstream.ops.estimating.moments import Blocks
 from millstream.ops.records import describe
 
@@ -66,12 +66,10 @@ class Scaled:
         for name, total in whole.items():
             value = _over(total, share)
             others = np.array([one[name] for one in left_out])
-            spread = ((others - others.mean(axis=0)) ** 2).sum(axis=0)
-            error = np.sqrt((_PARTS - 1) / _PARTS * spread * blocks.left)
-            lower, upper = (
-                np.where(known, value + side * times * error, np.nan) for side in (-1, 1)
+            lower, upper = _bounds(value, others, times, blocks.left)
+            found[name] = Estimates(
+                value, np.where(known, lower, np.nan), np.where(known, upper, np.nan)
             )
-            found[name] = Estimates(value, lower, upper)
         return found
 
     def _share(self, row: dict[str, Any]) -> float:
@@ -90,6 +88,29 @@ class Scaled:
                 f"None; got {found!r} for {row!r}"
             )
         return float(found) if found > 0 else np.nan
+
+
+def _bounds(value: Floats, others: Floats, times: Floats, left: float) -> tuple[Floats, Floats]:
+    """From the estimates with a part left out in turn; further to the side of a long tail."""
+    off = others.mean(axis=0) - others  # of a part that holds much
+    variance = (off**2).mean(axis=0)
+    error = np.sqrt((_PARTS - 1) * variance * left)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        skew = np.nan_to_num((off**3).mean(axis=0) / variance**1.5)
+    down, up = (error * stretched(times, np.maximum(one, 0.0), _PARTS) for one in (-skew, skew))
+    return (
+        value - np.where(value < 0, _by_factors(down, value), down),
+        value + np.where(value > 0, _by_factors(up, value), up),
+    )
+
+
+def _by_factors(far: Floats, value: Floats) -> Floats:
+    """As far by factors, which is further away from zero; up to e times, as zero may be near."""
+    size = np.abs(value)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        near = np.where(size > 0, np.minimum(far / size, 1.0), 0.0)
+    found: Floats = far + size * (np.expm1(near) - near)
+    return found
 
 
 def _rows(keys: Mapping[str, list[Any]], values: dict[str, Floats], count: int) -> Iterator[Any]:
