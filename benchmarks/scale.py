@@ -146,7 +146,8 @@ def _store(engine: Any, count: int) -> None:
             shards.setdefault(shard, []).append(segment)
     tables = segments["latest"]
     segments["latest"] = {**tables, "slates": {**tables["slates"], **shards}}
-    engine.manifest = msgspec.structs.replace(engine.manifest, segments=segments, files=files)
+    held = msgspec.structs.replace(engine.manifest, segments=segments, files=files)
+    engine.footing.manifest = held
 
 
 def _weighing(plan: Any, parts: int) -> Any:
