@@ -1,8 +1,8 @@
 """Claim: what a batch costs the driver and the network grows with the work, not with the cluster.
 
 One flow in one process, without Spark: 1,000 participants report through every reader, a window
-counts what they say, and an updater keeps a slate for each key of that. It runs with 2, 16, 64 and
-256 partitions, and each time once with little stored and once with a million segments in the
+counts what they say, and an updater keeps a slate for each key of that. It runs with 2, 16, 128 and
+512 partitions, and each time once with little stored and once with a million segments in the
 manifest. These are made up: only their names exist, and they are of slates in shards that no record
 comes to, so that no task opens them. All that Spark would carry is weighed: what the driver sends
 to tasks, what tasks send each other, what comes back, and what a manifest weighs. The seconds are
@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.common import goal, markdown, plot, workspace
 
-PARTITIONS = (2, 16, 64, 256)
+PARTITIONS = (2, 16, 128, 512)
 PARTICIPANTS = 1_000
 KEYS = 64
 SEGMENTS = 1_000_000

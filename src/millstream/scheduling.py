@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 from millstream.errors import ConfigError
 
 _LEAST_SECONDS = 1e-9
-_TERMS = 300  # of a fraction that settles within a few dozens
+_TERMS = 300  # of a fraction that settles within a few dozens, or some roots of its parameters
 _TINY = 1e-300
 
 
@@ -168,7 +168,7 @@ def _fraction(x: float, a: float, b: float) -> float:
     c, d = 1.0, 1.0 - (a + b) * x / (a + 1.0)
     d = 1.0 / (d if abs(d) > _TINY else _TINY)
     found = d
-    for m in range(1, _TERMS):
+    for m in range(1, _TERMS + 10 * math.isqrt(int(min(max(a, b), 1e9)))):
         even = m * (b - m) * x / ((a + 2 * m - 1.0) * (a + 2 * m))
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1.0))
         for term in (even, odd):

@@ -17,6 +17,7 @@ import pytest
 
 import millstream as ms
 from millstream.run.session import _configuration, check_java
+from tests.chaos.apps.elastic import BATCH_ROWS
 from tests.chaos.support import finish, spawn, wait_for
 from tests.chaos.test_cluster import (
     daemon,
@@ -29,8 +30,11 @@ from tests.chaos.test_cluster import (
 from tests.prepared import Started
 
 APP = Path(__file__).parent / "apps" / "elastic.py"
-RECORDS = 1_000_000
+RECORDS = 3_000_000
 # As if each were a machine: Spark never runs a backup where the task itself runs, by host.
+UNDISTURBED, ONE_MORE, ONE_LESS = "undisturbed", "one more", "one less"
+ONE_OF_THREE, ONE_OF_TWO = "one of three at a tenth", "one of two at a tenth"
+ONE_ALONE = "one alone"
 HOSTS = {"first": "127.0.0.2", "second": "127.0.0.3", "third": "127.0.0.4"}
 
 
@@ -52,25 +56,42 @@ def test_tasks_are_backed_up_where_there_are_several_executors(
 def test_workers_come_go_and_slow_down(tmp_path: Path) -> None:
     check_java()
     told = run_with_changes(tmp_path)
-    for phase, seconds in told.seconds.items():
-        print(f"{phase}: median {statistics.median(seconds):.2f} s of {seconds}")
-    print(f"tasks in each batch: {told.tasks}")
+    for phase, batches in told.batches.items():
+        seconds = statistics.median(one.seconds for one in batches)
+        print(f"{phase}: median {seconds:.2f} s of {batches}")
+    print(f"batches until the slowed worker had tasks again: {told.until_back}")
     assert told.exact
+    # A batch has 15,000 records for each core that keeps up: a worker at a tenth is not counted.
+    assert told.batches[ONE_OF_THREE][-1].rows < 2.5 * BATCH_ROWS
+    assert told.batches[ONE_OF_TWO][-1].rows < 1.5 * BATCH_ROWS
+    assert told.until_back is not None
+
+
+@dataclass(frozen=True)
+class Done:
+    """A batch."""
+
+    seconds: float
+    rows: int
 
 
 @dataclass(frozen=True)
 class Told:
     """What became of a flow whose workers came and went."""
 
-    seconds: dict[str, list[float]]  # of batches undisturbed, with one more, one less, one slowed
-    tasks: list[int]  # that gave results, in each batch
+    batches: dict[str, list[Done]]  # of each phase
+    until_back: int | None  # from when the slowed worker was well to when it had tasks again
     exact: bool
 
 
 def run_with_changes(work: Path) -> Told:
-    """A flow on two workers: a third comes, the first goes, and the second is slowed down."""
+    """A flow on two workers: a third comes, one of them is slowed down for a while, one goes, and
+
+    of the two that are left one is slowed down, and goes.
+    Every batch of a phase begins and ends in it: while workers come, none is begun.
+    """
     answer = make_data(work / "data")
-    port, took = free_port(), dict[str, list[float]]()
+    port, done = free_port(), dict[str, list[Done]]()
     with ExitStack() as stack:
         stack.enter_context(daemon(work / "spark", "master", *master_arguments(port)))
         wait_for_text(work / "spark" / "master.log", "I have been elected leader")
@@ -85,22 +106,67 @@ def run_with_changes(work: Path) -> Told:
         first, second = add("first"), add("second")
         driver = spawn(work / "data", work / "work", f"spark://127.0.0.1:{port}", app=APP)
         stack.callback(driver.kill)
-        said = work / "work" / "stderr.txt"
-        took["undisturbed"] = batches(driver, 10, said)[4:]
+        flow = Driven(driver, work / "work")
+        done[UNDISTURBED] = flow.batches(10)[4:]
+        flow.hold()
         add("third")
-        took["one more"] = batches(driver, 6, said)
+        flow.go_on(executors=3)
+        done[ONE_MORE] = flow.batches(8)
+        flow.hold()
+        with slowed(second):
+            flow.go_on()
+            done[ONE_OF_THREE] = flow.batches(8)
+            flow.hold()
+        flow.go_on()
+        back = (n for n in range(35) if flow.batches(1)[0].rows > 2.5 * BATCH_ROWS)
+        until_back = next(back, None)
+        flow.hold()
+        flow.go_on()
         for one in [*first.children(recursive=True), first]:
             kill(one)
-        took["one less"] = batches(driver, 6, said)
+        done[ONE_LESS] = flow.batches(8)
+        flow.hold()
         with slowed(second):
-            took["one at a tenth"] = batches(driver, 6, said)
-        assert finish(driver, 300) == 0, said.read_text()[-3000:]
-    tasks: dict[int, int] = {}
-    for part in (work / "work" / "out").glob("part-*"):
-        _, batch, _, number = part.stem.split("-")
-        tasks[int(batch)] = max(tasks.get(int(batch), 0), int(number) + 1)
-    exact = counted(work / "work" / "out") == answer
-    return Told(took, [tasks[batch] for batch in sorted(tasks)], exact)
+            flow.go_on()
+            done[ONE_OF_TWO] = flow.batches(8)
+            flow.hold()
+        for one in [*second.children(recursive=True), second]:
+            kill(one)
+        flow.go_on(executors=1)
+        done[ONE_ALONE] = flow.batches(6)
+        assert finish(driver, 300) == 0, flow.said()
+    return Told(done, until_back, counted(work / "work" / "out") == answer)
+
+
+class Driven:
+    """The process of the flow, which tells of its batches and can be held between two."""
+
+    def __init__(self, driver: Started, work: Path) -> None:
+        self._driver, self._hold, self._stderr = driver, work / "hold", work / "stderr.txt"
+
+    def said(self) -> str:
+        return self._stderr.read_text()[-3000:]
+
+    def _next(self, word: str) -> list[str]:
+        line = wait_for(self._driver, word)
+        assert line is not None, f"it ended too early: {self.said()}"
+        return line.split()
+
+    def batches(self, count: int) -> list[Done]:
+        """The next ones."""
+        lines = [self._next("batch") for _ in range(count)]
+        return [Done(float(line[2]), int(line[3])) for line in lines]
+
+    def hold(self) -> None:
+        """Begin no more batches; returns when the last one is over."""
+        self._hold.touch()
+        self._executors = int(self._next("held")[1])
+
+    def go_on(self, executors: int | None = None) -> None:
+        """Begin batches again, once there are so many executors."""
+        while executors is not None and self._executors != executors:
+            self._executors = int(self._next("held")[1])
+        self._hold.unlink()
 
 
 def make_data(path: Path) -> Counter[tuple[int, int, int, int]]:
@@ -126,16 +192,6 @@ def counted(out: Path) -> Counter[tuple[int, int, int, int]]:
             minute = int(row["window_start"].timestamp()) // 60
             rows[row["key"], minute, row["n"], row["total"]] += 1
     return rows
-
-
-def batches(driver: Started, count: int, said: Path) -> list[float]:
-    """The seconds of the next batches."""
-    found: list[float] = []
-    while len(found) < count:
-        line = wait_for(driver, "batch")
-        assert line is not None, f"it ended too early: {said.read_text()[-3000:]}"
-        found.append(float(line.split()[2]))
-    return found
 
 
 class slowed:

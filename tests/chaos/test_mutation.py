@@ -16,7 +16,7 @@ import pytest
 import millstream as ms
 from millstream.io import writers
 from millstream.operators.batch import Batch
-from millstream.run import attempts, faults, opening, owning, publishing
+from millstream.run import attempts, faults, opening, outside, publishing
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.letters import Letters
@@ -252,7 +252,7 @@ def no_discarding(patch: Patch) -> None:
         for path in (directory / writers.STAGING).glob("*-*"):
             path.rename(directory / f"part-{path.name.removesuffix('.staged')}")
 
-    patch.setattr(owning, "discard_staged", publish_all)
+    patch.setattr(outside, "discard_staged", publish_all)
 
 
 MUTATIONS: list[tuple[Callable[[Patch], None], Check]] = [

@@ -41,7 +41,7 @@ def test_without_the_work_at_the_edge_they_do_not(
     recipe = Changing(Operator("tumbling", emit, ("where n",)), None, None)
     check(recipe, inputs(1), 1, None)
 
-    def too_early(chunks: list[Chunk], early: bool = False) -> Chunk:
+    def too_early(chunks: list[Chunk], *_: object) -> Chunk:
         whole = edges._together(chunks)
         given = whole.take(whole.weights() > 0)
         return edges._marked(given, given.pos * 0 + edges._CHANGED)

@@ -54,3 +54,14 @@ def test_columns_of_a_generator_may_have_any_name() -> None:
         rows[0],
         {},
     ] and found.dead == 1
+
+
+@pytest.mark.parametrize("name", [1, None, b"a", ("a",), "\ud800"])
+def test_a_record_with_a_name_that_is_no_text_is_a_dead_letter(name: Any) -> None:
+    """As the fields too many that `csv.DictReader` keeps under None; it ended the run."""
+    flow = ms.Flow("names")
+    numbers = flow.source(ms.Generator(lambda: ({"n": n} for n in range(3))))
+    found = numbers.map(lambda row: {name: 1} if row["n"] == 1 else row).head()
+    assert [row["n"] for row in found] == [0, 2] and found.dead == 1
+    table, bad = to_table([{"n": 1}, {"n": 2, name: 3}], None)
+    assert not len(table) and [*bad] == [1]

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import millstream as ms
+from millstream.errors import RunError
 from millstream.ops.codec import decode, encode
 from millstream.testing import Driver, run_in_process
 
@@ -92,6 +93,44 @@ def test_a_job_may_give_any_value_under_any_key(parallelism: int, window: Any) -
         out = driver.output("out")
     assert found(out) == sorted(VALUES, key=repr)
     assert sorted((row["key"][1] for row in out), key=repr) == sorted(VALUES, key=repr)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        2**70,
+        date(2024, 1, 2),
+        datetime(2024, 1, 1, 12),
+        b"\xff",
+        b"a",
+        (1, "x"),
+        (2**70, 1),
+        (date(2024, 1, 2), (Decimal("1.10"), 2)),
+        frozenset([1]),
+    ],
+    ids=repr,
+)
+def test_names_in_dicts_may_be_of_any_type(name: Any) -> None:
+    class Named(ms.MapReduce):
+        def map(self, key: Any, value: Any, ts: Any) -> Iterator[tuple[Any, Any]]:
+            yield 1, {name: [value["at"]], "at": {name: 2**70}}
+
+        def reduce(self, key: Any, values: list[Any], window: Any) -> Iterator[tuple[Any, Any]]:
+            yield from ((at, value) for at, value in enumerate(values))
+
+    flow = ms.Flow("names")
+    jobs = source(flow).map_reduce(Named())
+    jobs.map(lambda row: {"value": {name: row["value"]}}).sink(ms.Memory())
+    with Driver(flow) as driver:
+        driver.push("in", rows(2)).end()
+        given = [{name: {name: [at], "at": {name: 2**70}}} for at in range(2)]
+        assert sorted(map(repr, found(driver.output()))) == sorted(map(repr, given))
+        assert driver.dead == []
+
+
+def test_what_cannot_be_stored_beside_large_numbers_is_said() -> None:
+    with pytest.raises(RunError, match="a value of type list cannot be stored"):
+        encode([2**70, object()])
 
 
 def test_what_cannot_be_stored_costs_one_result() -> None:
@@ -308,3 +347,60 @@ def test_a_parquet_column_keeps_the_type_it_was_written_with(tmp_path: Path) -> 
     told = letter["error"]
     assert "column 'value' of 'Mixing' is double in what was written so far" in told
     assert '(first 1 of key 0) and str here ("one" of key 7)' in told.replace("1.0 of", "1 of")
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+@pytest.mark.parametrize(
+    "values",
+    [
+        [{}, {"a": 1}],
+        [{}, 5],
+        [{"a": 1}, {}],
+        [{"a": 1}, {"b": {}}],
+        [{"a": {}}, [{}]],
+        [[], [{}]],
+        [{b"\xff": 1}, {}],
+        [{b"\xff": 1}] * 2,
+    ],
+    ids=repr,
+)
+def test_dicts_that_parquet_does_not_have_end_no_run(
+    tmp_path: Path, values: list[Any], batch: int
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"at": 0}\n{"at": 1}\n')
+    flow = ms.Flow("empty")
+    files = flow.source(ms.Files(tmp_path / "in.jsonl"), name="in")
+    made = files.map(lambda row: {"at": row["at"], "value": values[row["at"]]})
+    made.sink(ms.Parquet(str(tmp_path / "out")), name="out")
+    ledger = run_in_process(flow, tmp_path / "ck", batch_rows=batch, dead_letter_limit=1.0)
+    got = ledger["out"]
+    assert (got["offered"], got["aggregated"] + got["dead"]) == (2, 2)
+    assert len(parquet_rows(tmp_path / "out")) == got["aggregated"]
+
+
+@pytest.mark.parametrize("batch", [1, 2, 6])
+def test_what_functions_change_after_they_gave_it_is_as_it_was(batch: int) -> None:
+    """The same whatever the batches: a batch that is over is not changed either."""
+    so_far: list[int] = []
+    row: dict[str, Any] = {"value": {"so far": (so_far,)}}
+
+    def growing(record: Any) -> Any:
+        so_far.append(record["at"])
+        return row
+
+    def kept(event: Any, slate: Any, ctx: Any) -> Any:
+        return growing(event.value)
+
+    for step in (
+        lambda rows: rows.map(growing),
+        lambda rows: rows.process(lambda event, ctx: [growing(event.value)]),
+        lambda rows: rows.key_by().update(kept),
+    ):
+        so_far.clear()
+        flow = ms.Flow("growing")
+        step(source(flow)).sink(ms.Memory())
+        with Driver(flow) as driver:
+            for start in range(0, 6, batch):
+                driver.push("in", rows(6)[start : start + batch]).step()
+            given = [row["value"] for row in driver.end().output()]
+        assert given == [{"so far": [list(range(n + 1))]} for n in range(6)]

@@ -60,7 +60,9 @@ def odd_only(table: Any) -> Any:
         (lambda s: s.select("k", "n"), BOTH),  # which window's row would a u replace?
         (lambda s: s.select("k", "n / 2 + 5 > 0 AS n"), [("+", True)]),
         (lambda s: s.map(lambda row: row if row["n"] > 1 else None), [("+", 2), ("u", 3)]),
-        (lambda s: s.map(lambda row: {"n": row["n"] // 2}), [("+", 0), ("u", 1)]),
+        (lambda s: s.map(lambda row: {"n": row["n"] // 2}), [("+", 0), ("-", 0), ("+", 1)]),
+        (lambda s: s.map(lambda row: {**row, "n": row["n"] // 2}), [("+", 0), ("u", 1)]),
+        (lambda s: s.map(lambda row: {**row, "k": f"{row['n']}"}), BOTH),  # another name
         (lambda s: s.flat_map(lambda row: [row] * (row["n"] - 1)), [("+", 2), ("u", 3), ("u", 3)]),
         (lambda s: s.map_batches(odd_only), [("+", 1), ("-", 1), ("+", 3)]),
         (lambda s: s.process(lambda event, ctx: event.value), [("+", 1), ("u", 2), ("u", 3)]),
@@ -73,6 +75,51 @@ def test_marks_follow_from_what_the_steps_let_through(step: Any, wanted: Any) ->
     flow = ms.Flow("changes")
     step(counts(flow)).sink(ms.Memory())
     assert seen(flow) == wanted
+
+
+class Totals:
+    """Whatever the key, its answer has the same one."""
+
+    def map(self, key: Any, record: Any) -> Any:
+        yield record["k"], 1
+
+    def reduce(self, key: Any, ones: Any) -> Any:
+        yield "total", sum(ones)
+
+
+@pytest.mark.parametrize(
+    ("step", "column"),
+    [
+        (lambda s: s.agg(n=ms.count()).map(lambda row: {"n": row["n"]}), "n"),
+        (lambda s: s.agg(n=ms.count()).map_batches(lambda t: t.select(["k", "n"])), "n"),
+        (lambda s: s.reduce(lambda k, records, window: {"n": len(records)}).select("n"), "n"),
+        (lambda s: s.reduce(lambda k, records, window: {"n": len(records)}), "n"),
+        (lambda s: s.map_reduce(Totals), "value"),
+    ],
+)
+def test_what_functions_make_can_be_put_together_by_a_reader(step: Any, column: str) -> None:
+    """Three windows have a row; one of them changes, and the other two stay."""
+    flow = ms.Flow("changes")
+    files = ms.Files(
+        "x", schema="ts timestamp, k string, v bigint", time="ts", lateness="30s", follow=True
+    )
+    keyed = flow.source(files, name="in").key_by("k")
+    step(keyed.window(ms.tumbling("10s"), emit="delta")).sink(ms.Memory())
+    with Driver(flow) as driver:
+        driver.push("in", [at(1), at(2, "b"), at(11), at(25)]).step()
+        driver.push("in", [at(3)]).step()
+        rows = driver.output()
+    there: list[Any] = []
+    for row in rows:
+        mark = row.pop("op")
+        if mark == "u":  # one row, and no more, has the name of this one
+            (before,) = [old for old in there if {**old, column: row[column]} == row]
+            there.remove(before)
+        elif mark == "-":
+            there.remove(row)
+        if mark != "-":
+            there.append(row)
+    assert sorted(row[column] for row in there) == [1, 1, 2]
 
 
 def test_early_results_behind_a_filter_say_what_no_longer_qualifies() -> None:

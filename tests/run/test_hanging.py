@@ -286,6 +286,15 @@ def test_notes_are_private_and_follow_no_links(tmp_path: Path) -> None:
     assert [one.name for one in elsewhere.iterdir()] == ["kept"]
 
 
+def test_a_backup_of_a_slow_task_writes_down_no_calls(tmp_path: Path) -> None:
+    """It would take several times as long as the task that it is to overtake."""
+    before, noted = sys.getprofile(), []
+    for number in range(4):
+        with watched(Attempt(str(tmp_path), "1-0", number, 2_000_000, noting=2)):
+            noted.append(sys.getprofile() is not before)
+    assert noted == [False, False, True, True]
+
+
 def test_a_function_that_hung_twice_is_not_tried_a_third_time(tmp_path: Path) -> None:
     notes = Notes(str(tmp_path))
     assert hung(notes, "*", 2_000_000) is None
@@ -556,3 +565,17 @@ def test_on_spark_a_reader_that_hangs_is_named_with_its_place(
         "'odd' hangs: its function had not returned after 1s on file "
         f"{tmp_path / 'one.bin'} after position 3, and its worker was ended"
     )
+
+
+def test_one_flow_that_is_done_does_not_end_the_watch_over_another() -> None:
+    """The process has one timer for all of them."""
+    program = """
+from millstream.run import handing
+handing._HELD = 0.5
+with handing._ended_if_held(0.5):
+    with handing._ended_if_held(0.2):
+        pass
+    handing.threading.Event().wait(30)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 1 and "Timeout" in ended.stderr

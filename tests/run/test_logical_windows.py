@@ -210,3 +210,21 @@ def test_totals_are_kept_not_records() -> None:
 def test_mistakes_are_explained(make: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         make()
+
+
+def test_rows_that_wait_may_have_keys_of_different_types() -> None:
+    """What two batches stored is read by a third: lists of numbers, lists of texts."""
+    flow = ms.Flow("logical")
+    source = ms.Files("x", schema="ts timestamp, v bigint", time="ts", follow=True)
+    given = flow.source(source, name="in").map(
+        lambda row: {**row, "k": row["v"] if row["v"] < 2 else str(row["v"])}
+    )
+    counted = given.key_by("k").window(ms.count_window(6, over="stream"))
+    counted.agg(n=ms.count()).sink(ms.Memory())
+    with Driver(flow) as driver:
+        for n, values in enumerate([(0, 1), (2, 3), (0, 2)]):
+            at = BEGIN + timedelta(seconds=n)
+            driver.push("in", [{"ts": at, "v": v} for v in values]).step()
+        driver.end()
+        found = {row["k"]: row["n"] for row in driver.output()}
+    assert found == {0: 2, 1: 1, "2": 2, "3": 1}

@@ -52,6 +52,11 @@ def test_with_beta_1_it_is_a_power(x: float, alpha: float) -> None:
     assert beta_cdf(x, 1.0, alpha) == pytest.approx(1 - (1 - x) ** alpha, abs=1e-12)
 
 
+@pytest.mark.parametrize("alpha", [0.5, 3.0, 1e4, 1e6, 1e7, 1e8])
+def test_beta_is_even_where_both_parameters_are_the_same(alpha: float) -> None:
+    assert beta_cdf(0.5, alpha, alpha) == pytest.approx(0.5, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("memory", "chance"), [(0, 0), (0.49, 0), (0.5, 0), (0.75, 0.5**2.5), (1, 1), (1.3, 1)]
 )

@@ -19,6 +19,7 @@ from millstream.run.scheduler import Scheduler
 from millstream.serve.following import Follower
 from millstream.serve.metrics import exposition
 from millstream.serve.status import Served
+from millstream.state.manifests import QueueState
 from millstream.testing import Driver, reference
 from tests.scheduling.pressing import NO_TIME, pressed
 
@@ -269,6 +270,13 @@ def test_a_policy_that_fails_is_named(answer: Any, says: str) -> None:
             driver.step()
 
 
+def test_before_the_first_batch_there_is_nothing_to_tell(tmp_path: Path) -> None:
+    flow = ms.Flow("new")
+    flow.source(ms.Generator(tuple, time="ts", schema="ts bigint")).sink(ms.Memory())
+    with Driver(flow, checkpoint=tmp_path / "ck"):
+        assert told_status(tmp_path / "ck") == "new: running, no batch committed yet"
+
+
 def test_queues_are_told(tmp_path: Path) -> None:
     with pressed(), driven(Before("first", "in"), checkpoint=tmp_path / "ck") as driver:
         driver.push("in", rows(25, 65)).step()
@@ -286,3 +294,29 @@ def test_queues_are_told(tmp_path: Path) -> None:
         lines = told_status(tmp_path / "ck").splitlines()
         assert lines[0] == "pressed: running after batch 1"
         assert any(line.split()[:3] == ["beside", "operator", "41"] for line in lines)
+
+
+def test_what_rows_cost_is_told_of_all_rows_while_a_backlog_is_worked_off() -> None:
+    """C-MR, table 4: averages are of the tuples an operator processes, whenever these came."""
+    flow = ms.Flow("backlog")
+    schema = "ts bigint, k bigint"
+    first, second = (
+        flow.source(ms.Generator(tuple, time="ts", time_unit="s", schema=schema), name=name)
+        for name in ("burst", "slow")
+    )
+    keyed = first.union(second).key_by("k").window(ms.tumbling("10s"))
+    keyed.agg(n=ms.quantile("ts", 0.5)).named("middle").sink(ms.Memory())
+
+    def measured(driver: Driver) -> QueueState:
+        (one,) = (q for q in driver.engine.manifest.queues.values() if q.kind == "operator")
+        return one
+
+    with Driver(flow) as driver:
+        driver.push("slow", [{"ts": 0, "k": 0}])
+        driver.push("burst", [{"ts": n % 200, "k": n % 5} for n in range(2_000)]).step()
+        came = measured(driver).taken
+        for ts in range(10, 200, 10):  # the watermark goes on by a window, and hardly a row comes
+            driver.push("slow", [{"ts": ts, "k": 0}]).step()
+        results, cost = len(driver.output()), measured(driver)
+        assert results == 19 * 5
+        assert cost.given / cost.taken == pytest.approx(results / (came + 19), rel=0.3)

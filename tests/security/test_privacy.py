@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from millstream.cli import complain, running
 from millstream.cli.commands import app
 from millstream.cli.loading import load_application
 from millstream.io.mirrors import Address
-from millstream.run.listing import list_files
+from millstream.run.listing import list_files, look_around
 from millstream.run.planning import plan_flow
 from millstream.run.publishing import publish, stage_delivery
 from millstream.showing import visible, visible_lines
@@ -288,6 +289,18 @@ def test_links_in_an_input_directory_are_refused(tmp_path: Path) -> None:
     (inbox / "deep" / "linked").symlink_to(tmp_path)
     with pytest.raises(ms.ConfigError, match=r"secret\.jsonl is a link"):
         list_files(ms.Files(inbox / "**" / "*.jsonl"))
+
+
+def test_a_name_that_is_not_utf8_ends_no_run_that_follows(tmp_path: Path) -> None:
+    """Whoever may put files there could end it: no manifest can tell of such a name."""
+    (tmp_path / "good.jsonl").write_text('{"n": 1}\n')
+    odd = tmp_path / os.fsdecode(b"caf\xe9.jsonl")
+    odd.write_text('{"n": 2}\n')
+    with pytest.raises(ms.ConfigError, match=r"caf\\xe9\.jsonl' is not UTF-8.*rename"):
+        list_files(ms.Files(tmp_path))
+    with pytest.warns(RuntimeWarning, match="it is not read: rename it"):
+        found = list_files(ms.Files(tmp_path, follow=True))
+    assert found == [seen.path for seen in look_around(str(odd))] == [str(tmp_path / "good.jsonl")]
 
 
 def test_a_path_that_was_given_may_be_a_link(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from millstream.run import sinking
 def sign_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let sinks get rows as they are inside, added or taken back, so that they can be counted."""
 
-    def raw(chunks: list[Chunk], *_: Any) -> list[Chunk]:
+    def raw(chunks: list[Chunk], *_: Any, **__: Any) -> list[Chunk]:
         return [
             one.with_table(
                 one.table.append_column("sign", pa.array(one.weights().astype(np.int64)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,22 @@ def test_collecting_right_after_a_start_leaves_the_newest_base(
         driver.restart()
         found = sorted(path.suffix for path in (tmp_path / "manifests").iterdir())
         assert found == [".base", ".json", ".pages"]
+
+
+def test_a_disk_that_is_full_when_pages_are_written_leaves_no_base_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, tried = checkpoints.write_pages, []
+
+    def full_once(*given: Any) -> None:
+        tried.append(given)
+        if len(tried) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(*given)
+
+    monkeypatch.setattr(checkpoints, "write_pages", full_once)
+    run(tmp_path, 18)
+    assert len(tried) > 2
 
 
 def newest_base(place: Path) -> Path:

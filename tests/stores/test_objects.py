@@ -12,8 +12,12 @@ import pytest
 import millstream as ms
 from millstream.errors import CheckpointError, ConfigError
 from millstream.state import buckets, cache
+from millstream.state import checkpoint as checkpoints
+from millstream.state.checkpoint import Checkpoint
 from millstream.state.locations import Url, located
+from millstream.state.manifests import Manifest
 from millstream.state.objects import ObjectStore, open_object
+from millstream.state.segments import SegmentFile
 from millstream.state.storage import open_storage
 from tests.services import create_at_once
 
@@ -89,6 +93,29 @@ def test_a_run_that_was_overtaken_changes_nothing_its_successor_sees(bucket: str
     assert reader.read("flow.json") == b"new"
     assert reader.within("sources").read("a.jsonl") == b"first, second"
     assert reader.within("sources").names() == ["a.jsonl"]
+
+
+def test_a_run_that_is_taken_over_may_commit_first(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_MANY_FILES", 1)
+    first, second = Checkpoint(f"{bucket}/it"), Checkpoint(f"{bucket}/it")
+    first.take_over()
+    files = {name: SegmentFile(name, 1, number) for number, name in enumerate("ab")}
+    first.commit(Manifest(1, files={"a": files["a"]}))
+    begun = second.latest
+
+    def overtaken() -> Manifest | None:
+        found = begun()
+        if found is not None and found.batch == 1:  # as the second is about to commit its own
+            first.commit(Manifest(2, files=files))
+        return found
+
+    monkeypatch.setattr(second, "latest", overtaken)
+    taken = second.take_over()
+    assert taken is not None and (taken.batch, taken.files) == (3, files)
+    found = Checkpoint(f"{bucket}/it").latest()
+    assert found is not None and found.files == files
 
 
 def test_a_store_that_ignores_conditions_is_refused(

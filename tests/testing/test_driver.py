@@ -196,6 +196,42 @@ def test_the_clock_closes_windows_of_arrival_time() -> None:
         assert numbers(driver) == [(10, 1), (20, 2)]
 
 
+def test_by_arrival_nothing_is_late_also_if_the_clock_stands_still() -> None:
+    """The engine's clock never does, so what is pushed then has come later than what it closed."""
+    flow = ms.Flow("arrival")
+    numbers = flow.source(ms.Generator(tuple, schema="k string, v bigint"), name="in")
+    numbers.distinct("v").sink(ms.Memory(), name="once")
+    numbers.key_by("k").update(
+        lambda event, slate, ctx: slate.update(n=slate.get("n", 0) + 1), name="counts"
+    )
+    with Driver(flow, now=1000.0) as driver:
+        for v in range(6):
+            driver.push("in", [{"k": "a", "v": v}]).step()
+            if v == 3:
+                driver.restart()
+        driver.end()
+        assert [row["v"] for row in driver.output("once")] == [*range(6)]
+        assert driver.slates("counts") == {"a": {"n": 6}}
+        assert not any(account["late"] for account in driver.ledger.values())
+
+
+def test_a_source_is_over_when_all_that_was_pushed_is_taken() -> None:
+    """What an overload policy left waiting was late: windows had left as if nothing more came."""
+    flow = ms.Flow("shed")
+    policy = ms.drop(keep="oldest", when=64 * 20, until=1)
+    spec = ms.Generator(tuple, time="ts", lateness="1000s", schema="ts bigint", overload=policy)
+    numbers = flow.source(spec, name="in")
+    numbers.key_by().window(ms.tumbling("10s")).agg(n=ms.count()).sink(ms.Memory(), name="out")
+    with Driver(flow, batch_rows=10) as driver:
+        for first in range(50, -1, -10):
+            driver.push("in", [{"ts": NOW + first + n} for n in range(10)])
+        driver.end()
+        account, counted = driver.ledger["in"], driver.ledger["agg"]
+        assert account["offered"] == 60 and account["dropped"] > 0
+        assert account["aggregated"] > 10 and counted["late"] == 0
+        assert sum(row["n"] for row in driver.output("out")) == account["aggregated"]
+
+
 def test_results_of_a_window_reach_the_next_window() -> None:
     flow = ms.Flow("chain")
     counts = source(flow).key_by("k").window(ms.tumbling("1s")).agg(n=ms.count())

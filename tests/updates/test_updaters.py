@@ -142,6 +142,25 @@ def test_what_can_be_kept_comes_back_as_it_was() -> None:
         assert seen == [{}, kept]
 
 
+@pytest.mark.parametrize("options", [{}, {"ttl": "1h"}])
+@pytest.mark.parametrize("gives", [False, True])
+def test_whole_numbers_of_more_than_64_bits_stay_numbers(
+    options: dict[str, Any], gives: bool
+) -> None:
+    def fn(event: Any, slate: Any, ctx: Any) -> Any:
+        slate["product"] = slate.get("product", 1) * 2**40
+        slate.setdefault("all", []).append(slate["product"])
+        return {"digits": str(slate["product"])} if gives else None
+
+    with Driver(updating(fn, **options)) as driver:
+        driver.push("in", [event(0), event(1), event(2)]).step()
+        driver.push("in", [event(9), event(20)]).end()
+        products = [2 ** (40 * n) for n in range(1, 6)]
+        assert driver.dead == []
+        assert driver.slates("u") == {"a": {"product": products[-1], "all": products}}
+        assert [int(row["digits"]) for row in driver.output("out")] == products * gives
+
+
 def test_a_long_key_is_a_dead_letter() -> None:
     with Driver(updating(count), max_key=50) as driver:
         driver.push("in", [event(0, "x" * 100), event(1, "short")]).end()

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from millstream.adapters.lines import Stage
+from millstream.adapters.lines import Counters, Stage
 from millstream.ops.codec import decode, decode_key
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import Manifest
@@ -62,7 +61,7 @@ def _tables(place: Checkpoint, manifest: Manifest, step: str) -> list[pa.Table]:
 
 def answer_of(stages: Sequence[Stage], runs: Runs) -> list[bytes]:
     """What a program gives for runs of its first stage."""
-    counters = Counter[tuple[str, str]]()
+    counters = Counters()
     lines: list[bytes] = []
     for part, several in sorted(runs.items()):
         given = [line for run in several for line in run.split(b"\n")]

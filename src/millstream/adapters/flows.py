@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import glob
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -19,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from millstream.adapters.lines import MapSide, Stage, shard_of, told
+from millstream.adapters.lines import Counters, MapSide, Stage, shard_of, told
 from millstream.api.flow import Flow
 from millstream.api.sinks import Jsonl, Text
 from millstream.api.sources import Files, Stdin
@@ -148,7 +147,7 @@ class MapOnly:
         names = flat(table.column("key")).to_pylist() if "key" in table.column_names else None
         for at, line in enumerate(flat(table.column("value")).to_pylist()):
             side.map(None if names is None else names[at], line)
-        counters = Counter[tuple[str, str]]()
+        counters = Counters()
         lines = self.stage.mapped(side.lines, counters)
         return _rows(lines, list(told(self.stage.name, counters)), table)
 

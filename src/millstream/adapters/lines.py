@@ -22,6 +22,8 @@ from millstream.api.programs import JobContext, Program
 from millstream.io.records import reading
 from millstream.ops.jobs import Window
 
+Counters = Counter[tuple[str, str]]  # amounts by group and name
+
 
 @dataclass
 class Work:
@@ -29,7 +31,7 @@ class Work:
 
     name: str  # "step 1, mapper"
     environment: dict[str, str]
-    counters: Counter[tuple[str, str]] = field(default_factory=Counter)
+    counters: Counters = field(default_factory=Counter)
 
 
 class Filter(Protocol):
@@ -82,22 +84,20 @@ class Stage:
         made.name, made.gathers = self.name, self.gathers
         return made
 
-    def mapped(self, lines: list[bytes], counters: Counter[tuple[str, str]]) -> list[bytes]:
+    def mapped(self, lines: list[bytes], counters: Counters) -> list[bytes]:
         """What the mapper makes of the lines of a piece."""
         return self._filtered("mapper", self.mapper, lines, counters, _of_split())
 
-    def combined(self, lines: list[bytes], counters: Counter[tuple[str, str]]) -> list[bytes]:
+    def combined(self, lines: list[bytes], counters: Counters) -> list[bytes]:
         """What the combiner makes of what the mapper gave, sorted."""
         return self._filtered("combiner", self.combiner, self.ordered(lines), counters, {})
 
-    def reduced(
-        self, part: int, lines: list[bytes], counters: Counter[tuple[str, str]]
-    ) -> list[bytes]:
+    def reduced(self, part: int, lines: list[bytes], counters: Counters) -> list[bytes]:
         """What the reducer makes of the lines of a part, which are put in order."""
         place = {"mapreduce.task.partition": str(part)}
         return self._filtered("reducer", self.reducer or (), self.ordered(lines), counters, place)
 
-    def answer(self, lines: list[bytes], counters: Counter[tuple[str, str]]) -> list[bytes]:
+    def answer(self, lines: list[bytes], counters: Counters) -> list[bytes]:
         """All of it at once, for few lines: what `flows.py` does of many, in one place."""
         given = self.mapped(lines, counters)
         if self.combiner:
@@ -122,16 +122,15 @@ class Stage:
         side: str,
         filters: tuple[Filter, ...],
         lines: list[bytes],
-        counters: Counter[tuple[str, str]],
+        counters: Counters,
         place: dict[str, str],
     ) -> list[bytes]:
         environment = task_environment(side, {**dict(self.jobconf), **place})
-        flowing: Iterable[bytes] = lines
         for one in filters:
             work = Work(f"{self.name}, {side}", environment)
-            flowing = list(one(flowing, work))
+            lines = list(one(lines, work))
             counters.update(work.counters)
-        return flowing if isinstance(flowing, list) else list(flowing)
+        return lines
 
 
 class MapSide:
@@ -153,7 +152,7 @@ class MapSide:
 
     def close(self) -> Iterator[tuple[Any, Any]]:
         """Runs of lines by reducer, and what was counted."""
-        stage, counters = self.stage, Counter[tuple[str, str]]()
+        stage, counters = self.stage, Counters()
         lines = stage.mapped(self.lines, counters)
         if stage.combiner:
             lines = stage.combined(lines, counters)
@@ -173,7 +172,7 @@ class ReduceSide:
         if isinstance(part, str):
             yield part, str(sum(map(int, runs))).encode()
             return
-        counters = Counter[tuple[str, str]]()
+        counters = Counters()
         lines = [line for run in runs for line in run.split(b"\n")]
         mark = b"" if self.marked is None else window_mark(context.window, self.marked)
         for line in self.stage.reduced(part, lines, counters):
@@ -216,7 +215,7 @@ def shard_of(key: Any) -> int:
     return key if isinstance(key, int) else 0
 
 
-def told(step: str, counters: Counter[tuple[str, str]]) -> Iterator[tuple[str, bytes]]:
+def told(step: str, counters: Counters) -> Iterator[tuple[str, bytes]]:
     """What was counted, as pairs; amounts are bytes as lines are, so that columns have one type."""
     for (group, name), amount in sorted(counters.items()):
         yield json.dumps([step, group, name]), str(amount).encode()

@@ -29,13 +29,7 @@ from millstream.run.code import Given
 from millstream.run.collected import note, noted
 from millstream.run.collecting import Enrolled, MessageReceiver
 from millstream.run.greetings import Below, Hello, Later, Refused, Welcome
-from millstream.run.messages import (
-    MOST_BYTES,
-    Message,
-    agent_of,
-    sender_of,
-    unpack,
-)
+from millstream.run.messages import MOST_BYTES, Message, agent_of, sender_of, unpack
 from millstream.run.received import SpoolTracker
 from millstream.state.manifests import SourceState
 from millstream.state.storage import Storage

@@ -32,14 +32,7 @@ from millstream.run.attending import Attention
 from millstream.run.describing import describe_program, panes_of
 from millstream.run.differing import difference
 from millstream.run.files import FilesTracker
-from millstream.run.messages import (
-    COMPRESSION,
-    Block,
-    Head,
-    Message,
-    encode_records,
-    placed_for,
-)
+from millstream.run.messages import COMPRESSION, Block, Head, Message, encode_records, placed_for
 from millstream.run.planning import formats_of
 from millstream.run.reading import Piece
 from millstream.run.sources import make_tracker, progress_of, resolve_format
@@ -230,11 +223,7 @@ class Working:
         )
 
     def _message(
-        self,
-        task: Task,
-        items: list[Any],
-        told: tuple[int | None, bool],
-        after: SourceState,
+        self, task: Task, items: list[Any], told: tuple[int | None, bool], after: SourceState
     ) -> list[Message]:
         control = task.control
         parts: list[tuple[list[Block], list[bytes]]] = [([], []) for _ in range(self.trees)]

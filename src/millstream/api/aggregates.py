@@ -87,6 +87,8 @@ class Aggregate:
     States must be made of numbers, strings, bytes, booleans, None, dates, times, lists and dicts.
     """
 
+    column: str | None = None  # also of a subclass with an `__init__` that does not call this one
+
     def __init__(self, column: str | None = None) -> None:
         self.column = column
 

@@ -16,8 +16,7 @@ STREAMS = {
     **dict.fromkeys(("filter", "query"), "where(condition)"),
     **dict.fromkeys(("group_by", "groupby", "groupBy", "keyBy", "key_on"), "key_by(columns)"),
     **dict.fromkeys(
-        ("withColumn", "with_columns", "assign", "mutate"),
-        'with_column("notional", "price * qty")',
+        ("withColumn", "with_columns", "assign", "mutate"), 'with_column("notional", "price * qty")'
     ),
     **dict.fromkeys(
         ("drop_duplicates", "dropDuplicates", "deduplicate", "dropDuplicatesWithinWatermark"),

@@ -132,10 +132,9 @@ class KeyedStream:
         if isinstance(publishes, str):
             publishes = (publishes,)
         stem = str(getattr(fn, "__name__", "process"))
-        node = self.stream.flow.add(
+        return self.stream._add(
             nodes.Process,
             stem if stem.isidentifier() else "process",
-            (self.stream.node,),
             fn=fn,
             keys=self.keys,
             null_keys=self.nulls,
@@ -143,7 +142,6 @@ class KeyedStream:
             publishes=None if publishes is None else tuple(publishes),
             schema=schema_of(schema),
         )
-        return self.stream._to(node)
 
     def agg(self, /, *without_name: Any, emit: Any = None, **aggs: Any) -> Stream:
         """Aggregates without a window, of all there is: the key columns and these.
@@ -179,16 +177,9 @@ class KeyedStream:
                 "key; leave partition= out"
             )
         checked = aggregates.checked(aggs, "agg", {*self.keys, "op"})
-        stream = self._computing(checked).stream
-        node = stream.flow.add(
-            Grouped,
-            "agg",
-            (stream.node,),
-            keys=self.keys,
-            aggs=tuple(checked.items()),
-            null_keys=self.nulls,
+        return self._computing(checked).stream._add(
+            Grouped, "agg", keys=self.keys, aggs=tuple(checked.items()), null_keys=self.nulls
         )
-        return self.stream._to(node)
 
     def top(self, n: int, /, *, by: str | Iterable[str], rank: str | None = None) -> Stream:
         """The first `n` rows of every group in an order, as changes.
@@ -208,17 +199,9 @@ class KeyedStream:
             raise ConfigError(f"top(by={by!r}): expected a column, or several, each once")
         if self.partition is not None:
             raise ConfigError("top() after key_by(partition=): leave partition= out")
-        node = self.stream.flow.add(
-            Top,
-            "top",
-            (self.stream.node,),
-            keys=self.keys,
-            most=n,
-            order=order,
-            rank=rank,
-            null_keys=self.nulls,
+        return self.stream._add(
+            Top, "top", keys=self.keys, most=n, order=order, rank=rank, null_keys=self.nulls
         )
-        return self.stream._to(node)
 
     def reduce(self, reducer: Callable[..., Any]) -> Stream:
         """A reduce function over the whole (bounded) input."""
@@ -251,10 +234,9 @@ class KeyedStream:
             null_keys=self.nulls,
             span=window.span if by_time else None,
         )
-        node = self.stream.flow.add(
+        return pairs._add(
             nodes.Windowed,
             stem,
-            (pairs.node,),
             keys=("key",),
             window=window,
             job=job,
@@ -264,7 +246,6 @@ class KeyedStream:
             policy=policy,
             fidelity=fidelity,
         )
-        return self.stream._to(node)
 
 
 def _no_window(where: str, given: object) -> ConfigError:

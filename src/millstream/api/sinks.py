@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +95,8 @@ class Parquet(FileSink):
         return 0 if self.target_size is None else bytes_of(self.target_size, "Parquet(target_size)")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _parquet, (self.directory, self.folders, self.target_size, self.at_latest)
-
-
-def _parquet(
-    directory: Path, folders: tuple[str, ...], target: int | str | None, at_latest: Duration
-) -> Parquet:
-    return Parquet(directory, partition_by=folders, target_size=target, at_latest=at_latest)
+        exact = {"path": self.directory, "partition_by": self.folders}
+        return partial(Parquet, **{**vars(self), **exact}), ()
 
 
 @plainly

@@ -47,10 +47,7 @@ class Stream(Stateless, Relational, Peeking, Ending, Refusing):
             raise absent("stream", name, STREAMS, Stream)
 
     def key_by(
-        self,
-        *columns: str,
-        nulls: str = "dead",
-        partition: Callable[[Any], int] | None = None,
+        self, *columns: str, nulls: str = "dead", partition: Callable[[Any], int] | None = None
     ) -> KeyedStream:
         """Group by one or more columns, or SQL expressions, which become columns of the same name.
 

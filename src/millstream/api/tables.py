@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from millstream.api.arguments import named_columns
@@ -54,7 +55,8 @@ class Iceberg:
         return self.table
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _iceberg, (self.table, self.key)  # written in the driver; properties stay there
+        # written in the driver; properties stay there
+        return partial(Iceberg, self.table, key=self.key), ()
 
     def __hash__(self) -> int:
         return hash((self.table, self.columns))
@@ -106,15 +108,8 @@ class Postgres:
         return os.environ.get(self.password_env)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _postgres, (self.table, self.key)  # written in the driver; secrets stay there
-
-
-def _postgres(table: str, key: str | tuple[str, ...]) -> Postgres:
-    return Postgres("postgresql://elsewhere", table=table, key=key)
-
-
-def _iceberg(table: str, key: str | tuple[str, ...]) -> Iceberg:
-    return Iceberg(table, key=key)
+        # written in the driver; secrets stay there
+        return partial(Postgres, "postgresql://elsewhere", table=self.table, key=self.key), ()
 
 
 TableSink = Delta | Iceberg | Postgres

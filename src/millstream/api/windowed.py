@@ -113,10 +113,9 @@ class WindowedStream:
         for name in keyed.keys:
             if name in taken:
                 raise ConfigError(f"key_by({name!r}): that name is taken by the window's columns")
-        node = keyed.stream.flow.add(
+        return keyed.stream._add(
             nodes.Windowed,
             stem,
-            (keyed.stream.node,),
             keys=keyed.keys,
             window=self.spec,
             null_keys=keyed.nulls,
@@ -126,7 +125,6 @@ class WindowedStream:
             fidelity=self.fidelity or inherits,
             **fields,
         )
-        return keyed.stream._to(node)
 
 
 def check_closing(window: WindowSpec) -> None:

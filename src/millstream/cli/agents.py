@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,6 @@ from millstream.errors import ConfigError
 from millstream.showing import visible_lines
 
 _GRACE = 5.0  # seconds in which an agent that shall end does so by itself
-
-
-@dataclass(frozen=True)
-class Below:
-    """Where a relay listens, and for how many."""
-
-    listen: str | None
-    children: int
-    tree: int | None = None
 
 
 def load_accepted(file: Path, trusted: bool, folder: Path, given: Path, name: str) -> Flow:
@@ -78,7 +69,9 @@ def run_agent(
     ca: Path | None,
     spool: str,
     overload: str,
-    below: Below | None = None,
+    listen: str | None,
+    children: int,
+    tree: int | None,
     *,
     function_timeout: str | None = None,
     reload: Callable[[], Flow] | None = None,
@@ -86,6 +79,7 @@ def run_agent(
 ) -> None:
     """Read, send and forget until all is committed, or Ctrl-C or SIGTERM.
 
+    listen: where a relay does, for so many children, in all trees or one; None: it is none.
     accept: loads a file that the collector gave, from a folder with all it gave; None: take none.
     """
     from millstream.agent.accepting import FOLDER, Accepting
@@ -120,17 +114,17 @@ def run_agent(
             )
         folder = place / FOLDER
         options["accept"] = Accepting(token, lambda *one: accept(folder, *one), spec.code)
-    if below is None:
+    if listen is None:
         each = to * spec.trees if len(to) == 1 else to
         first, *others = (Connection(one, token, ca) for one in each)
         agent = Agent(flow, first, name, place, others=tuple(others), **options)
     else:
         if len(to) != 1:
             raise ConfigError("a relay has one parent: give --to once")
-        here = replace(spec, address=below.listen, token_file=token_file or spec.token_file)
+        here = replace(spec, address=listen, token_file=token_file or spec.token_file)
         parent, asking = (Connection(to[0], token, ca) for _ in range(2))
-        options["tree"] = below.tree
-        agent = Relay(flow, parent, asking, name, place, here, below.children, **options)
+        options["tree"] = tree
+        agent = Relay(flow, parent, asking, name, place, here, children, **options)
     before = {
         number: signal.signal(number, lambda *_: agent.stop())
         for number in (signal.SIGINT, signal.SIGTERM)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -27,31 +27,6 @@ _WAITING = 30.0  # between lines as long as there is no batch
 _RECENT = 7 * 86_400  # seconds; a watermark further back is history, and its lag says nothing
 _LOST = ("dead", "failed", "dropped")
 _COLUMNS = ("offered", *WAYS)
-
-
-class Display(Protocol):
-    """Something that shows how far a flow is."""
-
-    def update(self, progress: Progress) -> None: ...
-    def look(self, snapshot: Snapshot | None) -> None: ...
-    def note(self, message: str) -> None: ...
-    def close(self) -> None: ...
-
-
-class Silent:
-    """--quiet."""
-
-    def update(self, progress: Progress) -> None:
-        """Say nothing."""
-
-    def look(self, snapshot: Snapshot | None) -> None:
-        """Say nothing."""
-
-    def note(self, message: str) -> None:
-        """Say nothing."""
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class Lines:
@@ -169,12 +144,15 @@ class Status:
         return f"{seconds // 60}:{seconds % 60:02d}"
 
 
+Display = Lines | Status  # what shows how far a flow is
+
+
 def make_display(
     console: Console, flow: str, sources: list[str], *, bounded: bool, quiet: bool
 ) -> Display:
     """What suits where the output goes."""
     if quiet:
-        return Silent()
+        return Lines(Console(quiet=True), flow, sources)
     if console.is_terminal and not console.is_dumb_terminal:
         return Status(console, flow, sources, bounded)
     return Lines(console, flow, sources)

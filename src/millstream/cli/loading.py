@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -44,20 +44,17 @@ def load_application(path: Path, name: str | None = None) -> Application:
 
 def _application_of(path: Path, name: str | None) -> Application:
     """What a file of Python, TOML or SQL describes by itself."""
-    if path.suffix == ".sql":
-        application = Application(load_sql(path), sql=path)
-        if name not in (None, application.flow.name):
-            raise ConfigError(f"{path} has no flow {name!r}; it has: {application.flow.name!r}")
-        return application
     if path.suffix in _DATA:
         raise ConfigError(
             f"{path} is data by its name; give the file of Python, TOML or SQL with the flow, "
             f'which reads it with ms.Files("{path}")'
         )
-    if path.suffix != ".toml":
+    if path.suffix == ".sql":
+        application = Application(load_sql(path), sql=path)
+    elif path.suffix == ".toml":
+        application = read_application(path, load_module)
+    else:
         return Application(_flow_of(path, name))
-    _read(path)
-    application = read_application(path, load_module)
     if name not in (None, application.flow.name):
         raise ConfigError(f"{path} has no flow {name!r}; it has: {application.flow.name!r}")
     return application
@@ -122,20 +119,9 @@ def add_query(flow: Flow, name: str, path: Path) -> Query:
                     f"{path} has no function `query`; write `def query(flow):`, with steps that go "
                     'on from flow.step("name of a source or step")'
                 )
-            _call(path, fn, flow)
+            with _users_code(path):
+                fn(flow)
     return Query(name, path, flow.nodes[before:])
-
-
-def _call(path: Path, fn: Callable[[Flow], Any], flow: Flow) -> None:
-    try:
-        with _not_running(path):
-            fn(flow)
-    except MillstreamError as error:
-        raise ConfigError(f"{_place(path, error)}: {error}") from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever a user's function raises
-        _blame(path, error)
 
 
 # -- the user's file ------------------------------------------------------------------------------
@@ -173,14 +159,8 @@ def load_module(path: Path) -> ModuleType:
     module.__file__ = file
     sys.modules[module.__name__] = module  # dataclasses look their module up while it is loaded
     try:
-        with _not_running(path):
+        with _users_code(path):
             exec(compile(source, file, "exec"), module.__dict__)  # noqa: S102 - the user's program
-    except MillstreamError as error:
-        raise ConfigError(f"{_place(path, error)}: {error}") from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever a user's program raises, SystemExit too
-        _blame(path, error)
     finally:
         sys.modules.pop(module.__name__, None)
     return module
@@ -206,6 +186,20 @@ def _make_importable(directory: str) -> None:
         sys.path.insert(0, directory)
     paths = [directory, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(p for p in paths if p))
+
+
+@contextlib.contextmanager
+def _users_code(path: Path) -> Iterator[None]:
+    """While code of a file runs: errors say where in the file they come from."""
+    try:
+        with _not_running(path):
+            yield
+    except MillstreamError as error:
+        raise ConfigError(f"{_place(path, error)}: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a user's program raises, SystemExit too
+        _blame(path, error)
 
 
 @contextlib.contextmanager

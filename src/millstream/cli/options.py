@@ -14,7 +14,6 @@ AppFile = Annotated[
     typer.Argument(
         metavar="APP.PY",
         help="The file with the flow: Python, a configuration (APP.TOML) or SQL (APP.SQL).",
-        show_default=False,
     ),
 ]
 AppFiles = Annotated[
@@ -23,7 +22,6 @@ AppFiles = Annotated[
         metavar="APP.PY...",
         help="The file with the flow: Python, a configuration (APP.TOML) or SQL (APP.SQL). "
         "Several files: all their flows, on one Spark.",
-        show_default=False,
     ),
 ]
 FlowName = Annotated[
@@ -33,7 +31,6 @@ FlowName = Annotated[
         metavar="NAME",
         help="Which flow, by its variable or its name, if the file has several. Without this "
         "option it is the only one, or the one in the variable `flow`.",
-        show_default=False,
     ),
 ]
 Debug = Annotated[
@@ -51,6 +48,9 @@ TrustConfig = Annotated[
 Checkpoint = Annotated[
     Path, typer.Argument(metavar="CHECKPOINT", help="A directory given as --checkpoint.")
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only say what would change, or why it cannot.")
+]
 Master = Annotated[
     str,
     typer.Option(
@@ -58,7 +58,8 @@ Master = Annotated[
     ),
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", help="Print nothing but errors and what the flow prints.")
+    bool,
+    typer.Option("--quiet", help="Print nothing but errors, overload and what the flow prints."),
 ]
 
 
@@ -75,7 +76,7 @@ def properties_of(given: list[str]) -> dict[str, str]:
 
 def checkpoint_option(help: str) -> Any:
     """A directory for state and progress."""
-    return typer.Option("--checkpoint", metavar="DIR", help=help, show_default=False)
+    return typer.Option("--checkpoint", metavar="DIR", help=help)
 
 
 def token_option(help: str, variable: str = "MILLSTREAM_TOKEN") -> Any:
@@ -84,5 +85,12 @@ def token_option(help: str, variable: str = "MILLSTREAM_TOKEN") -> Any:
         "--token-file",
         metavar="FILE",
         help=f"{help}  [dim]\\[default: the variable {variable}][/dim]",
-        show_default=False,
     )
+
+
+RunningCheckpoint = Annotated[
+    Path | None,
+    checkpoint_option(
+        "The checkpoint of the running flow.  [dim]\\[default: .millstream/<flow name>][/dim]"
+    ),
+]

@@ -118,8 +118,7 @@ def run_flow(
             command = f"millstream slates list {shlex.quote(updaters[0])}"
             place = shlex.quote(str(checkpoint))
             _hint(
-                console,
-                f"slates of {', '.join(updaters)} are kept: {command} --checkpoint {place}",
+                console, f"slates of {', '.join(updaters)} are kept: {command} --checkpoint {place}"
             )
         views = [node.view for node in flow.nodes if isinstance(node, Kept)]
         if views:

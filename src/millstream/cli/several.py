@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,16 +75,13 @@ def run_flows(programs: list[Program]) -> None:
         looks = []
         for one in programs:
             handle = handles[one.found.flow.name]
-            looks.append(listening.enter_context(_listening(handle, one)).look)
+            asked = Listening(handle, one.checkpoint, one.file, one.load)
+            looks.append(listening.enter_context(asked).look)
         with _board(console, programs, quiet=quiet) as board:
             _watch(handles, board, stopping, looks)
         result_of(handles, stopping)
     if not quiet and any(not one.done for one in handles.progress.values()):
         console.print("run the same command again to go on where they stopped", style="dim")
-
-
-def _listening(handle: Handle, program: Program) -> Listening:
-    return Listening(handle, program.checkpoint, program.file, program.load)
 
 
 def _watch(
@@ -131,23 +128,7 @@ def _tell_end(flow: str, handle: Handle, board: Board, left: int) -> None:
 # -- what is seen of them ------------------------------------------------------------------------
 
 
-class Board:
-    """--quiet."""
-
-    def update(self, handles: Handles) -> None:
-        """Say nothing."""
-
-    def note(self, message: str) -> None:
-        """Say nothing."""
-
-    def __enter__(self) -> Board:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
-
-
-class _Lines(Board):
+class _Lines:
     """Plain lines that begin with the name of the flow: for pipes, files and logs."""
 
     def __init__(self, console: Console, programs: list[Program]) -> None:
@@ -160,7 +141,8 @@ class _Lines(Board):
     def update(self, handles: Handles) -> None:
         """A line of every flow that committed a batch since its last one."""
         for flow, handle in handles.items():
-            self.flows[flow].update(handle.progress)
+            if handle.running or handle.progress.batch >= 0:  # else it will never have one
+                self.flows[flow].update(handle.progress)
 
     def note(self, message: str) -> None:
         """One line."""
@@ -178,19 +160,11 @@ class _Prefixed(Lines):
         super().note(f"{self.whose}{message}")
 
 
-class _Table(Board):
+class _Table:
     """A live table with a row for every flow."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.live = Live(console=console, refresh_per_second=5, transient=True)
-
-    def __enter__(self) -> Board:
-        self.live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.live.stop()
+    def __init__(self, console: Console, live: Live) -> None:
+        self.console, self.live = console, live
 
     def update(self, handles: Handles) -> None:
         """Draw anew."""
@@ -200,7 +174,7 @@ class _Table(Board):
             state = "failed" if handle.error is not None else f"batch {progress.batch}"
             if not handle.running and handle.error is None:
                 state = "complete" if progress.done else "stopped"
-            elif progress.paused or progress.batch < 0:
+            elif handle.running and (progress.paused or progress.batch < 0):
                 state = progress.paused or "starting"
             done = "" if progress.fraction is None else f"{progress.fraction:.0%}"
             cells = (state, done, *figures(progress))
@@ -212,12 +186,16 @@ class _Table(Board):
         self.console.print(Text(message, style="yellow"))
 
 
-def _board(console: Console, programs: list[Program], *, quiet: bool) -> Board:
-    if quiet:
-        return Board()
-    if console.is_terminal and not console.is_dumb_terminal:
-        return _Table(console)
-    return _Lines(console, programs)
+Board = _Lines | _Table
+
+
+@contextmanager
+def _board(console: Console, programs: list[Program], *, quiet: bool) -> Iterator[Board]:
+    if quiet or not console.is_terminal or console.is_dumb_terminal:
+        yield _Lines(Console(quiet=True) if quiet else console, programs)
+        return
+    with Live(console=console, refresh_per_second=5, transient=True) as live:
+        yield _Table(console, live)
 
 
 def _sources(program: Program) -> list[str]:

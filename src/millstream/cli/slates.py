@@ -15,16 +15,11 @@ from millstream.serve.slates import Page, Slate, Snapshot
 from millstream.serve.telling import to_json, told
 
 slates = typer.Typer(
-    help="Read slates from a checkpoint, while its flow runs or afterwards.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Read slates from a checkpoint, while its flow runs or afterwards.", no_args_is_help=True
 )
 _EVERYTHING = 10_000  # slates per page when all are wanted
 
-UpdaterName = Annotated[
-    str, typer.Argument(metavar="UPDATER", help="The name of the updater.", show_default=False)
-]
+UpdaterName = Annotated[str, typer.Argument(metavar="UPDATER", help="The name of the updater.")]
 Place = Annotated[
     Path | None,
     checkpoint_option(
@@ -40,9 +35,7 @@ def get(
     key: Annotated[
         str,
         typer.Argument(
-            metavar="KEY",
-            help="The key: a string, or else JSON like 42, true or '[\"a\", 1]'.",
-            show_default=False,
+            metavar="KEY", help="The key: a string, or else JSON like 42, true or '[\"a\", 1]'."
         ),
     ],
     checkpoint: Place = None,
@@ -67,16 +60,13 @@ def get(
 @slates.command("list", epilog="Example: [bold]millstream slates list counts --prefix wal[/bold]")
 def list_slates(
     updater: UpdaterName,
-    prefix: Annotated[
-        str, typer.Option(metavar="P", help="Only keys that begin with this.", show_default=False)
-    ] = "",
+    prefix: Annotated[str, typer.Option(metavar="P", help="Only keys that begin with this.")] = "",
     limit: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="At most so many.  [dim]\\[default: all][/dim]"),
     ] = None,
     after: Annotated[
-        str | None,
-        typer.Option(metavar="K", help="Only keys after this one.", show_default=False),
+        str | None, typer.Option(metavar="K", help="Only keys after this one.")
     ] = None,
     checkpoint: Place = None,
     debug: Debug = False,
@@ -106,9 +96,7 @@ def export(
     to: Annotated[
         Path,
         typer.Option(
-            metavar="FILE",
-            help="Where to: a file that ends in .parquet, .csv or .jsonl.",
-            show_default=False,
+            metavar="FILE", help="Where to: a file that ends in .parquet, .csv or .jsonl."
         ),
     ],
     checkpoint: Place = None,

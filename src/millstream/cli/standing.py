@@ -19,6 +19,8 @@ def told_status(checkpoint: Path, *, as_json: bool = False) -> str:
     if as_json:
         return msgspec.json.encode(status).decode()
     state = "complete" if status["complete"] else "running" if status["running"] else "stopped"
+    if status["batch"] < 0:
+        return f"{status['flow']}: {state}, no batch committed yet"
     lines = [f"{status['flow']}: {state} after batch {status['batch']}"]
     if status["watermark"] is not None:
         lines.append(f"watermark {status['watermark']}")

@@ -21,12 +21,7 @@ import pyarrow as pa
 from millstream.io.formats import Format
 from millstream.io.lines import Lines, Raw
 
-_LIMITS = {
-    pa.int8(): 2**7,
-    pa.int16(): 2**15,
-    pa.int32(): 2**31,
-    pa.int64(): 2**63,
-}
+_LIMITS = {pa.int8(): 2**7, pa.int16(): 2**15, pa.int32(): 2**31, pa.int64(): 2**63}
 _SIMPLE: dict[pa.DataType, Any] = {
     pa.bool_(): bool,
     pa.float32(): float,

@@ -85,7 +85,7 @@ def _unzipped(known: Print, path: str) -> int | None:
 def lead_of(path: str) -> bytes:
     """How a file begins, uncompressed."""
     try:
-        with _uncompressed(path) as stream:
+        with open_unpacked(path) as stream:
             return stream.read(REACH)
     except (OSError, EOFError, zlib.error):
         return b""
@@ -126,7 +126,7 @@ def open_known(path: str, inode: int, seen: Print = NOTHING) -> Iterator[BinaryI
                     return
         for name in in_directory(path, None) if seen.span else ():
             try:
-                copy = _uncompressed(name)
+                copy = open_unpacked(name)
             except FileNotFoundError:
                 continue
             with copy:
@@ -135,10 +135,6 @@ def open_known(path: str, inode: int, seen: Print = NOTHING) -> Iterator[BinaryI
                     yield copy
                     return
     raise FileNotFoundError(errno.ENOENT, f"{MOVED}; start the flow again", path)
-
-
-def _uncompressed(path: str) -> BinaryIO:
-    return open_unpacked(path)
 
 
 def _has(stream: BinaryIO, seen: Print) -> bool:

@@ -10,7 +10,7 @@ back, all of a batch count together.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,14 +21,14 @@ from millstream.graph.changing import gives_changes
 from millstream.graph.nodes import Node
 from millstream.operators.distinct import whole_rows
 from millstream.operators.filing import Filed, Tables
-from millstream.operators.protocol import Host, Input, KeyedStep, Operator, Row, Share
-from millstream.operators.stores import Queue, Table, counted_rows
+from millstream.operators.protocol import Host, Inputs, KeyedStep, Operator, Row, Share
+from millstream.operators.stores import Queue, Table, counted_rows, stored_numbers
 from millstream.operators.waiting import Gathered, Waiting, addressed, give, rows_for, without_late
-from millstream.ops.chunks import ROW, Chunk, Int64, marked, numbers, own_columns
+from millstream.ops.chunks import ROW, Chunk, Int64, numbers, own_columns
 from millstream.ops.joins import ranges
 from millstream.ops.keynames import SECOND_HASH
 from millstream.ops.keys import blended, content_hash, distinct
-from millstream.ops.mixed import differ, wider
+from millstream.ops.mixed import beside, differ, wider
 from millstream.ops.progress import END
 
 _COLUMNS = ("count.0", "count.1", "latest", "ts", "since")
@@ -49,15 +49,13 @@ class Compare(KeyedStep):
         """What only one stream has may come to the other later."""
         return self.how == "difference"
 
-    def operator_over(self, number: int, inputs: tuple[Input, ...]) -> Operator:
+    def operator_over(self, number: int, inputs: Inputs) -> Operator:
         """Counts rows on both sides."""
         changes = self.gives_changes or any(one.changes for one in inputs)
         _, types = self.resolve(inputs)
         return Comparing(self.name, self.how, self.all, number, changes, types)
 
-    def resolve(
-        self, inputs: tuple[Input, ...]
-    ) -> tuple[tuple[str, ...] | None, dict[str, pa.DataType]]:
+    def resolve(self, inputs: Inputs) -> tuple[tuple[str, ...] | None, dict[str, pa.DataType]]:
         """Both sides must have the same columns."""
         left, right = inputs
         if left.columns is None or right.columns is None:
@@ -81,9 +79,7 @@ class Compare(KeyedStep):
             types[name] = _common(mine, kind)
         return left.columns, types
 
-    def uses_of(
-        self, number: int, wanted: set[str] | None, inputs: tuple[Input, ...]
-    ) -> set[str] | None:
+    def uses_of(self, number: int, wanted: set[str] | None, inputs: Inputs) -> set[str] | None:
         """Which rows are equal depends on all columns."""
         return None
 
@@ -94,7 +90,7 @@ class Compare(KeyedStep):
         often = "as often as the first has it more" if self.all else "once"
         return f"rows of the first only, each {often}"
 
-    def details(self, inputs: tuple[Input, ...]) -> list[str]:
+    def details(self, inputs: Inputs) -> list[str]:
         """For the plan: what is kept."""
         return ["keeps: how often each side has every row"]
 
@@ -120,7 +116,7 @@ class Compare(KeyedStep):
         told = {"keys": [], "how": self.how, "all": self.all, "inputs": inputs}
         return told | ({"from the start": True} if "changes" in inputs else {})
 
-    def described(self, inputs: tuple[Input, ...]) -> dict[str, Any]:
+    def described(self, inputs: Inputs) -> dict[str, Any]:
         """Also the columns that are compared."""
         return self.remembered() | whole_rows(inputs)
 
@@ -197,15 +193,8 @@ class Comparing(Waiting):
         chunk = Chunk(table, ts, blended(work.keys[0][content], copy), self.number)
         if self.changes:
             since = np.where(gone, work.old["since"][content], work.now["since"][content])
-            chunk = Chunk(
-                table,
-                ts,
-                chunk.pos,
-                self.number,
-                np.where(gone, -1, 1),
-                since,
-                np.full(len(table), host.batch.number, np.int64),
-            )
+            change = np.full(len(table), host.batch.number, np.int64)
+            chunk = replace(chunk, weight=np.where(gone, -1, 1), revision=since, change=change)
         counts.put_hashed(work.stored())
         give(host, self.name, chunk, int((~gone).sum()))
 
@@ -225,11 +214,10 @@ class _Counts:
         self.shard = numbers(rows, "shard").astype(np.int64)[self.some]
         self.side, self.time = numbers(rows, "side"), numbers(rows, "time")
         place, known = counts.rows.find(self.shard, *self.keys)
-        self.old: dict[str, Int64] = {}
-        for name in _COLUMNS:
-            none = np.full(len(self.some), _LONG_AGO if name == "latest" else 0)
-            found = none if known is None else numbers(known, name)[np.maximum(place, 0)]
-            self.old[name] = np.where(place >= 0, found, none)
+        self.old: dict[str, Int64] = {
+            name: stored_numbers(place, known, name, _LONG_AGO if name == "latest" else 0)
+            for name in _COLUMNS
+        }
         self.now = dict(self.old)
         weight = numbers(rows, "weight")
         for side in (0, 1):
@@ -296,5 +284,4 @@ class SidedRows(Gathered):
             "side": pa.array(np.full(len(chunk), side, np.int8)),
             "weight": pa.array(chunk.weights()),
         }
-        rows = {f"{ROW}{name}": table.column(name) for name in table.column_names}
-        self.tables.append(marked(marks, table, rows))
+        self.tables.append(beside(marks, table, ROW))

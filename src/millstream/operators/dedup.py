@@ -18,7 +18,7 @@ from millstream.errors import ConfigError
 from millstream.operators.distinct import ComparedRows, in_order_of_content
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, KeyedStep, Row, Share
-from millstream.operators.stores import Queue, Table, keyed_rows
+from millstream.operators.stores import Queue, Table, keyed_rows, stored_numbers
 from millstream.operators.waiting import Waiting, give, rows_for
 from millstream.ops.chunks import Chunk, Int64, Mask, begins, numbers, own_columns
 from millstream.ops.progress import BEGIN
@@ -103,10 +103,7 @@ class Forgetting(Waiting):
         start = np.flatnonzero(begins(hashes, checks))
         shard = column("shard").astype(np.int64)[start]
         place, known = last.rows.find(shard, hashes[start], checks[start])
-        before = np.full(len(start), BEGIN)
-        if known is not None:
-            stored = numbers(known, "ts")
-            before = np.where(place >= 0, stored[np.maximum(place, 0)], BEGIN)
+        before = stored_numbers(place, known, "ts", BEGIN)
         reach = _FOR_EVER if self.within is None else self.within
         given, latest = _spaced(ts, start, before, reach)
         own = {"ts": latest} | ({} if self.within is None else {"expires": latest + reach + 1})

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
-from millstream.operators.protocol import Host, Input, KeyedStep, Share
-from millstream.operators.stores import Queue, Table, keyed_rows
+from millstream.operators.protocol import Columns, Host, Inputs, KeyedStep, Share
+from millstream.operators.stores import Queue, Table, keyed_rows, stored_numbers
 from millstream.operators.waiting import Gathered, Waiting, addressed, give, rows_for, without_late
 from millstream.ops.chunks import ROW, Chunk, Int64, Mask, begins, marked, numbers, own_columns
 from millstream.ops.keynames import both_hashes
@@ -35,7 +35,7 @@ class Distinct(KeyedStep):
         """Counts rows by their content."""
         return Counting(self.name, self.keys, number, changes)
 
-    def columns(self, have: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def columns(self, have: Columns) -> Columns:
         """Those that were named, or all."""
         return self.keys or have
 
@@ -59,12 +59,12 @@ class Distinct(KeyedStep):
         """The columns that are compared."""
         return {"keys": list(self.keys)}
 
-    def described(self, inputs: tuple[Input, ...]) -> dict[str, Any]:
+    def described(self, inputs: Inputs) -> dict[str, Any]:
         """Also those that it has not named, if it compares all there are."""
         return self.remembered() | ({} if self.keys else whole_rows(inputs))
 
 
-def whole_rows(inputs: tuple[Input, ...]) -> dict[str, Any]:
+def whole_rows(inputs: Inputs) -> dict[str, Any]:
     """What a checkpoint has of steps that compare whole rows: the columns they have."""
     known = [sorted(one.columns) for one in inputs if one.columns is not None]
     return {"compared": known[0]} if known else {}
@@ -197,10 +197,8 @@ class _Keys:
 
     def _stored(self, name: str) -> Int64:
         """What is stored of every content, zero where nothing is."""
-        if self.known is None:
-            return np.zeros(len(self.start), np.int64)
-        values = numbers(self.known, name)
-        return np.where(self.place >= 0, values[np.maximum(self.place, 0)], 0)
+        found: Int64 = stored_numbers(self.place, self.known, name)
+        return found
 
     def turns(self, together: bool) -> tuple[Int64, Mask, Int64]:
         """The rows with which their content comes to be there or is gone; whether it is there after

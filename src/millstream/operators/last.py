@@ -8,7 +8,7 @@ second time, with a weight of -1, and the two vanish when the queue is written a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,11 @@ from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.grouped.arriving import names_of
 from millstream.operators.grouped.moves import VALUE
-from millstream.operators.protocol import Host, Input, KeyedStep, Known, Names, Share
+from millstream.operators.protocol import Host, Inputs, KeyedStep, Known, Names, Share
 from millstream.operators.stores import Queue
 from millstream.operators.waiting import Gathered, Passed, Waiting, give, rows_for, without_late
-from millstream.ops.chunks import Chunk, Int64, concat, numbers, with_column
-from millstream.ops.mixed import beside, exact_columns, exactly
+from millstream.ops.chunks import Chunk, Int64, concat, numbers, own_columns, with_column
+from millstream.ops.mixed import beside
 from millstream.ops.progress import END
 from millstream.state.bags import added_up
 from millstream.state.segments import Segment
@@ -32,19 +32,15 @@ from millstream.state.segments import Segment
 class Last(KeyedStep):
     """Rows that are no older than so long, as a stream of changes."""
 
+    gives_changes: ClassVar[bool] = True
     keys: tuple[str, ...] = ()
     size: int  # microseconds
-
-    @property
-    def gives_changes(self) -> bool:
-        """Always."""
-        return True
 
     def operator(self, number: int, changes: bool) -> Lasting:
         """Keeps rows until they are too old."""
         return Lasting(self.name, self.size, number, changes)
 
-    def row_names(self, before: tuple[Names, ...], inputs: tuple[Input, ...]) -> Names:
+    def row_names(self, before: tuple[Names, ...], inputs: Inputs) -> Names:
         """Those of the rows it keeps."""
         return before[0]
 
@@ -66,14 +62,11 @@ class Lasting(Waiting):
     number: int
     changes: bool  # its input takes back what it gave
 
+    queued = ()  # rows are given as they come; what waits is when they leave
+
     def inlet(self, host: Host) -> LastRows:
         """Rows by what readers know them by."""
         return LastRows(self, host)
-
-    @property
-    def queued(self) -> tuple[str, ...]:
-        """Rows are given as they come; what waits is when they leave."""
-        return ()
 
     def run(self, share: Share) -> None:
         """Give what comes, take back what has become too old."""
@@ -100,16 +93,12 @@ class Lasting(Waiting):
     def _push(self, host: Host, rows: pa.Table, batch: int) -> None:
         count = numbers(rows, "count")
         rows = rows.take(pa.array(np.repeat(np.arange(len(rows)), np.abs(count))))
-        names = [name for name in rows.column_names if name.startswith(VALUE)]
-        exact = set(exact_columns(rows))
-        table = exactly(
-            {name.removeprefix(VALUE): rows.column(name) for name in names},
-            [name.removeprefix(VALUE) for name in names if name in exact],
-        )
         time, row, revision = (numbers(rows, name) for name in ("time", "row", "revision"))
         weight = np.repeat(np.sign(count), np.abs(count))
         change = np.full(len(rows), batch, np.int64)
-        chunk = Chunk(table, time - self.size, row, self.number, weight, revision, change)
+        chunk = Chunk(
+            own_columns(rows, VALUE), time - self.size, row, self.number, weight, revision, change
+        )
         give(host, self.name, chunk)
 
     def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
@@ -156,16 +145,15 @@ class LastRows(Gathered):
         chunk = without_late(self.host, step, chunk, late)
         if not len(chunk):
             return
-        none = np.zeros(len(chunk), np.int64)
         src = np.full(len(chunk), chunk.src, np.int64)
-        row = names_of(src, chunk.pos, none if chunk.window is None else chunk.window)
+        row = names_of(src, chunk.pos, chunk.mark("window"))
         marks = {
             "shard": pa.array((row % batch.shards).astype(np.int32)),
             "hash": pa.array(row.astype(np.uint64)),
-            "check": pa.array(none.astype(np.uint64)),
+            "check": pa.array(np.zeros(len(chunk), np.uint64)),
             "time": pa.array(chunk.ts + size),
             "row": pa.array(row),
-            "revision": pa.array(none if chunk.revision is None else chunk.revision),
+            "revision": pa.array(chunk.mark("revision")),
             "count": pa.array(chunk.weights()),
         }
         self.tables.append(beside(marks, chunk.table, VALUE))

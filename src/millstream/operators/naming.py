@@ -10,34 +10,43 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millstream.graph import nodes
-from millstream.operators.protocol import Input, KeyedStep, Names
+from millstream.operators.protocol import Inputs, KeyedStep, Names
 from millstream.ops.expressions import Expression
 from millstream.ops.sql.nodes import Column
 
 _MADE = (nodes.Map, nodes.MapBatches, nodes.Process, nodes.Pairs, nodes.Update)
 
 
-def names_of(node: nodes.Node, inputs_of: Callable[[nodes.Node], tuple[Input, ...]]) -> Names:
+def names_of(
+    node: nodes.Node, inputs_of: Callable[[nodes.Node], Inputs], pairs: bool = False
+) -> Names:
     """The columns that name a row of a step; None if they are not all there.
 
-    What functions give is believed to have them: nobody can know.
+    Whether what functions give has them is seen when it leaves: until then it is taken to.
+    `pairs`: those of MapReduce jobs, too. They name a pair only if it has the key `reduce` got.
     """
     match node:
         case KeyedStep():
             before = tuple(names_of(one, inputs_of) for one in node.inputs)
             return node.row_names(before, inputs_of(node))
         case nodes.Windowed():
-            if node.reducer is not None or node.job is not None:
-                return ()
+            if node.job is not None and not pairs:
+                return None
+            keys = node.keys if node.job is None else ("key",)
             bounds = () if node.window.span.whole else (frozenset(("window_start", "window_end")),)
-            return (*(frozenset((key,)) for key in node.keys), *bounds)
+            return (*(frozenset((key,)) for key in keys), *bounds)
         case nodes.Select():
-            return _selected(node, names_of(node.inputs[0], inputs_of))
+            return _selected(node, names_of(node.inputs[0], inputs_of, pairs))
         case nodes.Union() if len(node.inputs) > 1:
             return None  # rows of two streams may have the same key
-    if isinstance(node, _MADE):
-        return ()
-    return names_of(node.inputs[0], inputs_of) if node.inputs else None
+    return names_of(node.inputs[0], inputs_of, pairs) if node.inputs else None
+
+
+def made(node: nodes.Node) -> bool:
+    """Whether a function of the user has made rows of a step, and with them what names them."""
+    if isinstance(node, _MADE) or (isinstance(node, nodes.Windowed) and node.reducer is not None):
+        return True
+    return not isinstance(node, nodes.Windowed) and any(made(one) for one in node.inputs)
 
 
 def _selected(node: nodes.Select, names: Names) -> Names:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.grouped.moves import VALUE, Moves
-from millstream.operators.protocol import Host, Input, KeyedStep, Share
+from millstream.operators.protocol import Columns, Host, Inputs, KeyedStep, Names, Share, Types
 from millstream.operators.stores import Bag
 from millstream.operators.tails import FAILED, FEW, Reach, Tails, tails_of
 from millstream.operators.top import told
 from millstream.operators.topping import PLACE, Topping, changed_rows
 from millstream.operators.waiting import give, rows_for
-from millstream.ops.chunks import Int64, Mask, concat, flat, numbers
+from millstream.ops.chunks import Int64, Mask, begins, blanked, concat, flat, numbers
 from millstream.ops.keys import factorize
 from millstream.ops.overlooking import UP_TO_HERE, Frame, Rows, Total, counted, extreme, outermost
 from millstream.ops.records import DeadLetter, as_json
@@ -63,14 +63,10 @@ class Call:
 class Over(KeyedStep):
     """Rows with what functions over their group say, as a stream of changes."""
 
+    gives_changes: ClassVar[bool] = True
     keys: tuple[str, ...]
     order: tuple[Order, ...]
     calls: tuple[Call, ...]
-
-    @property
-    def gives_changes(self) -> bool:
-        """Always."""
-        return True
 
     def operator(self, number: int, changes: bool) -> Overlooking:
         """Keeps rows of groups in order."""
@@ -80,16 +76,18 @@ class Over(KeyedStep):
             calls=self.calls,
         )  # fmt: skip
 
-    def columns(self, have: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def columns(self, have: Columns) -> Columns:
         """Those of the rows, and one per function."""
         return None if have is None else (*have, *(one.name for one in self.calls))
 
-    def resolve(
-        self, inputs: tuple[Input, ...]
-    ) -> tuple[tuple[str, ...] | None, dict[str, pa.DataType]]:
+    def resolve(self, inputs: Inputs) -> tuple[Columns, Types]:
         """The same, with types."""
         names, types = super().resolve(inputs)
         return names, {**types, **{one.name: one.type for one in self.calls}}
+
+    def row_names(self, before: tuple[Names, ...], inputs: Inputs) -> Names:
+        """Those of the rows."""
+        return before[0]
 
     def words(self) -> str:
         """For the plan."""
@@ -97,7 +95,7 @@ class Over(KeyedStep):
         per = f" per {', '.join(self.keys)}" if self.keys else ""
         return f"functions over rows{per}{f' by {by}' if by else ''}, as changes"
 
-    def details(self, inputs: tuple[Input, ...]) -> list[str]:
+    def details(self, inputs: Inputs) -> list[str]:
         """For the plan."""
         kept = "rows by group and in order, all of which are read when the group has changed"
         if reach_of(self.calls) is not None:
@@ -165,12 +163,9 @@ class Overlooking(Topping):
         if rows is None or not len(rows):
             return rows
         group = numbers(rows, "group")
-        begins = np.r_[True, group[1:] != group[:-1]]
-        differs = begins.copy()
-        for one in self.by[: len(self.by) - len(PLACE)]:
-            codes, _ = factorize([flat(rows.column(one.column))])
-            differs[1:] |= codes[1:] != codes[:-1]
-        places, said = Rows(begins, differs), _Said(rows)
+        asked = self.by[: len(self.by) - len(PLACE)]
+        codes = [factorize([flat(rows.column(one.column))])[0] for one in asked]
+        places, said = Rows(begins(group), begins(group, *codes)), _Said(rows)
         for call in self.calls:
             column, failed = evaluate(call, _values(call, rows), places)
             said.add(call, column, failed)
@@ -191,11 +186,10 @@ class Overlooking(Topping):
 
     def _said_of(self, tails: Tails) -> pa.Table:
         """The same of the ends of groups, going on from what was said of the rows before."""
-        begins = np.r_[True, tails.group[1:] != tails.group[:-1]][: len(tails.group)]
-        places = Rows(begins, tails.differs)
+        places = Rows(begins(tails.group), tails.differs)
         going = tails.shown | tails.last  # what functions see that go on from the row before
-        first = np.r_[True, tails.group[going][1:] != tails.group[going][:-1]]
-        further = Rows(first[: int(going.sum())], tails.differs[going] | first[: int(going.sum())])
+        first = begins(tails.group[going])
+        further = Rows(first, tails.differs[going] | first)
         said = _Said(tails.now.filter(pa.array(tails.shown)))
         for call in self.calls:
             values = _values(call, tails.now)
@@ -218,7 +212,7 @@ class Overlooking(Topping):
             place[last] = tails.carried
             said = known.take(pa.array(place, mask=~last))
         if call.function in (*RANKS, "count"):
-            values = None if values is None else _replaced(values.filter(pa.array(going)), last)
+            values = None if values is None else blanked(values.filter(pa.array(going)), last)
             own, failed = evaluate(call, values, rows)
             before = np.asarray(said.fill_null(0))[np.maximum(rows.start, 0)]
             counted_twice = last[rows.start] & (values is None)
@@ -318,11 +312,6 @@ def _fresh(moves: Moves, left: Int64) -> pa.Table:
     return moves.table.filter(pa.array(group >= 0)).append_column(
         "group", pa.array(group[group >= 0])
     )
-
-
-def _replaced(values: pa.Array, blank: Mask) -> pa.Array:
-    """Values with null in some rows."""
-    return values.take(pa.array(np.arange(len(values)), mask=blank))
 
 
 def evaluate(call: Call, values: pa.Array | None, rows: Rows) -> Evaluated:

@@ -24,6 +24,8 @@ from millstream.ops.progress import SourceProgress
 from millstream.settings import Settings
 from millstream.state.manifests import Manifest
 
+Types = dict[str, pa.DataType]
+Columns = tuple[str, ...] | None  # None: not known
 Senders = Counter[tuple[str, str | int]]  # records by source and participant, or number of a file
 
 
@@ -79,10 +81,7 @@ class Partial(Protocol):
         """Rows that were made elsewhere; gives those that still count."""
 
     def note_sent(
-        self,
-        counts: dict[str, dict[int, int]],
-        late: dict[str, int],
-        sender: tuple[str, str],
+        self, counts: dict[str, dict[int, int]], late: dict[str, int], sender: tuple[str, str]
     ) -> None:
         """Records per step that somebody sent, by pane; and that were late where they were read."""
 
@@ -267,11 +266,12 @@ class Input:
     """What is known of one input of a step when the flow is planned."""
 
     name: str
-    columns: tuple[str, ...] | None = None  # None: not known
-    types: dict[str, pa.DataType] = field(default_factory=dict)
+    columns: Columns = None  # None: not known
+    types: Types = field(default_factory=dict)
     changes: bool = False  # it takes back what it gave
 
 
+Inputs = tuple[Input, ...]
 Row = dict[str, Any]
 # The columns that name a row: of each set one must be there. None: not by its columns.
 Names = tuple[frozenset[str], ...] | None
@@ -308,13 +308,11 @@ class KeyedStep(Keyed):
         """
         raise NotImplementedError
 
-    def operator_over(self, number: int, inputs: tuple[Input, ...]) -> Operator:
+    def operator_over(self, number: int, inputs: Inputs) -> Operator:
         """The same, told of every input."""
         return self.operator(number, any(one.changes for one in inputs))
 
-    def resolve(
-        self, inputs: tuple[Input, ...]
-    ) -> tuple[tuple[str, ...] | None, dict[str, pa.DataType]]:
+    def resolve(self, inputs: Inputs) -> tuple[Columns, Types]:
         """The columns it gives and their types, as far as they are known; refuses what cannot be.
 
         With one input: those of `columns`.
@@ -324,7 +322,7 @@ class KeyedStep(Keyed):
             name: inputs[0].types[name] for name in names or () if name in inputs[0].types
         }
 
-    def columns(self, have: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def columns(self, have: Columns) -> Columns:
         """The columns it gives, from those it gets; None: not known."""
         return have
 
@@ -332,9 +330,7 @@ class KeyedStep(Keyed):
         """The columns it looks at if these of what it gives are wanted; None: all."""
         return None
 
-    def uses_of(
-        self, number: int, wanted: set[str] | None, inputs: tuple[Input, ...]
-    ) -> set[str] | None:
+    def uses_of(self, number: int, wanted: set[str] | None, inputs: Inputs) -> set[str] | None:
         """The same of one of its inputs."""
         return self.uses(wanted)
 
@@ -342,7 +338,7 @@ class KeyedStep(Keyed):
         """What it does, for the plan."""
         return self.kind
 
-    def details(self, inputs: tuple[Input, ...]) -> list[str]:
+    def details(self, inputs: Inputs) -> list[str]:
         """How it does that, for the plan, line by line."""
         return []
 
@@ -361,17 +357,18 @@ class KeyedStep(Keyed):
         """The same over several inputs, of which all rows are given with their time."""
         raise NotImplementedError
 
-    def row_names(self, before: tuple[Names, ...], inputs: tuple[Input, ...]) -> Names:
+    def row_names(self, before: tuple[Names, ...], inputs: Inputs) -> Names:
         """By which columns a reader finds a row it gave; `before`: the same of its inputs.
 
-        None needed if rows never take the place of others.
+        None: rows have no name, so that none takes the place of another. No columns name the only
+        row there is.
         """
-        return ()
+        return None
 
     def remembered(self) -> dict[str, Any]:
         """What must not change from one start to the next on the same checkpoint."""
         return {}
 
-    def described(self, inputs: tuple[Input, ...]) -> dict[str, Any]:
+    def described(self, inputs: Inputs) -> dict[str, Any]:
         """What a checkpoint has of it: also what those who read it want to know."""
         return self.remembered()

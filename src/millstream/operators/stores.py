@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.operators.batch import Batch, Control
-from millstream.ops.chunks import concat, numbers
-from millstream.ops.keynames import UInt64, both_hashes
-from millstream.ops.keys import key_arrays
+from millstream.ops.chunks import UInt64, concat, numbers
+from millstream.ops.keynames import both_hashes
+from millstream.ops.keys import key_arrays, key_names
 from millstream.ops.progress import END
 from millstream.ops.updates import NEVER
 from millstream.state import warm
@@ -46,6 +46,10 @@ class Store:
             if int(shard) % batch.parallelism == control.part and segments
         }
 
+    def segments(self) -> list[Segment]:
+        """All that is stored, of whatever shard."""
+        return [one for segments in self.stored.values() for one in segments]
+
     def _read(self, segments: Iterable[Segment]) -> list[pa.Table]:
         """The rows of some segments."""
         return read_segments(self.root, list(segments), self.batch.files, self.by)
@@ -57,11 +61,10 @@ class Store:
     def _between(self, ranges: tuple[tuple[int, int], ...]) -> list[pa.Table]:
         """Stored rows of the shards of this task that lie in one of some ranges."""
         tables = []
-        for segments in self.stored.values():
-            for one in segments:
-                if any(one.low < high and one.high >= low for low, high in ranges):
-                    (rows,) = self._read([one])
-                    tables.append(between(rows, self.by, ranges, ordered=True))
+        for one in self.segments():
+            if any(one.low < high and one.high >= low for low, high in ranges):
+                (rows,) = self._read([one])
+                tables.append(between(rows, self.by, ranges, ordered=True))
         return tables
 
     def _write(
@@ -152,7 +155,7 @@ class Kept(Store):
 
     def size(self) -> int:
         """How many rows there are in the shards of this task."""
-        return sum(s.rows for segments in self.stored.values() for s in segments)
+        return sum(one.rows for one in self.segments())
 
     def valid(self, end: int) -> bool:
         """Whether what is kept, in all shards, is of the window that ends there."""
@@ -160,8 +163,7 @@ class Kept(Store):
 
     def rows(self) -> pa.Table | None:
         """All rows in the shards of this task."""
-        segments = [s for found in self.stored.values() for s in found]
-        return concat(self._read(segments)) if segments else None
+        return concat(self._read(self.segments())) if self.stored else None
 
     def rows_in(self, *ranges: tuple[int, int]) -> pa.Table | None:
         """Rows whose pane lies in one of some ranges [low, high)."""
@@ -205,12 +207,7 @@ class Queue(Store):
 
         Stored rows before `since` were taken out by an earlier batch.
         """
-        found = []
-        for segments in self.stored.values():
-            for one in segments:
-                if one.low < until and one.high >= since:
-                    (rows,) = self._read([one])
-                    found.append(between(rows, self.by, ((since, until),), ordered=True))
+        found = self._between(((since, until),))
         if self.new is not None:
             found.append(self.new.filter(pc.less(self.new.column("time"), until)))
         found = [rows for rows in found if len(rows)]
@@ -378,8 +375,14 @@ def hashes_of(keys: tuple[str, ...], rows: pa.Table) -> tuple[UInt64, UInt64]:
     if not keys:
         zeros = np.zeros(len(rows), np.uint64)
         return zeros, zeros
-    columns = key_arrays(rows, tuple(f"key.{i}" for i in range(len(keys))))
-    return both_hashes(columns)
+    return both_hashes(key_arrays(rows, key_names(keys)))
+
+
+def stored_numbers(place: Any, known: pa.Table | None, name: str, none: int = 0) -> Any:
+    """A column of what `KeyedTable.find` found of keys; `none` where nothing is stored."""
+    if known is None:
+        return np.full(len(place), none, np.int64)
+    return np.where(place >= 0, numbers(known, name)[np.maximum(place, 0)], none)
 
 
 def keyed_rows(shard: Any, keys: Any, gone: Any, own: dict[str, Any]) -> dict[str, Any]:

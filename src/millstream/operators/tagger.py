@@ -28,7 +28,7 @@ from millstream.errors import ConfigError
 from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.operations import KNOWN, Operations
-from millstream.operators.protocol import Host, Input, KeyedStep, Names, Row, Share
+from millstream.operators.protocol import Columns, Host, Inputs, KeyedStep, Names, Row, Share
 from millstream.operators.stores import Table
 from millstream.operators.waiting import Gathered, Immediate, addressed, give, rows_for
 from millstream.ops.chunks import (
@@ -36,6 +36,7 @@ from millstream.ops.chunks import (
     Chunk,
     Int64,
     Mask,
+    blanked,
     concat,
     ends,
     marked,
@@ -57,16 +58,12 @@ _PLACE = ("ts", "src", "pos")  # which of two records is the later one
 class Changes(KeyedStep):
     """The latest record of every object, as a stream of changes."""
 
+    gives_changes: ClassVar[bool] = True
     at_once: ClassVar[bool] = True
     keys: tuple[str, ...]
     op: Operations | None = None
     only: tuple[tuple[Expression, ...], ...] = ()  # the rows wanted: all of one of these hold
     within: int | None = None  # for how long they are wanted, in microseconds
-
-    @property
-    def gives_changes(self) -> bool:
-        """Always."""
-        return True
 
     def operator(self, number: int, changes: bool) -> Tagger:
         """Keeps the latest record of every object."""
@@ -77,13 +74,13 @@ class Changes(KeyedStep):
             )
         return Tagger(self.name, self.keys, number, self.op, self.only, self.within)
 
-    def operator_over(self, number: int, inputs: tuple[Input, ...]) -> Tagger:
+    def operator_over(self, number: int, inputs: Inputs) -> Tagger:
         """The same; of functions each batch may have columns of its own."""
         (records,) = inputs
         made = self.operator(number, records.changes)
         return replace(made, any_columns=records.columns is None)
 
-    def columns(self, have: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def columns(self, have: Columns) -> Columns:
         """All but what a log says of the change."""
         if have is None or self.op is None:
             return have
@@ -95,7 +92,7 @@ class Changes(KeyedStep):
         if self.op is not None:
             yield "op", self.op.column, False
 
-    def row_names(self, before: tuple[Names, ...], inputs: tuple[Input, ...]) -> Names:
+    def row_names(self, before: tuple[Names, ...], inputs: Inputs) -> Names:
         """The key."""
         return tuple(frozenset((name,)) for name in self.keys)
 
@@ -104,7 +101,7 @@ class Changes(KeyedStep):
         log = f", as {self.op.column} says" if self.op is not None else ""
         return f"changes of the latest record by {', '.join(self.keys)}{log}"
 
-    def details(self, inputs: tuple[Input, ...]) -> list[str]:
+    def details(self, inputs: Inputs) -> list[str]:
         """What of it is kept, if not all."""
         ways = [" and ".join(one.sql for one in conditions) for conditions in self.only]
         asked = [f"where {ways[0] if len(ways) == 1 else ' or '.join(f'({w})' for w in ways)}"]
@@ -304,11 +301,6 @@ def _holds(condition: Expression, table: pa.Table) -> Mask:
     return np.ones(len(table), np.bool_)
 
 
-def _blanked(column: pa.Array, blank: Mask) -> pa.Array:
-    """A column with null in some rows."""
-    return column.take(pa.array(np.arange(len(column)), mask=blank))
-
-
 @dataclass
 class Records(Gathered):
     """Records on their way to the table, in one task."""
@@ -352,7 +344,7 @@ class Records(Gathered):
         if back is not None:
             marks["back"] = pa.array(back[good])
             if only:  # nobody will look at the others
-                columns = {name: _blanked(column, back[good]) for name, column in columns.items()}
+                columns = {name: blanked(column, back[good]) for name, column in columns.items()}
         self.tables.append(marked(marks, chunk.table, columns))
 
     def rows(self) -> Iterator[tuple[str, pa.Table]]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from millstream.operators.grouped.moves import VALUE
 from millstream.operators.topping import PLACE
 from millstream.ops.chunks import Int64, Mask, begins, concat, numbers
+from millstream.ops.joins import ranges
 from millstream.state.bags import Order, arranged
 
 FEW = 64  # rows of a group that are read at first
@@ -151,7 +152,7 @@ class _Rows:
         """The ends of some groups."""
         low = np.maximum(self.start - self.before, self.begin)
         sizes = (self.end - low)[known]
-        at = _ranges(low[known], self.end[known])
+        at, _ = ranges(low[known], self.end[known])
         shown = at >= np.repeat(self.start[known], sizes)
         continues = self.start > self.begin
         last = at == np.repeat(np.where(continues, self.start - 1, -1)[known], sizes)
@@ -201,7 +202,8 @@ class _Given:
         """From there on, of some groups."""
         if self.table is None:
             return None
-        return self.table.take(pa.array(_ranges(self.start[known], self.end[known])))
+        at, _ = ranges(self.start[known], self.end[known])
+        return self.table.take(pa.array(at))
 
 
 def _with(table: pa.Table, own: list[str]) -> pa.Table:
@@ -237,12 +239,4 @@ def _peers_begin(group: Int64, peers: Int64) -> Int64:
     """Of every row the first that is equal to it in what was ordered by."""
     at = np.where(begins(group, peers), np.arange(len(group)), 0)
     found: Int64 = np.maximum.accumulate(at)
-    return found
-
-
-def _ranges(low: Int64, high: Int64) -> Int64:
-    """All places of several ranges, one after the other."""
-    sizes = high - low
-    nth = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    found: Int64 = np.repeat(low, sizes) + nth
     return found

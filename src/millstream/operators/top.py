@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ from millstream.errors import ConfigError
 from millstream.graph.changing import gives_changes
 from millstream.operators.foremost import Foremost
 from millstream.operators.grouped.moves import VALUE
-from millstream.operators.protocol import Input, KeyedStep, Names
+from millstream.operators.protocol import Columns, Inputs, KeyedStep, Names, Types
 from millstream.operators.topping import PLACE, Topping
 from millstream.state.bags import Order
 
@@ -26,16 +26,12 @@ from millstream.state.bags import Order
 class Top(KeyedStep):
     """The first rows of every group, as a stream of changes."""
 
+    gives_changes: ClassVar[bool] = True
     keys: tuple[str, ...]
     most: int
     order: tuple[Order, ...]
     rank: str | None = None  # a column with the number of a row in its group
     null_keys: str = "dead"
-
-    @property
-    def gives_changes(self) -> bool:
-        """Always."""
-        return True
 
     def operator(self, number: int, changes: bool) -> Topping:
         """Keeps rows of groups in order."""
@@ -45,13 +41,11 @@ class Top(KeyedStep):
         kind = Topping if changes else Foremost
         return kind(self.name, self.keys, self.most, order, self.rank, keep, number)
 
-    def columns(self, have: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def columns(self, have: Columns) -> Columns:
         """Those of the rows, and their number."""
         return have if have is None or self.rank is None else (*have, self.rank)
 
-    def resolve(
-        self, inputs: tuple[Input, ...]
-    ) -> tuple[tuple[str, ...] | None, dict[str, pa.DataType]]:
+    def resolve(self, inputs: Inputs) -> tuple[Columns, Types]:
         """The same, with types."""
         names, types = super().resolve(inputs)
         return names, types if self.rank is None else {**types, self.rank: pa.int64()}
@@ -62,9 +56,11 @@ class Top(KeyedStep):
         for one in self.order:
             yield "by", one.column, False
 
-    def row_names(self, before: tuple[Names, ...], inputs: tuple[Input, ...]) -> Names:
-        """Those of the rows; records only change if their number does."""
-        return before[0] if before[0] is not None or self.rank is not None else ()
+    def row_names(self, before: tuple[Names, ...], inputs: Inputs) -> Names:
+        """Those of the rows; if these are numbered, the group and the number."""
+        if self.rank is None or before[0] is None:
+            return before[0]
+        return tuple(frozenset((name,)) for name in (*self.keys, self.rank))
 
     def words(self) -> str:
         """For the plan."""
@@ -72,7 +68,7 @@ class Top(KeyedStep):
         per = f" per {', '.join(self.keys)}" if self.keys else ""
         return f"the first {self.most} rows{per} by {by}, as changes"
 
-    def details(self, inputs: tuple[Input, ...]) -> list[str]:
+    def details(self, inputs: Inputs) -> list[str]:
         """For the plan."""
         if any(one.changes for one in inputs):
             return ["rows by group and in order, of which the first are read"]

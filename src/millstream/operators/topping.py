@@ -19,6 +19,7 @@ from millstream.operators.protocol import Host, Share
 from millstream.operators.stores import Bag
 from millstream.operators.waiting import Immediate, give, rows_for
 from millstream.ops.chunks import Chunk, Int64, concat, numbers, with_column
+from millstream.ops.keys import key_names
 from millstream.ops.mixed import exact_columns, exactly
 from millstream.state.bags import Entries, Order, arranged
 
@@ -61,7 +62,7 @@ class Topping(Immediate):
 
     def _kept(self, moves: Moves) -> pa.Table:
         """What comes and goes, as it is stored."""
-        marks = ("weight", *(f"key.{nth}" for nth in range(len(self.keys))))
+        marks = ("weight", *key_names(self.keys))
         kept = [name for name in moves.table.column_names if name not in marks]
         return moves.table.select(kept).append_column("count", pa.array(moves.weight))
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 from millstream.graph.changing import changes_of
 from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
-from millstream.operators.protocol import Host, Input, KeyedStep, Row, Share
-from millstream.operators.stores import Table
+from millstream.operators.protocol import Host, Inputs, KeyedStep, Row, Share
+from millstream.operators.stores import Table, stored_numbers
 from millstream.operators.waiting import Gathered, Immediate, addressed, rows_for
 from millstream.ops.chunks import ROW, Chunk, Int64, begins, concat, numbers, with_column
 from millstream.ops.keys import blended, content_hash
@@ -56,7 +56,7 @@ class Kept(KeyedStep):
         over = changes_of(self) is not None
         return {"keys": [], "view": self.view, "query": self.query, "from the start": over}
 
-    def described(self, inputs: tuple[Input, ...]) -> dict[str, Any]:
+    def described(self, inputs: Inputs) -> dict[str, Any]:
         """Also its columns, so that they are known before there is a row."""
         (one,) = inputs
         if self.schema is not None:
@@ -87,7 +87,8 @@ class Keeping(Immediate):
         table = Table(self.name, TABLE, host.batch, host.control)
         new = rows_for(share, TABLE)
         if new is not None:
-            rows, before = self._known(_added_up(new), table)
+            rows = _added_up(new)
+            before = self._before(rows, table)
             count = before + numbers(rows, "count")
             never = int(-count[count < 0].sum())
             if never:  # only of a view that came later: it would have been given before
@@ -95,16 +96,15 @@ class Keeping(Immediate):
             _put(table, rows, before, np.maximum(count, 0), host.batch.number)
         table.store()
 
-    def _known(self, rows: pa.Table, table: Table) -> tuple[pa.Table, Int64]:
-        """Rows, and how often each is stored; records come once, and need not be looked up."""
-        before = np.zeros(len(rows), np.int64)
-        if self.changes:
-            shard, hashes, checks = (numbers(rows, name) for name in ("shard", "hash", "check"))
-            place, known = table.rows.find(shard.astype(np.int64), hashes, checks)
-            if known is not None:
-                stored = numbers(known, "count")
-                before = np.where(place >= 0, stored[np.maximum(place, 0)], 0)
-        return rows, before
+    def _before(self, rows: pa.Table, table: Table) -> Int64:
+        """How often each row is stored; records come once, and need not be looked up."""
+        if not self.changes:
+            return np.zeros(len(rows), np.int64)
+        shard, hashes, checks = (numbers(rows, name) for name in ("shard", "hash", "check"))
+        found: Int64 = stored_numbers(
+            *table.rows.find(shard.astype(np.int64), hashes, checks), "count"
+        )
+        return found
 
     def stored(self) -> Tables:
         """Rows, by what they are known by."""
@@ -146,10 +146,9 @@ class ViewRows(Gathered):
         """All of them, late ones too: they are what a sink would get."""
         self.host.count(step.name, len(chunk), 0)
         src = np.full(len(chunk), chunk.src, np.int64)
-        window = np.zeros(len(chunk), np.int64) if chunk.window is None else chunk.window
         # Records come once, also two that are known by the same thing at different times.
         times = () if self.operator.changes else (chunk.ts,)
-        hashes = blended(src, chunk.pos, window, *times).astype(np.uint64)
+        hashes = blended(src, chunk.pos, chunk.mark("window"), *times).astype(np.uint64)
         marks = {
             **addressed(hashes, content_hash(chunk.table), self.host.batch.shards),
             "ts": pa.array(chunk.ts),

@@ -37,6 +37,10 @@ class OneStep:
         """That step."""
         return (self.name,)
 
+    def holds(self, known: Known) -> dict[str, int]:
+        """It takes all that came."""
+        return {}
+
 
 class Waiting(OneStep):
     """The side of such an operator that stands in the driver, and how far it goes in a batch."""
@@ -45,10 +49,6 @@ class Waiting(OneStep):
         """How far rows have been looked at."""
         reached = known.reached(self.name)
         return NOTHING_CLOSED if reached is None else reached
-
-    def holds(self, known: Known) -> dict[str, int]:
-        """It takes all that came."""
-        return {}
 
     @property
     def queued(self) -> tuple[str, ...]:
@@ -98,10 +98,6 @@ class Immediate(OneStep):
 
     def order(self, known: Known) -> None:
         """All it needs is stored."""
-
-    def holds(self, known: Known) -> dict[str, int]:
-        """It takes all that came."""
-        return {}
 
     def backlog(self, known: Known) -> None:
         """Nothing waits."""

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millstream.ops.chunks import concat, flat
+from millstream.ops.chunks import Mask, concat, flat
 from millstream.ops.jobs import Measure, WindowJob
 from millstream.ops.kernels import State, Sum
 from millstream.ops.mixed import column_of, exactly
-from millstream.ops.records import (
-    describe,
-)
+from millstream.ops.records import describe
 
 _WIDER = "cast the column to DOUBLE or DECIMAL first"
 
@@ -39,7 +37,7 @@ class Answers:
         self.exact.add(measure)
         self.failed.update({at: f"{measure!r}: {why}" for at, why in bad.items()})
 
-    def where(self, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Answers:
+    def where(self, mask: Mask) -> Answers:
         """Those of some windows."""
         columns = {name: one.filter(pa.array(mask)) for name, one in self.columns.items()}
         rows = np.flatnonzero(mask).tolist()

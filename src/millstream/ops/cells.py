@@ -5,43 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
 from millstream.ops.codec import as_key, unpack
 from millstream.ops.records import Row
 from millstream.ops.updates import NEVER
 
 
-class Cell:
-    """One slate in the hands of a task."""
+class Cell(msgspec.Struct, eq=False):
+    """One slate in the hands of a task; a batch makes one for every key it touches."""
 
-    __slots__ = (
-        "check",
-        "data",
-        "events",
-        "expires",
-        "gone",
-        "hash",
-        "key",
-        "packed",
-        "stored",
-        "ts",
-        "wrote",
-    )
+    key: Any
+    packed: bytes  # the key
+    hash: int
+    check: int
+    shard: int
+    data: bytes | None = None  # None: there is no slate
+    ts: int = -NEVER
+    expires: int = -NEVER
+    stored: bool = False  # the store has a row that must be replaced or removed
+    wrote: bool = False
+    gone: bool = False
+    events: int = 0  # in a partial slate
 
-    def __init__(self, packed: bytes, key_hash: int, check: int) -> None:
-        self.packed, self.hash, self.check = packed, key_hash, check
-        key = unpack(packed)
-        self.key = as_key(key) if type(key) is list else key
-        self.data: bytes | None = None  # None: there is no slate
-        self.ts = -NEVER
-        self.expires = -NEVER
-        self.stored = False  # the store has a row that must be replaced or removed
-        self.wrote = False
-        self.gone = False
-        self.events = 0  # in a partial slate
 
-    def load(self, data: bytes, ts: int, expires: int) -> None:
-        """Take over what is stored."""
-        self.data, self.ts, self.expires, self.stored = data, ts, expires, True
+def blank_cell(packed: bytes, key_hash: int, check: int, shard: int = 0) -> Cell:
+    """The cell of a key, without what is stored of it."""
+    key = unpack(packed)
+    return Cell(as_key(key) if type(key) is list else key, packed, key_hash, check, shard)
 
 
 @dataclass

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import RunError
-from millstream.ops.chunks import Chunk, Int64, flat, numbers
+from millstream.ops.chunks import Chunk, Int64, flat, numbers, own_columns
 from millstream.ops.closing import in_order
 from millstream.ops.emitted import OLDER
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.kernels import Rows
 from millstream.ops.keys import factorize, group_by
-from millstream.ops.preparing import lift
+from millstream.ops.preparing import heads_of, lift
 from millstream.ops.sessions import find_sessions
 
 _MARKS = ("weight", "revision", "window")
@@ -75,29 +75,33 @@ def lifted(family: Family, values: pa.Table | None) -> pa.Table | None:
         ts = numbers(values, "ts")
         found = find_sessions(codes, ts, ts, family.span.size)
         pane, until = found.start[found.groups], {"until": pa.array(found.until)}
-    states, state_pane, state_key = lift_rows(family, values, codes, pane)
-    shard = np.zeros(len(uniques[0]) if uniques else 1, np.int64)
-    shard[codes] = numbers(values, "shard")
-    heads: dict[str, pa.Array] = {
-        "shard": pa.array(shard[state_key], pa.int32()),
-        "pane": pa.array(state_pane),
-        **until,
-        **{f"key.{i}": one.take(pa.array(state_key)) for i, one in enumerate(uniques)},
-    }
-    columns = zip(states.column_names, states.columns, strict=True)
-    return pa.table(heads | {name: flat(column) for name, column in columns})
+    return states_of(family, values, codes, uniques, pane, until)
+
+
+def states_of(
+    family: Family,
+    rows: pa.Table,
+    codes: Int64,
+    uniques: list[pa.Array],
+    pane: Int64,
+    until: dict[str, pa.Array],
+) -> pa.Table:
+    """Rows in order as one row of states per (key, pane), with where it lies and its key."""
+    states, state_pane, key = lift_rows(family, rows, codes, pane)
+    shard = np.zeros(int(codes.max()) + 1, np.int32)
+    shard[codes] = numbers(rows, "shard")
+    heads = heads_of(pa.array(shard[key]), state_pane, uniques, key, until)
+    return pa.table(heads | {name: flat(states.column(name)) for name in states.column_names})
 
 
 def lift_rows(
     family: Family, rows: pa.Table, codes: Int64, pane: Int64
 ) -> tuple[pa.Table, Int64, Int64]:
     """Rows in order as states per (key, pane)."""
-    names = [n for n in rows.column_names if n.startswith("value.")]
-    table = rows.select(names).rename_columns([n.removeprefix("value.") for n in names])
     ts = numbers(rows, "ts")
     groups, group_key, group_pane = group_by(codes, pane)
     place = np.arange(len(rows), dtype=np.int64)  # rows are in order: their place is their number
-    chunk = Chunk(table, ts, place, 0)
+    chunk = Chunk(own_columns(rows, "value."), ts, place, 0)
     columns: dict[str, pa.Array] = {}
     lifted = Rows(groups, len(group_key), ts, 0, place)
     for measure in family.measures:

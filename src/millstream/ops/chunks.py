@@ -21,7 +21,9 @@ import pyarrow.compute as pc
 
 from millstream.ops.mixed import exact_columns, exactly, together
 
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
+UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 Objects = np.ndarray[Any, np.dtype[np.object_]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -68,6 +70,11 @@ class Chunk:
         taken.append(self.moves)
         return Chunk(table, self.ts[index], self.pos[index], self.src, *taken)
 
+    def mark(self, name: str) -> Int64:
+        """What `revision`, `change` or `window` says of every record; zero if it says nothing."""
+        found: Int64 | None = getattr(self, name)
+        return np.zeros(len(self), np.int64) if found is None else found
+
     def weights(self) -> Int64:
         """Whether every record is added (1) or taken back (-1)."""
         return np.ones(len(self), np.int64) if self.weight is None else self.weight
@@ -111,10 +118,10 @@ def in_place(table: pa.Table) -> pa.Table:
     return own_columns(table.take(pc.sort_indices(table, sort_keys=order)))
 
 
-def own_columns(rows: pa.Table) -> pa.Table:
+def own_columns(rows: pa.Table, prefix: str = ROW) -> pa.Table:
     """The own columns of rows that have others beside them, under their own names."""
-    names = [name for name in rows.column_names if name.startswith(ROW)]
-    return rows.select(names).rename_columns([name.removeprefix(ROW) for name in names])
+    names = [name for name in rows.column_names if name.startswith(prefix)]
+    return rows.select(names).rename_columns([name.removeprefix(prefix) for name in names])
 
 
 def marked(marks: dict[str, Any], rows: pa.Table, kept: dict[str, Any]) -> pa.Table:
@@ -142,6 +149,11 @@ def numbers(rows: pa.Table, name: str) -> np.ndarray[Any, Any]:
 def with_column(rows: pa.Table, name: str, values: Any) -> pa.Table:
     """The same rows with other values in a column they have."""
     return rows.set_column(rows.schema.get_field_index(name), name, pa.array(values))
+
+
+def blanked(column: pa.Array, blank: Mask) -> pa.Array:
+    """A column with null in some rows."""
+    return column.take(pa.array(np.arange(len(column)), mask=blank))
 
 
 def begins(*columns: np.ndarray[Any, Any]) -> Mask:

@@ -15,17 +15,16 @@ import pyarrow as pa
 from millstream.errors import RunError
 from millstream.ops.answering import Answers, add_answers, add_results, call_each, completed
 from millstream.ops.blockwise import InTurn
-from millstream.ops.chunks import Chunk, Int64, flat, numbers
+from millstream.ops.chunks import Chunk, Int64, flat, numbers, own_columns
 from millstream.ops.codec import python_rows
 from millstream.ops.grid import Runs, find_runs
 from millstream.ops.holding import gather_lists
 from millstream.ops.jobs import WindowJob
+from millstream.ops.joins import ranges
 from millstream.ops.kernels import Kernel, State
 from millstream.ops.pairs import unpacked
 from millstream.ops.preparing import codes_of, naming_key, state_of
-from millstream.ops.records import (
-    DeadLetter,
-)
+from millstream.ops.records import DeadLetter
 from millstream.ops.results import LeavingWindows, results
 
 _ROWS = 4_000_000  # rows gathered at a time
@@ -143,11 +142,8 @@ def _gathered(kernel: Kernel, state: State, low: Int64, high: Int64) -> Iterator
     start = 0
     while start < len(low):
         stop = max(start + 1, int(np.searchsorted(done, done[start] + _ROWS, "right")) - 1)
-        sizes = high[start:stop] - low[start:stop]
-        nth = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        rows = pa.array(np.repeat(low[start:stop], sizes) + nth)
-        window = np.repeat(np.arange(stop - start), sizes)
-        mine = {name: column.take(rows) for name, column in state.items()}
+        rows, window = ranges(low[start:stop], high[start:stop])
+        mine = {name: column.take(pa.array(rows)) for name, column in state.items()}
         yield kernel.merge(mine, window, stop - start)
         start = stop
 
@@ -182,6 +178,4 @@ def _kept_values(values: pa.Table) -> list[Any]:
 
 
 def _kept_records(values: pa.Table) -> list[dict[str, Any]]:
-    names = [n for n in values.column_names if n.startswith("value.")]
-    kept = values.select(names).rename_columns([n.removeprefix("value.") for n in names])
-    return python_rows(kept)
+    return python_rows(own_columns(values, "value."))

@@ -28,6 +28,7 @@ pack, unpack = _encoder.encode, _decoder.decode  # for plain values, where every
 _IMMUTABLE = (int, float, str, bytes, bool, type(None))
 _PLAIN_TYPES = frozenset((int, float, str, bytes, bool, type(None)))
 _all_plain = _PLAIN_TYPES.issuperset
+_NAME_TYPES = _PLAIN_TYPES | {tuple, datetime}  # that may be names in a dict as they are
 _MOST_KEYS = 10_000
 _NANOSECONDS = (np.dtype("M8[ns]"), np.dtype("m8[ns]"))
 MIXED_NAME = "millstream.mixed"  # of the type of columns of packed values
@@ -36,9 +37,10 @@ MIXED_NAME = "millstream.mixed"  # of the type of columns of packed values
 def encode(value: Any) -> bytes:
     """A value as bytes; the error says what can be kept and what cannot."""
     try:
-        return _encoder.encode(value if type(value) in _PLAIN_TYPES else portable(value))
-    except OverflowError:  # a whole number of more than 64 bits, somewhere in it
-        return _encoder.encode(portable(value, large=True))
+        try:
+            return pack(value if type(value) in _PLAIN_TYPES else portable(value))
+        except OverflowError:  # a whole number of more than 64 bits, somewhere in it
+            return pack(portable(value, large=True))
     except (TypeError, ValueError, RecursionError) as error:
         raise RunError(
             f"a value of type {type(value).__name__} cannot be stored ({error}); use numbers, "
@@ -79,7 +81,7 @@ def portable(value: Any, large: bool = False) -> Any:
     if kind is dict:
         if not large and _all_plain(map(type, value.values())) and _all_plain(map(type, value)):
             return value
-        return {_portable_name(n, large): portable(one, large) for n, one in value.items()}
+        return _portable_dict(value, large)
     if kind in _EXTENDED:
         return _extended(_EXTENDED[kind], value)
     if kind in _SETS:  # in one order, as that of a set is another one in every process
@@ -137,9 +139,13 @@ _BASES: dict[type, Callable[[Any], Any]] = {
 }
 
 
-def _portable_name(name: Any, large: bool) -> Any:
-    """The key of a dict; it must be hashable, also as an extension."""
-    return tuple(name) if type(name) is tuple else portable(name, large)
+def _portable_dict(value: dict[Any, Any], large: bool) -> Any:
+    """A dict; as its pairs if it has a name that is an extension, or has one in it."""
+    names = [portable(name, large) for name in value]
+    values = [portable(one, large) for one in value.values()]
+    if _NAME_TYPES.issuperset(map(type, names)):
+        return dict(zip(names, values, strict=True))
+    return msgspec.msgpack.Ext(_PAIRS, pack(list(zip(names, values, strict=True))))
 
 
 def check_plain(value: Any) -> None:
@@ -147,12 +153,12 @@ def check_plain(value: Any) -> None:
 
     A set would even come back in an order that is different in every process.
     """
-    if (
-        type(value) is dict
-        and _all_plain(map(type, value.values()))
-        and _all_plain(map(type, value))
-    ):
-        return  # most slates are done here, without a loop of our own
+    if type(value) is dict:  # most slates are done here, without a call for every value
+        for name, one in value.items():
+            if type(one) not in _PLAIN_TYPES or type(name) not in _PLAIN_TYPES:
+                break
+        else:
+            return
     _check_all((value,))
 
 
@@ -218,7 +224,8 @@ def fresh(value: Any) -> Any:
 
 # -- extensions and whole records -----------------------------------------------------------------
 # MessagePack has no dates, times of day, durations, decimals, sets, times without a zone or whole
-# numbers of more than 64 bits: these travel as extensions, so that one gets what another gave.
+# numbers of more than 64 bits, nor have dicts such names: these travel as extensions, so that one
+# gets what another gave.
 
 _EXACT = 4 * 10**15  # microseconds that as float seconds round to themselves: until 2096
 
@@ -235,6 +242,7 @@ _KINDS: dict[int, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
 }
 _EXTENDED: dict[type, int] = {date: 1, time: 2, Decimal: 4, timedelta: 5}
 _SETS: dict[type, int] = {set: 7, frozenset: 8}
+_PAIRS = 9  # a dict with names that MessagePack does not have
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 
 
@@ -307,6 +315,8 @@ def encode_rows(table: pa.Table) -> list[bytes]:
             values = [None if v is None else _extended(code, v) for v in values]
         elif pa.types.is_nested(column.type) or isinstance(column.type, pa.BaseExtensionType):
             values = [portable(v, large=True) for v in values]
+        elif pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+            values = list(map(as_plain, values))  # of pandas
         columns.append(values)
     names = table.column_names
     return [pack(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
@@ -339,7 +349,10 @@ def _restored(code: int, data: memoryview) -> Any:
     if code in _SETS.values():
         elements = map(decode_key, unpack(data))
         return set(elements) if code == _SETS[set] else frozenset(elements)
+    if code == _PAIRS:
+        return {as_key(name): one for name, one in _row_decoder.decode(data)}
     return _KINDS[code][1](bytes(data).decode())
 
 
 _row_decoder = msgspec.msgpack.Decoder(ext_hook=_restored)
+unpack_row = _row_decoder.decode  # where every call counts

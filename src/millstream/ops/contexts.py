@@ -5,9 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError, RunError
-from millstream.ops.codec import as_key, check_plain, decode_row, encode
+from millstream.ops.codec import as_key, check_plain, encode, unpack_row
 from millstream.ops.jobs import EPOCH, timestamp
 from millstream.ops.keynames import pack_published
 from millstream.ops.updates import UpdateJob
@@ -16,20 +18,21 @@ from millstream.ops.updates import UpdateJob
 _END = (datetime(9000, 1, 1, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 
 
-class Event:
+class Event(msgspec.Struct, eq=False):
     """What an update function is called with: `key`, `value`, `ts` and `stream`."""
 
-    __slots__ = ("_packed", "_us", "_value", "key", "stream")
-
-    def __init__(self, stream: str, us: int, key: Any, packed: bytes | None) -> None:
-        self.stream, self._us, self.key, self._packed = stream, us, key, packed
-        self._value: Any = None
+    stream: str
+    _us: int
+    key: Any
+    _packed: bytes | None  # the value, until somebody asks for it
+    _value: Any = None
 
     @property
     def value(self) -> Any:
         """The record as a dict, or the value that was published."""
-        if self._packed is not None:
-            self._value, self._packed = decode_row(self._packed), None
+        packed = self._packed
+        if packed is not None:
+            self._value, self._packed = unpack_row(packed), None
         return self._value
 
     @property
@@ -90,18 +93,14 @@ class Context:
         if self._job.merge is not None:
             raise ConfigError("an updater with merge cannot publish")
         if stream not in expected:
-            _refuse_stream(self._job, stream, declared)
+            refuse_stream(f"updater {self._job.name!r}", "update", stream, declared)
         self._used = True
         packed = pack_published(key, self._longest)
         check_plain(value)
         self._published.append((stream, as_key(key), packed, encode(value)))
 
     def timer(
-        self,
-        *,
-        after: Duration | None = None,
-        at: datetime | None = None,
-        clock: str | None = None,
+        self, *, after: Duration | None = None, at: datetime | None = None, clock: str | None = None
     ) -> None:
         """Have `on_timer` called later: after a while, or at a moment."""
         clock = clock or self._job.clock
@@ -146,11 +145,12 @@ def _moment(after: Duration | None, at: datetime | None, now: int) -> int:
     return moment
 
 
-def _refuse_stream(job: UpdateJob, stream: Any, declared: frozenset[str]) -> None:
+def refuse_stream(who: str, step: str, stream: Any, declared: frozenset[str]) -> None:
+    """Nobody expects that a function publishes to a stream: not the plan, or not even the flow."""
     if stream in declared:
         raise UnforeseenStream(
-            f"updater {job.name!r} publishes to {stream!r}, which could not be seen in its code; "
-            f"say so with update(..., publishes=[{stream!r}])"
+            f"{who} publishes to {stream!r}, which could not be seen in its code; say so with "
+            f"{step}(..., publishes=[{stream!r}])"
         )
     known = ", ".join(sorted(declared)) or "none"
     raise ConfigError(

@@ -19,19 +19,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.ops.chunks import Chunk, Int64, Mask, begins, concat, flat
-from millstream.ops.keys import dense, factorize, group_by
+from millstream.ops.codec import python_values
+from millstream.ops.keys import dense, factorize, group_by, places_of
+from millstream.ops.pairs import packed
 
 MARK = "op"
 MARKS = (MARK, "revision")  # columns of rows that left as changes
 _OPS = np.array(["-", "+", "u"], object)
 _BACK, _NEW, _CHANGED = range(3)
 
+Names = tuple[frozenset[str], ...]
 
-def leaving(chunks: Iterable[Chunk], early: frozenset[int], marked: bool) -> list[Chunk]:
+
+def leaving(
+    chunks: Iterable[Chunk],
+    early: frozenset[int],
+    marked: bool,
+    names: Names | None = None,
+    pairs: bool = False,
+) -> list[Chunk]:
     """The rows of one batch that reached one edge, as they leave there.
 
     `marked`: they get a column `op`. Else they are early results whose `revision` says as much,
     and what is taken back is left out. `early` has the numbers of operators whose results have one.
+    `names`, if functions made the rows: the columns that named them before, of each set one.
+    `pairs`: they are of a MapReduce job, whose key is the first of these columns.
     """
     chunks = list(chunks)
     if not marked:
@@ -44,7 +56,7 @@ def leaving(chunks: Iterable[Chunk], early: frozenset[int], marked: bool) -> lis
         if plain:
             out.extend(_marked(one, np.full(len(one), _NEW)) for one in several)
         else:
-            out.append(consolidate(several, src in early))
+            out.append(consolidate(several, src in early, names, pairs))
     return out
 
 
@@ -53,7 +65,9 @@ def given(chunk: Chunk) -> Chunk:
     return chunk if chunk.weight is None else chunk.take(chunk.weight > 0)
 
 
-def consolidate(chunks: list[Chunk], early: bool = False) -> Chunk:
+def consolidate(
+    chunks: list[Chunk], early: bool = False, names: Names | None = None, pairs: bool = False
+) -> Chunk:
     """Changes of one operator, marked, with both sides of each as one; removals first."""
     whole = _together(chunks)
     adds = whole.weights() > 0
@@ -65,10 +79,12 @@ def consolidate(chunks: list[Chunk], early: bool = False) -> Chunk:
     if both.any():
         kept[both] = _differing(whole, group, both)
     replaced = np.zeros(len(whole), np.bool_) if whole.moves else both
+    if names is not None and replaced.any():
+        replaced = _found_again(whole, names, pairs, group, replaced)
     mark = np.where(adds, np.where(replaced, _CHANGED, _NEW), _BACK)
     kept &= ~(replaced & ~adds)
     order = np.flatnonzero(kept)
-    order = order[np.lexsort((adds[order], _or_zero(whole, "change")[order]))]
+    order = order[np.lexsort((adds[order], whole.mark("change")[order]))]
     out, mark = whole.take(order), mark[order]
     if early:
         out = _next_revision(out, mark == _BACK)
@@ -80,35 +96,44 @@ def _together(chunks: list[Chunk]) -> Chunk:
     if len(chunks) == 1:
         return first
     table = concat([one.table for one in chunks])
-    ts, pos, weight = (
-        np.concatenate(parts)
-        for parts in (
-            [one.ts for one in chunks],
-            [one.pos for one in chunks],
-            [one.weights() for one in chunks],
-        )
-    )
-    change, window = (np.concatenate([_or_zero(one, name) for one in chunks]) for name in _NAMES)
+    marks = [
+        (one.ts, one.pos, one.weights(), one.mark("change"), one.mark("window")) for one in chunks
+    ]
+    ts, pos, weight, change, window = map(np.concatenate, zip(*marks, strict=True))
     return Chunk(table, ts, pos, first.src, weight, change=change, window=window, moves=first.moves)
-
-
-_NAMES = ("change", "window")
-
-
-def _or_zero(chunk: Chunk, name: str) -> Int64:
-    found: Int64 | None = getattr(chunk, name)
-    return np.zeros(len(chunk), np.int64) if found is None else found
 
 
 def _identities(chunk: Chunk) -> Int64:
     """Dense codes of results in one emission each."""
-    change, window = (_or_zero(chunk, name) for name in _NAMES)
     _, key = np.unique(chunk.pos, return_inverse=True)
-    _, of_key = np.unique(window, return_inverse=True)
+    _, of_key = np.unique(chunk.mark("window"), return_inverse=True)
     group, _, _ = group_by(key, of_key)
-    _, emission = np.unique(change, return_inverse=True)
+    _, emission = np.unique(chunk.mark("change"), return_inverse=True)
     group, _, _ = group_by(group, emission)
     return group
+
+
+def _found_again(chunk: Chunk, names: Names, pairs: bool, group: Int64, both: Mask) -> Mask:
+    """Of results with two sides: those whose rows all have one name, by which they are found."""
+    table = chunk.table
+    has = [sorted(several.intersection(table.column_names)) for several in names]
+    if not all(has):
+        return np.zeros(len(both), np.bool_)
+    at = np.flatnonzero(both)
+    columns = [flat(table.column(several[0]).take(pa.array(at))) for several in has]
+    if not columns:
+        return both
+    code = factorize(columns)[0].astype(np.int64)
+    mine, _ = dense(group[at])
+    count = int(mine.max()) + 1
+    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, np.int64)
+    np.minimum.at(low, mine, code)
+    np.maximum.at(high, mine, code)
+    found = both.copy()
+    found[at] = (low == high)[mine]
+    if pairs:  # a key that `reduce` made up may be that of any number of results
+        found[at] &= places_of([packed(python_values(columns[0]))]) == chunk.pos[at]
+    return found
 
 
 def _differing(chunk: Chunk, group: Int64, both: Mask) -> Mask:

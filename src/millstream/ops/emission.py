@@ -94,11 +94,11 @@ class _Change:
         back = (replaced | vanished) & memory.shown
         parts = [
             self._revised(self._taken_back(back), memory.revision[memory.group][memory.rows(back)]),
-            *self._marked(last, revision, now, now),
-            *self._marked(last, revision, now, later, back=True),
-            *self._marked(self.leaves & ~last, final, now, now, final=True),
-            *self._marked(last, final, later, later, final=True),
-            *self._marked(fresh & ~self.leaves, revision, now, now),
+            self._marked(last, revision, now, now),
+            self._marked(last, revision, now, later, back=True),
+            self._marked(self.leaves & ~last, final, now, now, final=True),
+            self._marked(last, final, later, later, final=True),
+            self._marked(fresh & ~self.leaves, revision, now, now),
         ]
         kept = ~replaced & ~(vanished & ~emptied) & ~self._gone()
         return joined(parts), self._after(kept, emptied, fresh & ~self.leaves, revision)
@@ -203,11 +203,11 @@ class _Change:
         *,
         final: bool = False,
         back: bool = False,
-    ) -> list[Chunk]:
+    ) -> Chunk:
         """Early results of some windows, with the marks readers see."""
         rows = self.results.rows(groups)
         given = self._given(rows, stamp, change, -1 if back else 1)
-        return [self._revised(given, revision[self.results.group[rows]], final)]
+        return self._revised(given, revision[self.results.group[rows]], final)
 
     @staticmethod
     def _revised(chunk: Chunk, revision: Int64, final: bool = False) -> Chunk:

@@ -26,6 +26,7 @@ from millstream.ops.chunks import (
     own_columns,
     with_column,
 )
+from millstream.ops.joins import ranges
 from millstream.ops.keys import distinct, factorize
 from millstream.ops.mixed import beside, holds_mixed
 
@@ -112,9 +113,8 @@ class Memory:
         begins, ends = mine + time[:count], mine + time[count : 2 * count]
         low = np.searchsorted(ends, theirs + time[2 * count : 2 * count + len(pos)], "left")
         high = np.searchsorted(begins, theirs + time[2 * count + len(pos) :], "right")
-        sizes = np.maximum(high - low, 0)
-        nth = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        return np.repeat(np.arange(len(pos)), sizes), np.repeat(low, sizes) + nth
+        remembered, result = ranges(low, np.maximum(low, high))
+        return result, remembered
 
     def emitted(self, rows: Int64) -> pa.Table:
         """Some rows as they were emitted."""

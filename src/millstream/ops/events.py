@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import RunError
-from millstream.ops.chunks import Chunk, Int64
-from millstream.ops.codec import encode, encode_rows
-from millstream.ops.keynames import UInt64, both_hashes, hashes_of_values, pack_key
+from millstream.ops.chunks import Chunk, Int64, Mask, UInt64
+from millstream.ops.codec import encode, encode_rows, pack
+from millstream.ops.keynames import both_hashes, hashes_of_values, pack_key
 from millstream.ops.keys import canonical, factorize
 from millstream.ops.packing import pack_rows
 from millstream.ops.partitioning import Partition, Shards, shards_of_packed
@@ -60,7 +60,7 @@ class Keys:
         self.shards = shards  # where a user's partition puts them
         self.unstorable = unstorable or {}  # records with keys that no slate can have, and why
 
-    def take(self, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Keys:
+    def take(self, mask: Mask) -> Keys:
         """Those of some of the records."""
         shards = None if self.shards is None else self.shards[mask]
         return Keys(
@@ -91,8 +91,8 @@ def keys_of(chunk: Chunk, names: tuple[str, ...]) -> Keys:
     columns = [canonical(chunk.column(name)) for name in names]
     codes, uniques = factorize(columns)
     values = _values(uniques)
-    pack = encode if len(uniques) == 1 and pa.types.is_string(uniques[0].type) else pack_key
-    packed, bad = _packed(values, pack)
+    texts = len(uniques) == 1 and pa.types.is_string(uniques[0].type)
+    packed, bad = _packed(values, pack if texts else pack_key)
     if all(pa.types.is_null(u.type) or any(ok(u.type) for ok in _PLAIN) for u in uniques):
         hashes, checks = both_hashes(uniques)
     else:
@@ -102,20 +102,20 @@ def keys_of(chunk: Chunk, names: tuple[str, ...]) -> Keys:
     return Keys(hashes[codes], checks[codes], packed.take(pa.array(codes)), unstorable=unstorable)
 
 
-def _packed(values: list[Any], pack: Callable[[Any], bytes]) -> tuple[pa.Array, dict[int, str]]:
+def _packed(values: list[Any], packed: Callable[[Any], bytes]) -> tuple[pa.Array, dict[int, str]]:
     """Keys as bytes; those that cannot be, as whole numbers of more than 64 bits, with the reason.
 
     These stand as nothing, and their records are set aside.
     """
     try:
-        return pa.array([pack(value) for value in values], pa.binary()), {}
+        return pa.array(list(map(packed, values)), pa.binary()), {}
     except RunError:
         pass
     found: list[bytes] = []
     bad: dict[int, str] = {}
     for at, value in enumerate(values):
         try:
-            found.append(pack(value))
+            found.append(packed(value))
         except RunError as error:
             found.append(pack_key(()))
             bad[at] = str(error)

@@ -71,22 +71,20 @@ def variance(total: Entry, squares: Entry) -> float:
     low = min(power, squares[1])
     spread = records * (mantissa_of(squares) << (squares[1] - low))
     spread -= mantissa_of(total) ** 2 << (power - low)
-    share = records * (records - 1)
-    try:
-        return float((spread << low) / share if low >= 0 else spread / (share << -low))
-    except OverflowError:
-        return float("inf")
+    return divided(spread, low, records * (records - 1))
 
 
 def rounded(mantissa: int, exponent: int, whole: bool) -> int | float:
     """A mantissa times a power of two as a number."""
-    if exponent >= 0:
-        mantissa <<= exponent
-        exponent = 0
     if whole:
-        return mantissa
+        return mantissa << max(exponent, 0)
+    return divided(mantissa, exponent, 1)
+
+
+def divided(mantissa: int, exponent: int, by: int) -> float:
+    """A mantissa times a power of two, divided and rounded once."""
     try:
-        return float(mantissa / (1 << -exponent))
+        return (mantissa << exponent) / by if exponent >= 0 else mantissa / (by << -exponent)
     except OverflowError:
         return float("inf") if mantissa > 0 else float("-inf")
 

@@ -143,13 +143,7 @@ def _of_source(name: str, progress: SourceProgress, heard: dict[str, int]) -> li
     if progress.ended:
         return [Standing(name, who, END, END, END) for who in at]
     return [
-        Standing(
-            name,
-            who,
-            latest,
-            _passed(latest, lateness),
-            known.get(who, 0),
-        )
+        Standing(name, who, latest, _passed(latest, lateness), known.get(who, 0))
         for who, latest in at.items()
     ]
 

@@ -20,6 +20,7 @@ from millstream.ops.chunks import Int64
 from millstream.ops.spans import Span
 
 Array = np.ndarray[Any, Any]
+Combine = Callable[[list[Array], list[Array]], list[Array]]
 _CELLS = 8_000_000  # at most this many cells of a grid at once, so that memory stays bounded
 
 
@@ -56,9 +57,7 @@ class Grid:
         found: Array = ufunc(after[self.suffix], before[self.prefix])
         return found
 
-    def scan_many(
-        self, combine: Callable[[list[Array], list[Array]], list[Array]], columns: list[Array]
-    ) -> list[Array]:
+    def scan_many(self, combine: Combine, columns: list[Array]) -> list[Array]:
         """Like `scan` for a state of several columns, zero being the empty state."""
         cells = [self._spread(column, 0) for column in columns]
         before = _accumulate(combine, cells, range(self.panes))
@@ -66,9 +65,7 @@ class Grid:
         return combine([a[self.suffix] for a in after], [b[self.prefix] for b in before])
 
 
-def _accumulate(
-    combine: Callable[[list[Array], list[Array]], list[Array]], cells: list[Array], order: range
-) -> list[Array]:
+def _accumulate(combine: Combine, cells: list[Array], order: range) -> list[Array]:
     out = [column.copy() for column in cells]
     for there, here in itertools.pairwise(order):
         step = combine([column[there] for column in out], [column[here] for column in cells])

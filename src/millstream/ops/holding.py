@@ -109,11 +109,9 @@ class ObjectKernel:
         )
         for at, key, start, stop in spans:
             try:
-                encoded.append(encode(self.gather(key, values[start:stop])))
+                encoded.append(self._packed(self.gather(key, values[start:stop]), at))
             except StateError as error:
                 raise StateError(str(error), at) from error
-            except RunError as error:  # it cannot be stored
-                raise StateError(f"{self.name}: {error}", at) from error
         return pa.array(encoded, pa.binary())
 
     def merge(self, states: pa.Array, groups: Int64, count: int) -> pa.Array:
@@ -132,7 +130,7 @@ class ObjectKernel:
 
     def slide(self, states: pa.Array, low: Int64, high: Int64) -> list[Any]:
         """The state of every window [low, high) over ascending rows, by two stacks."""
-        rows = [decode(data) for data in states.to_pylist()]
+        rows = self.decoded(states)
         front: list[tuple[int, Any]] = []  # (row, this row and all later ones of the stack)
         back: Any = None
         back_from = back_to = 0  # rows [back_from, back_to) are in `back`

@@ -15,12 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import RunError
-from millstream.ops.chunks import Int64
+from millstream.ops.chunks import Floats, Int64
 from millstream.ops.grid import Grid
 from millstream.ops.mixed import in_order, is_mixed
 
 State = dict[str, pa.Array]
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 Columns = dict[str, np.ndarray[Any, Any]]
 
 
@@ -91,7 +90,19 @@ class Running(Protocol):
 
 
 class _Additive:
-    """Running values of states whose fields simply add up."""
+    """States whose fields simply add up."""
+
+    def merge(self, state: State, groups: Int64, count: int) -> State:
+        return {
+            name: pa.array(_sum_groups(np.asarray(column), groups, count))
+            for name, column in state.items()
+        }
+
+    def slide(self, state: State, grid: Grid) -> State:
+        return {
+            name: pa.array(grid.scan(np.add, np.asarray(column), 0))
+            for name, column in state.items()
+        }
 
     def plus(self, total: Columns, more: Columns) -> Columns:
         return {name: total[name] + more[name] for name in total}
@@ -118,12 +129,6 @@ class Count(_Additive):
         if values is not None and values.null_count:
             groups = groups[np.asarray(pc.is_valid(values))]
         return {"n": pa.array(np.bincount(groups, minlength=rows.count))}
-
-    def merge(self, state: State, groups: Int64, count: int) -> State:
-        return {"n": pa.array(_sum_groups(np.asarray(state["n"]), groups, count))}
-
-    def slide(self, state: State, grid: Grid) -> State:
-        return {"n": pa.array(grid.scan(np.add, np.asarray(state["n"]), 0))}
 
     def result(self, state: State) -> pa.Array:
         return state["n"]
@@ -158,18 +163,6 @@ class Sum(_Additive):
         if upper is not None:
             lifted["upper"] = pa.array(_sum_groups(upper, groups, rows.count))
         return lifted
-
-    def merge(self, state: State, groups: Int64, count: int) -> State:
-        return {
-            name: pa.array(_sum_groups(np.asarray(column), groups, count))
-            for name, column in state.items()
-        }
-
-    def slide(self, state: State, grid: Grid) -> State:
-        return {
-            name: pa.array(grid.scan(np.add, np.asarray(column), 0))
-            for name, column in state.items()
-        }
 
     def overflown(self, state: State) -> Int64:
         """The rows whose sum of whole numbers does not fit in 64 bits."""

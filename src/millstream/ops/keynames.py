@@ -11,13 +11,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from millstream.ops.chunks import UInt64
 from millstream.ops.codec import encode_key
-from millstream.ops.keys import canonical, hash_keys
+from millstream.ops.keys import canonical, hash_keys, one_number
 
 SECOND_HASH = 0x5EED
 _MASK = (1 << 64) - 1
-
-UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 def hashes_of_values(values: list[Any]) -> tuple[UInt64, UInt64]:
@@ -33,9 +32,8 @@ def hashes_of_values(values: list[Any]) -> tuple[UInt64, UInt64]:
             columns = [_column([one[i] for one in members]) for i in range(len(shape))]
         else:
             columns = [_column(members)]
-        if not columns:
-            continue
-        hashes[at], checks[at] = both_hashes(columns)
+        if columns:
+            hashes[at], checks[at] = both_hashes(columns)
     return hashes, checks
 
 
@@ -65,7 +63,7 @@ def _column(values: list[Any]) -> pa.Array:
 
 def pack_key(value: Any) -> bytes:
     """A key as bytes; a whole number is one key, whatever type its column has."""
-    return encode_key(_whole(value))
+    return encode_key(one_number(value))
 
 
 def pack_published(key: Any, longest: int) -> bytes:
@@ -76,19 +74,6 @@ def pack_published(key: Any, longest: int) -> bytes:
             f"ctx.publish(): the key has {len(packed):,} bytes, more than max_key={longest:,}"
         )
     return packed
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, float) and value == int_or_none(value):
-        return int(value)
-    if isinstance(value, tuple | list):
-        return [_whole(one) for one in value]
-    return value
-
-
-def int_or_none(value: float) -> int | None:
-    """A float as the integer it stands for, if it does."""
-    return int(value) if abs(value) < 2.0**53 and value == int(value) else None
 
 
 def key_text(value: Any) -> tuple[str, bool]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from decimal import Context, Decimal
 from typing import Any
 from zlib import crc32
@@ -40,7 +40,10 @@ def canonical(column: pa.Array) -> pa.Array:
         column = pc.cast(column, kind.value_type)
         kind = column.type
     if pa.types.is_integer(kind) and kind != pa.int64():
-        return pc.cast(column, pa.int64())
+        try:
+            return pc.cast(column, pa.int64())
+        except pa.ArrowInvalid:  # unsigned, beyond what 64 bits with a sign have
+            return mixed(column.to_pylist())
     if pa.types.is_floating(kind):
         values = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False) + 0.0
         values[np.isnan(values)] = np.nan
@@ -138,6 +141,12 @@ def hash_keys(columns: list[pa.Array], salt: int = 0) -> UInt64:
             salted = _salted_mixed(column) if is_mixed(column.type) else _salted(column)
             total = _mix((total * np.uint64(31)) ^ _mix(salted))
     return total
+
+
+def places_of(columns: list[pa.Array]) -> Int64:
+    """The place of each key among results of the same time: by hash."""
+    hashes = hash_keys(columns) if columns else np.zeros(1, np.uint64)
+    return (hashes >> np.uint64(1)).astype(np.int64)
 
 
 def _hashed(values: Any) -> UInt64:
@@ -282,6 +291,11 @@ def distinct(pairs: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]) -> tuple[
     codes = np.empty(len(order), np.int64)
     codes[order] = np.cumsum(first) - 1
     return codes, order[first]
+
+
+def key_names(keys: Collection[str]) -> tuple[str, ...]:
+    """What the columns of a key are called beside others of ours."""
+    return tuple(f"key.{nth}" for nth in range(len(keys)))
 
 
 def key_arrays(table: pa.Table, names: tuple[str, ...]) -> list[pa.Array]:

@@ -49,11 +49,7 @@ class Watch:
     """The records of one source in one task: how far they come, and which of them are late."""
 
     def __init__(
-        self,
-        progress: SourceProgress,
-        participant: str | None,
-        future: int,
-        most: int = 10_000,
+        self, progress: SourceProgress, participant: str | None, future: int, most: int = 10_000
     ) -> None:
         self.progress, self.participant, self.most = progress, participant, most
         self.limit = future  # a time beyond it is not trusted

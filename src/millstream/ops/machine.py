@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from millstream.errors import ConfigError, RunError
 from millstream.ops.cells import Cell, Failure, Item, Outcome, Publication
-from millstream.ops.codec import check_plain, decode_row, pack, unpack
+from millstream.ops.codec import decode_row, unpack_row
 from millstream.ops.contexts import Context, Event, UnforeseenStream
 from millstream.ops.kept import Keeper
 from millstream.ops.keynames import derived_position
@@ -63,8 +63,6 @@ class Machine:
         codec = job.codec
         self._new, self._encode = codec.new, codec.encode
         self._decode: Callable[[bytes], Any] = codec.decode
-        if isinstance(codec, DictCodec):  # the same without a detour
-            self._decode = unpack
         self.keeper = Keeper(job, now)
         self.blank, self._write = self.keeper.blank, self.keeper.write
 
@@ -74,36 +72,32 @@ class Machine:
         job = self.job
         return job.ttl is None and job.on_timer is None and isinstance(job.codec, DictCodec)
 
-    def call_plain(self, cell: Cell, events: Iterable[Item]) -> None:
-        """`call` for several events of one key, where most calls only change the slate."""
-        ctx, fn, names, key = self.ctx, self.job.fn, self.names, cell.key
-        most, blank = self.job.max_slate, self.blank
-        for us, src, pos, packed, behind in events:
-            stored = cell.data
-            self.late = behind > 0 and self.job.order == "event"
-            event = Event(names.get(src, ""), us - behind, key, packed)
-            ctx._us = us
-            try:
-                slate = {} if stored is None else unpack(stored)
-                given = fn(event, slate, ctx)
-                if given is None and not ctx._used:
-                    check_plain(slate)
-                    data = pack(slate)
-                    if len(data) <= most:
-                        if stored is not None or data != blank:
-                            cell.data, cell.wrote, cell.gone, cell.expires = (
-                                data,
-                                True,
-                                False,
-                                NEVER,
-                            )
-                            if us > cell.ts:
-                                cell.ts = us
-                        continue
-            except BaseException as error:  # a user's function may raise anything
-                self._failed(cell, Cause(us, src, pos, packed), error)
-                continue
-            self._conclude(cell, Cause(us, src, pos, packed), slate, given, stored is None)
+    def call_plain(self, calls: Iterable[tuple[Cell, list[Item]]]) -> None:
+        """`call` for the events of one key after the other, where most only change the slate."""
+        ctx, fn, encode, name_of = self.ctx, self.job.fn, self._encode, self.names.get
+        most, blank, by_time = self.job.max_slate, self.blank, self.job.order == "event"
+        for cell, events in calls:
+            key = cell.key
+            for us, src, pos, packed, behind in events:
+                stored = cell.data
+                self.late = by_time and behind > 0
+                ctx._us = us
+                try:
+                    slate = {} if stored is None else unpack_row(stored)
+                    given = fn(Event(name_of(src, ""), us - behind, key, packed), slate, ctx)
+                    if given is None and not ctx._used:
+                        data = encode(slate)
+                        if len(data) <= most:
+                            if stored is not None or data != blank:
+                                cell.data, cell.expires = data, NEVER
+                                cell.wrote, cell.gone = True, False
+                                if us > cell.ts:
+                                    cell.ts = us
+                            continue
+                except BaseException as error:  # a user's function may raise anything
+                    self._failed(cell, Cause(us, src, pos, packed), error)
+                    continue
+                self._conclude(cell, Cause(us, src, pos, packed), slate, given, stored is None)
 
     def call(
         self,

@@ -150,6 +150,8 @@ def _alike(values: list[Any], widen: bool = False) -> bool:
         names = values[0].keys()
         if any(value.keys() != names for value in values):
             return False
+        if not all(isinstance(name, str) for name in names):
+            return False  # Arrow would make texts of bytes
         columns = ([value[name] for value in values] for name in names)
         return all(_alike([one for one in column if one is not None], widen) for column in columns)
     return False

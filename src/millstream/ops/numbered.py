@@ -8,20 +8,23 @@ All functions are pure: stored rows come in, results and rows to be stored go ou
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.ops.answering import Answers, completed
-from millstream.ops.changes import lift_rows
+from millstream.ops.changes import lift_rows, states_of
 from millstream.ops.chunks import Int64, begins, concat, flat, numbers
 from millstream.ops.closing import Outcome, held_outputs, slide
+from millstream.ops.codec import python_values
 from millstream.ops.grid import find_runs
 from millstream.ops.jobs import Family, WindowJob
-from millstream.ops.keys import group_by
+from millstream.ops.keys import group_by, key_names
 from millstream.ops.kinds import grow, nothing_found
-from millstream.ops.preparing import codes_of
+from millstream.ops.mixed import is_mixed, mixed
+from millstream.ops.preparing import codes_of, of_keys
 from millstream.ops.results import LeavingWindows, results
 
 _BEGIN = -(2**61)
@@ -77,7 +80,7 @@ def _count(
     job: WindowJob, parts: list[pa.Table], ready: pa.Table | None, held: pa.Table | None
 ) -> _Counted:
     """Give numbers to new rows, which are the last of `parts`, and put all in order."""
-    names = ["shard", *(f"key.{i}" for i in range(len(job.counted_by)))]
+    names = ["shard", *key_names(job.counted_by)]
     everyone = concat([t.select(names) for t in (*parts, held) if t is not None])
     codes, _ = codes_of(job.counted_by, everyone)
     counters = int(codes.max()) + 1
@@ -125,7 +128,7 @@ def _open_still(job: WindowJob, counted: _Counted, leaving: _Leaving) -> pa.Tabl
 
 def touched(family: Family, ready: pa.Table | None, held: pa.Table | None) -> pa.Table | None:
     """The keys of rows that are numbered now or wait for their slide to be full."""
-    names = ["shard", *(f"key.{i}" for i in range(len(family.keys)))]
+    names = ["shard", *key_names(family.keys)]
     parts = [t.select(names) for t in (_unpacked(held), ready) if t is not None and len(t)]
     return concat(parts) if parts else None
 
@@ -166,15 +169,20 @@ def _unpacked(known: pa.Table | None) -> pa.Table | None:
     heads = known.select([n for n in known.column_names if n == "shard" or n.startswith("key.")])
     rows = heads.take(parent)
     for name in lists:
-        rows = rows.append_column(
-            name.removeprefix("held."), pc.list_flatten(flat(known.column(name)))
-        )
+        rows = rows.append_column(name.removeprefix("held."), _items(flat(known.column(name))))
     return rows
+
+
+def _items(lists: pa.Array) -> pa.Array:
+    """The items of all lists; those of lists of different types have no one type of Arrow's."""
+    if not is_mixed(lists.type):
+        return pc.list_flatten(lists)
+    return mixed(list(chain.from_iterable(python_values(lists))))
 
 
 def _packed(job: WindowJob, owners: pa.Table, rows: pa.Table, codes: Int64) -> pa.Table:
     """One row per counter with the rows it holds as lists; `rows` are in order of counters."""
-    known = {"shard", "pane", *(f"key.{i}" for i in range(len(job.counted_by)))}
+    known = {"shard", "pane", *key_names(job.counted_by)}
     sizes = np.bincount(codes, minlength=len(owners))
     offsets = pa.array(np.concatenate(([0], np.cumsum(sizes))), pa.int32())
     for name in rows.column_names:
@@ -280,7 +288,9 @@ def _grown(
     _, key, last = group_by(codes[fresh], slides[fresh])
     if job.lifts:
         added = _states(family, rows.filter(pa.array(fresh)), slides[fresh])
-        _, answers, grown = grow(family, added, _of_keys(family, totals, added), _BEGIN)
+        known = totals is not None and len(totals)
+        before = of_keys(family.keys, totals, [added]) if known else None
+        _, answers, grown = grow(family, added, before, _BEGIN)
     if job.lists:
         order = np.lexsort((np.arange(len(rows)), codes))
         listed, place = rows.take(pa.array(order)), _Places.of(codes[order], slides[order])
@@ -299,23 +309,4 @@ def _states(family: Family, rows: pa.Table, slides: Int64) -> pa.Table:
     codes, uniques = codes_of(family.keys, rows)
     order = np.lexsort((np.arange(len(rows)), codes))
     rows, codes, slides = rows.take(pa.array(order)), codes[order], slides[order]
-    states, pane, key = lift_rows(family, rows, codes, slides)
-    shard = np.zeros(int(codes.max()) + 1, np.int32)
-    shard[codes] = numbers(rows, "shard")
-    heads = {
-        "shard": pa.array(shard[key]),
-        "pane": pa.array(pane),
-        **{f"key.{i}": one.take(pa.array(key)) for i, one in enumerate(uniques)},
-    }
-    return pa.table(heads | {name: flat(states.column(name)) for name in states.column_names})
-
-
-def _of_keys(family: Family, totals: pa.Table | None, rows: pa.Table) -> pa.Table | None:
-    """The totals of keys that have rows."""
-    if totals is None or not len(totals):
-        return None
-    names = [f"key.{i}" for i in range(len(family.keys))]
-    if not names:
-        return totals
-    codes, _ = codes_of(family.keys, concat([totals.select(names), rows.select(names)]))
-    return totals.filter(pa.array(np.isin(codes[: len(totals)], codes[len(totals) :])))
+    return states_of(family, rows, codes, uniques, slides, {})

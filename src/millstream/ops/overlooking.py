@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.ops.chunks import Int64, Mask
-from millstream.ops.exact import rounded
+from millstream.ops.exact import divided
 from millstream.ops.sql.decimals import compute, fit, unscaled
 from millstream.ops.sql.types import ExpressionError
 
@@ -210,7 +210,7 @@ class Total:
         pairs = zip(low.tolist(), high.tolist(), np.maximum(count, 1).tolist(), strict=True)
         for at, (begin, end, size) in enumerate(pairs):
             total = running[end] - running[begin]
-            found[at] = _share(total, least, size if self.mean else 1)
+            found[at] = divided(total, least, size if self.mean else 1)
         odd = [np.r_[0, np.cumsum(one)] for one in
                (numbers == np.inf, numbers == -np.inf, np.isnan(numbers))]  # fmt: skip
         plus, minus, nan = ((one[high] - one[low]) > 0 for one in odd)
@@ -234,13 +234,3 @@ class Total:
                 except ExpressionError as error:
                     self.failed[at] = str(error)
         return pa.array(made, self.type)
-
-
-def _share(total: int, exponent: int, size: int) -> float:
-    """A whole number times a power of two, divided once, rounded once."""
-    if size == 1:
-        return float(rounded(total, exponent, whole=False))
-    try:
-        return (total << exponent) / size if exponent >= 0 else total / (size << -exponent)
-    except OverflowError:
-        return float("inf") if total > 0 else float("-inf")

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import RunError
-from millstream.ops.chunks import Chunk, Int64, Mask, flat, numbers
+from millstream.ops.chunks import Chunk, Int64, Mask, concat, flat, numbers
 from millstream.ops.codec import as_key, decode_key, encode, python_rows, python_values
 from millstream.ops.holding import naming
 from millstream.ops.jobs import Family, Measure, WindowJob
 from millstream.ops.kernels import Rows
-from millstream.ops.keys import canonical, factorize, group_by, hash_keys
+from millstream.ops.keys import canonical, factorize, group_by, hash_keys, key_names
 from millstream.ops.mixed import REFUSED, exact_columns, exactly, is_mixed, kind_of
 from millstream.ops.pairs import as_packed, unpacked
 from millstream.ops.partitioning import Shards, shards_of_columns
@@ -137,7 +137,7 @@ def _sizes(column: pa.Array) -> Int64:
     """The bytes of every value of a key column."""
     if is_mixed(column.type):
         column = column.storage
-    if any(is_text(column.type) for is_text in _TEXTS):
+    if any(is_text(column.type) for is_text in TEXTS):
         return np.asarray(pc.binary_length(column).fill_null(0)).astype(np.int64)
     if pa.types.is_nested(column.type):
         return np.array([len(encode(value)) for value in column.to_pylist()], np.int64)
@@ -227,13 +227,8 @@ def _lifted(
     else:
         groups, group_key, group_pane = group_by(keyed.codes, keyed.panes)
     rows = Rows(groups, len(group_key), chunk.ts, chunk.src, chunk.pos)
-    at = pa.array(group_key)
-    columns: dict[str, pa.Array] = {
-        "shard": pa.array(keyed.shard[group_key]),
-        "pane": pa.array(group_pane),
-        **until,
-        **{f"key.{i}": unique.take(at) for i, unique in enumerate(keyed.uniques)},
-    }
+    shard = pa.array(keyed.shard[group_key])
+    columns = heads_of(shard, group_pane, keyed.uniques, group_key, until)
     with naming_key(family.jobs, pa.table(_named(keyed.columns))):
         for measure in family.measures:
             bad = lift(measure, chunk, rows, columns)
@@ -247,7 +242,7 @@ def _held(family: Family, chunk: Chunk, keyed: _Keyed) -> pa.Table:
     columns: dict[str, pa.Array] = {
         "shard": pa.array(keyed.shard[keyed.codes]),
         "pane": pa.array(keyed.panes),
-        **{f"key.{i}": column for i, column in enumerate(keyed.columns)},
+        **_named(keyed.columns),
         "ts": pa.array(chunk.ts),
         "src": pa.array(np.full(len(chunk), chunk.src, np.int64)),
         "pos": pa.array(chunk.pos),
@@ -268,8 +263,17 @@ def _held(family: Family, chunk: Chunk, keyed: _Keyed) -> pa.Table:
     return exactly(columns, (f"value.{name}" for name in exact_columns(chunk.table)))
 
 
+def heads_of(
+    shard: pa.Array, pane: Int64, uniques: list[pa.Array], key: Int64, until: dict[str, pa.Array]
+) -> dict[str, pa.Array]:
+    """What rows of states begin with: where they lie, and their key by its number among all."""
+    at = pa.array(key)
+    keys = _named([one.take(at) for one in uniques])
+    return {"shard": shard, "pane": pa.array(pane), **until, **keys}
+
+
 def _named(key_columns: list[pa.Array]) -> dict[str, pa.Array]:
-    return {f"key.{i}": column for i, column in enumerate(key_columns)}
+    return dict(zip(key_names(key_columns), key_columns, strict=True))
 
 
 def _failing(family: Family, chunk: Chunk, codes: Int64) -> dict[int, str]:
@@ -338,12 +342,7 @@ def held_columns(family: Family) -> list[str] | None:
     return list(dict.fromkeys(name for m in held for name in m.columns))
 
 
-_TEXTS = (
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-)
+TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 
 def record_sizes(chunk: Chunk) -> Int64:
@@ -352,7 +351,7 @@ def record_sizes(chunk: Chunk) -> Int64:
     for name in chunk.table.column_names:
         column = chunk.column(name)
         valid = np.asarray(pc.is_valid(column))
-        if any(is_text(column.type) for is_text in _TEXTS):
+        if any(is_text(column.type) for is_text in TEXTS):
             sizes += np.asarray(pc.binary_length(column).fill_null(0))
         else:
             sizes += valid * (1 if pa.types.is_boolean(column.type) else 8)
@@ -373,13 +372,8 @@ def merge_panes(family: Family, table: pa.Table) -> pa.Table:
         groups, group_key, group_pane = group_by(codes, panes)
     some_row = np.zeros(len(group_key), np.int64)
     some_row[groups] = np.arange(len(groups))
-    at = pa.array(group_key)
-    columns: dict[str, pa.Array] = {
-        "shard": flat(table.column("shard")).take(pa.array(some_row)),
-        "pane": pa.array(group_pane),
-        **until,
-        **{f"key.{i}": unique.take(at) for i, unique in enumerate(uniques)},
-    }
+    shard = flat(table.column("shard")).take(pa.array(some_row))
+    columns = heads_of(shard, group_pane, uniques, group_key, until)
     for measure in family.measures:
         state = state_of(table, measure)
         if measure.kernel is not None:
@@ -395,7 +389,7 @@ def merge_panes(family: Family, table: pa.Table) -> pa.Table:
 def naming_key(jobs: Iterable[WindowJob], table: pa.Table) -> AbstractContextManager[None]:
     """Where states of a table are combined: an error names operators, and the key of its row."""
     jobs = tuple(jobs)
-    names = [f"key.{i}" for i in range(len(jobs[0].keys))]
+    names = key_names(jobs[0].keys)
 
     def key_of(row: int) -> Any:
         return user_key(jobs[0], [table.column(name)[row].as_py() for name in names])
@@ -428,11 +422,20 @@ def count_panes(family: Family, table: pa.Table | None, low: int, high: int) -> 
     return len(keys)
 
 
+def of_keys(keys: tuple[str, ...], rows: pa.Table, others: Iterable[pa.Table]) -> pa.Table:
+    """Rows of keys that some others have, too."""
+    names = list(key_names(keys))
+    if not names:
+        return rows
+    codes, _ = codes_of(keys, concat([one.select(names) for one in (rows, *others)]))
+    return rows.filter(pa.array(np.isin(codes[: len(rows)], codes[len(rows) :])))
+
+
 def codes_of(keys: tuple[str, ...], table: pa.Table) -> tuple[Int64, list[pa.Array]]:
     """The key of every row as a dense code, and the distinct keys in order."""
     if not keys:
         return np.zeros(len(table), np.int64), []
-    return factorize([flat(table.column(f"key.{i}")) for i in range(len(keys))])
+    return factorize([flat(table.column(name)) for name in key_names(keys)])
 
 
 def state_of(table: pa.Table, measure: Measure) -> dict[str, pa.Array]:

@@ -19,7 +19,7 @@ from millstream.errors import ConfigError, RunError
 from millstream.ops.cells import Publication
 from millstream.ops.chunks import Chunk
 from millstream.ops.codec import as_key, check_plain, encode, python_values
-from millstream.ops.contexts import Event, UnforeseenStream
+from millstream.ops.contexts import Event, UnforeseenStream, refuse_stream
 from millstream.ops.jobs import EPOCH, timestamp
 from millstream.ops.keynames import derived_position, pack_published
 from millstream.ops.records import DeadLetter, Row, dead_row, describe, given_table, several
@@ -73,7 +73,7 @@ class ProcessContext:
         """Send an event to a stream declared with `flow.stream(name)`, later than this one."""
         step = self._step
         if stream not in step.streams:
-            _refuse(step, stream)
+            refuse_stream(repr(step.name), "process", stream, step.declared)
         us = self._us + 1 if ts is None else _micros("ctx.publish", ts)
         if us <= self._us:
             raise ValueError(f"ctx.publish(ts={ts}): it must be later than the event, {self.ts}")
@@ -87,19 +87,6 @@ def _micros(where: str, ts: Any) -> int:
     if not isinstance(ts, datetime) or ts.tzinfo is None:
         raise ConfigError(f"{where}(ts={ts!r}): expected a datetime with a time zone")
     return (ts.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
-
-
-def _refuse(step: Processor, stream: Any) -> None:
-    if stream in step.declared:
-        raise UnforeseenStream(
-            f"{step.name!r} publishes to {stream!r}, which could not be seen in its code; say so "
-            f"with process(..., publishes=[{stream!r}])"
-        )
-    known = ", ".join(sorted(step.declared)) or "none"
-    raise ConfigError(
-        f"ctx.publish(): there is no stream {stream!r}; declare it with flow.stream({stream!r}). "
-        f"Declared: {known}"
-    )
 
 
 @dataclass

@@ -27,6 +27,7 @@ from millstream.showing import visible
 
 Row = dict[str, Any]
 _RAW_LIMIT = 65_536
+_CHANGEABLE = frozenset((list, dict, tuple, set, bytearray))  # itself, or what is in it
 
 
 @dataclass(frozen=True)
@@ -116,13 +117,16 @@ def apply(
 
 
 def several(result: Any) -> list[Row]:
-    """What a function gave, as a list of dicts."""
+    """What a function gave, as a list of dicts; what it makes of them later changes nothing."""
     if result is None:
         return []
     if type(result) is dict:
+        for value in result.values():  # as fast as can be: most are rows of plain values
+            if type(value) in _CHANGEABLE:
+                return [_own(result)]
         return [result.copy()]
     if isinstance(result, Mapping):
-        return [dict(result)]
+        return [_own(result)]
     if isinstance(result, str | bytes) or not isinstance(result, Iterable):
         raise TypeError(
             f"expected a dict, an iterable of dicts or None, got {type(result).__name__}"
@@ -131,8 +135,22 @@ def several(result: Any) -> list[Row]:
     for item in result:
         if not isinstance(item, Mapping):
             raise TypeError(f"expected an iterable of dicts, got one of {type(item).__name__}")
-        rows.append(dict(item))
+        rows.append(_own(item))
     return rows
+
+
+def _own(row: Mapping[str, Any]) -> Row:
+    """A copy of a row, and of what it holds that can be changed."""
+    return {name: _copied(value) for name, value in row.items()}
+
+
+def _copied(value: Any) -> Any:
+    kind = type(value)
+    if kind is dict:
+        return {name: _copied(one) for name, one in value.items()}
+    if kind is list or kind is tuple:
+        return kind(map(_copied, value))
+    return kind(value) if kind in _CHANGEABLE else value
 
 
 def given_table(
@@ -147,11 +165,7 @@ def given_table(
 
 
 def to_table(
-    rows: list[Row],
-    schema: pa.Schema | None,
-    *,
-    any_type: bool = False,
-    zone: str | None = None,
+    rows: list[Row], schema: pa.Schema | None, *, any_type: bool = False, zone: str | None = None
 ) -> tuple[pa.Table, dict[int, str]]:
     """Rows as a table, and the rows whose values do not fit the type of their column.
 
@@ -159,6 +173,8 @@ def to_table(
     do not fit. `zone`: whose clocks times without an offset are of.
     """
     forms = dict.fromkeys(map(tuple, rows))  # the columns of rows: mostly all have the same
+    if schema is None and (odd := {one: why for one in forms if (why := _no_column(one))}):
+        return pa.table({}), {at: odd[one] for at, one in enumerate(map(tuple, rows)) if one in odd}
     names = list(schema.names if schema is not None else dict.fromkeys(chain(*forms)))
     bad: dict[int, str] = {}
     columns = []
@@ -178,6 +194,18 @@ def to_table(
     if any_type:
         return exactly(dict(zip(names, columns, strict=True))), bad
     return pa.table(columns, names=names), bad
+
+
+def _no_column(names: Iterable[Any]) -> str | None:
+    """Why one of some names is none of a column, as the None of fields too many in `csv`."""
+    for name in names:
+        if not isinstance(name, str):
+            return f"expected texts as names of columns, got {type(name).__name__} {name!r:.80}"
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            return f"the name of column {name!r:.80} is not UTF-8"
+    return None
 
 
 def any_column(
@@ -207,11 +235,7 @@ def _in_zone(values: list[Any], zone: str) -> list[Any]:
 
 
 def _column(
-    name: str,
-    values: list[Any],
-    kind: pa.DataType | None,
-    bad: dict[int, str],
-    zone: str | None,
+    name: str, values: list[Any], kind: pa.DataType | None, bad: dict[int, str], zone: str | None
 ) -> pa.Array | None:
     try:
         column = pa.array(values, kind)

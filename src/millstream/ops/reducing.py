@@ -13,24 +13,13 @@ from millstream.ops.chunks import Chunk, Int64, flat
 from millstream.ops.codec import Keys, as_key, decode_key, python_rows, python_values, shared_values
 from millstream.ops.jobs import Window, WindowJob
 from millstream.ops.mixed import exactly
-from millstream.ops.records import (
-    DeadLetter,
-    any_column,
-    as_json,
-    describe,
-    several,
-    to_table,
-)
+from millstream.ops.records import DeadLetter, any_column, as_json, describe, several, to_table
 
 _BOUNDS = ("window_start", "window_end")
 
 
 def call_reducer(
-    job: WindowJob,
-    heads: Chunk,
-    values: Sequence[list[Any]],
-    order: Int64,
-    dead: list[DeadLetter],
+    job: WindowJob, heads: Chunk, values: Sequence[list[Any]], order: Int64, dead: list[DeadLetter]
 ) -> Chunk:
     """The user's reduce per (window, key); a failure costs that one result and is reported."""
     assert job.reducer is not None

@@ -10,11 +10,9 @@ import pyarrow as pa
 from millstream.ops.answering import Answers
 from millstream.ops.chunks import Chunk, Int64, Objects
 from millstream.ops.jobs import WindowJob
-from millstream.ops.keys import hash_keys
+from millstream.ops.keys import places_of
 from millstream.ops.mixed import exactly
-from millstream.ops.records import (
-    DeadLetter,
-)
+from millstream.ops.records import DeadLetter
 from millstream.ops.reducing import call_reducer, failed_result
 
 STAMP = pa.timestamp("us", "UTC")
@@ -37,7 +35,7 @@ def results(
 ) -> tuple[Chunk, list[DeadLetter]]:
     """One row per window and key, in the order of windows and keys; and those that failed."""
     count = len(found.key)
-    place = _places(found.uniques)
+    place = places_of(found.uniques)
     time = found.ts if found.ts is not None else np.zeros(count, np.int64)
     ends = found.end if found.end is not None else time
     order = np.lexsort((found.key, ends))
@@ -63,12 +61,6 @@ def results(
     for index in np.flatnonzero(~good).tolist():
         dead.append(failed_result(job, heads, index, answers.failed[int(order[index])]))
     return chunk.take(good), dead
-
-
-def _places(uniques: list[pa.Array]) -> Int64:
-    """The place of each key among results of the same time: by hash."""
-    hashes = hash_keys(uniques) if uniques else np.zeros(1, np.uint64)
-    return (hashes >> np.uint64(1)).astype(np.int64)
 
 
 def _packed(uniques: list[pa.Array]) -> Objects:

@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.ops.answering import Answers, add_answers, add_results, joined
-from millstream.ops.chunks import Chunk, Int64, concat, numbers
+from millstream.ops.chunks import Chunk, Floats, Int64, concat, numbers, with_column
 from millstream.ops.codec import decode, encode, fresh
 from millstream.ops.comparing import alike, magnitude
-from millstream.ops.jobs import Measure, WindowJob
-from millstream.ops.kernels import Columns, Count, Floats, Running
-from millstream.ops.preparing import codes_of, naming_key, state_of
+from millstream.ops.jobs import Family, Measure, WindowJob
+from millstream.ops.kernels import Columns, Count, Running
+from millstream.ops.keys import key_names
+from millstream.ops.preparing import codes_of, merge_panes, naming_key, state_of
 from millstream.ops.results import LeavingWindows
 
 TRUST = 1e-4  # a value below this share of its peak since the last recomputation is not trusted
@@ -74,7 +75,7 @@ def advance(
     given = (running, panes, late)
     none = next(table for table in given if table is not None).slice(0, 0)
     running, panes, late = (none if table is None else table for table in given)
-    rows = concat([t.select(["shard", *_keys(job)]) for t in (running, panes, late)])
+    rows = concat([t.select(["shard", *key_names(job.keys)]) for t in (running, panes, late)])
     codes, uniques = codes_of(job.keys, rows)
     keys = int(codes.max()) + 1 if len(codes) else 0
     some = np.zeros(keys, np.int64)
@@ -174,27 +175,10 @@ def recompute(job: WindowJob, panes: pa.Table, closing: int) -> pa.Table:
     """The running values of the window that ends at `closing`, from all of its panes (merged)."""
     pane = numbers(panes, "pane")
     inside = panes.filter(pa.array((pane >= closing - job.span.panes) & (pane < closing)))
-    codes, _ = codes_of(job.keys, inside)
-    keys = int(codes.max()) + 1 if len(codes) else 0
-    some = np.zeros(keys, np.int64)
-    some[codes] = np.arange(len(codes))
-    table = inside.select(["shard", *_keys(job)]).take(pa.array(some))
-    table = table.append_column("pane", pa.array(np.full(keys, closing, np.int64)))
-    for measure in {m.state: m for m in _measures(job)}.values():
-        state = state_of(inside, measure)
-        if measure.kernel is not None:
-            merged = measure.kernel.merge(state, codes, keys)
-        else:
-            assert measure.objects is not None
-            with naming_key([job], inside):
-                merged = {"state": measure.objects.merge(state["state"], codes, keys)}
-        for name, column in merged.items():
-            table = table.append_column(f"state.{measure.state}.{name}", column)
-    return table
-
-
-def _keys(job: WindowJob) -> list[str]:
-    return [f"key.{i}" for i in range(len(job.keys))]
+    as_one = with_column(inside, "pane", np.full(len(inside), closing, np.int64))
+    merged = merge_panes(Family(job.name, (job,), extra=(PRESENCE,)), as_one)
+    heads = ["shard", *key_names(job.keys), "pane"]  # as what `advance` gives
+    return merged.select([*heads, *(name for name in merged.column_names if name not in heads)])
 
 
 def _measures(job: WindowJob) -> list[Measure]:

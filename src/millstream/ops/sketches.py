@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.ops.chunks import Int64
+from millstream.ops.chunks import Floats, Int64
 from millstream.ops.codec import encode
 from millstream.ops.holding import ObjectKernel, never
-from millstream.ops.kernels import Floats, as_numbers
+from millstream.ops.kernels import as_numbers
 from millstream.ops.keys import factorize, group_by, hash_keys
 
 HLL_LG_K = 12  # 4096 registers of a byte: standard error 1.04 / sqrt(4096) = 1.6 %

@@ -28,6 +28,7 @@ from millstream.ops.grid import Grid
 from millstream.ops.holding import ObjectKernel
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.kernels import Kernel, State
+from millstream.ops.keys import key_names
 from millstream.ops.preparing import codes_of, merge_panes, naming_key, state_of
 from millstream.ops.results import LeavingWindows
 from millstream.ops.running import LEAST_PANES, can_run
@@ -81,7 +82,8 @@ def flip(job: WindowJob, panes: pa.Table | None, end: int) -> tuple[pa.Table, pa
         return None
     codes, _ = codes_of(job.keys, inside)
     more = np.append(codes[1:] == codes[:-1], False)  # a row of the same key follows
-    front = inside.select(["shard", "pane", *_keys(job)]).append_column("rest", pa.array(more))
+    front = inside.select(["shard", "pane", *key_names(job.keys)])
+    front = front.append_column("rest", pa.array(more))
     # Rows of `left` stand for those that have some after them; the others keep their own state.
     place = np.where(more, np.cumsum(more) - 1, int(more.sum()) + np.arange(len(inside)))
     for measure in _only(job).measures:
@@ -144,10 +146,6 @@ def absorb(job: WindowJob, tops: pa.Table | None, late: pa.Table, closed: int) -
     rows = concat([_at(part, half) for part, half in parts if part is not None])
     merged = merge_panes(_only(job), rows)
     return _placed(merged, closed, _base_of(merged, tops, closed))
-
-
-def _keys(job: WindowJob) -> list[str]:
-    return [f"key.{i}" for i in range(len(job.keys))]
 
 
 def _only(job: WindowJob) -> Family:

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millstream.ops.chunks import Int64
+from millstream.ops.chunks import Floats, Int64
 from millstream.ops.codec import encode
 from millstream.ops.holding import ObjectKernel, never
 from millstream.ops.sql.decimals import compute, fit, from_limbs, limbs
 from millstream.ops.sql.types import MOST_DIGITS, ExpressionError
 
 State = list[Any]  # [values, total]
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class DictCodec:
         try:
             return pack(slate)
         except (TypeError, OverflowError):
-            return encode(slate)  # raises as well, and says what can be stored
+            return encode(slate)  # numbers of more than 64 bits; else it says why
 
     def decode(self, data: bytes) -> Any:
         """The inverse of `encode`."""

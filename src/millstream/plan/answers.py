@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 
 from millstream.api.aggregates import Builtin
-from millstream.api.decimals import decimal_total
 from millstream.graph.nodes import Node
 from millstream.ops.sql.types import INTEGERS, is_decimal, is_floating, logical_type
 from millstream.ops.totals import DecimalTotal
@@ -33,6 +32,14 @@ def _of_decimals(agg: Any, types: Mapping[str, pa.DataType]) -> Any:
     if of is None or not pa.types.is_decimal128(of):
         return agg
     return decimal_total(str(agg.column), of, agg.kind == "mean")
+
+
+def decimal_total(column: str, of: pa.DataType, mean: bool) -> Builtin:
+    """The exact total of decimals, which needs the type of their column, or their average."""
+    kind = "decimal_mean" if mean else "decimal_sum"
+    name = f"{kind}({column})"
+    kernel = DecimalTotal(of, mean).kernel(name)
+    return Builtin(kind, column, objects=kernel, state=name, options=(("of", of),))
 
 
 def answer_types(aggs: Iterable[tuple[str, Any]], types: Mapping[str, pa.DataType]) -> Any:

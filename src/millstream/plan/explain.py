@@ -117,9 +117,8 @@ def places(plan: Plan) -> dict[nodes.Node, int]:
     """The stage in which every step runs."""
     place: dict[str, int] = {}
     left: dict[str, int] = {}  # where the records of a step come out
-    for names in plan.order:
-        members = [plan.node(name) for name in names]
-        feeding = {one.name for node in members for one in plan.feeding(node)} - set(names)
+    for members, feeding in plan.walk():
+        names = [node.name for node in members]
         above = max((left[name] for name in feeding), default=0)
         above = max([above, *(plan.levels.get(name, 0) for name in names)])
         place.update(dict.fromkeys(names, above))
@@ -165,12 +164,12 @@ def _windows_left(figures: Figures | None, node: nodes.Windowed, job: WindowJob)
     return ["windows: " + ", ".join(parts)] if parts else []
 
 
-def _kept(figures: Figures | None, family: Family) -> list[str]:
+def _kept(figures: Figures | None, owner: str) -> list[str]:
     if figures is None:
         return []
     tables = [
         f"{one.table}: {one.rows:,} rows in {one.segments:,} segment{'s'[: one.segments != 1]}"
-        for one in figures.stored(family)
+        for one in figures.tables(owner)
     ]
     return ["stored: " + ("; ".join(tables) or "nothing")]
 
@@ -182,7 +181,7 @@ def _family(plan: Plan, family: Family, figures: Figures | None) -> list[str]:
     """The operators of a family; what they share is said first."""
     members = members_of(plan, family)
     said = filter(None, [keeps(family, figures), combines(family, figures)])
-    stored = [f"  {line}" for line in (*said, *_kept(figures, family))]
+    stored = [f"  {line}" for line in (*said, *_kept(figures, family.name))]
     if len(members) == 1:
         return [*_windowed(members[0], family.jobs[0], figures), *stored]
     names = ", ".join(node.name for node in members)
@@ -275,13 +274,8 @@ _LATE = {"apply": "applied when they come", "divert": "set aside"}
 def _updater(plan: Plan, node: nodes.Update, figures: Figures | None) -> list[str]:
     name = function_name(node.job.fn)
     lines = [f"{node.name} = update {name} by {update_keys(node)} <- {_feeds(node)}"]
-    inner = [*how_it_updates(plan, node), *_happened(figures, node)]
+    inner = [*how_it_updates(plan, node), *_happened(figures, node), *_kept(figures, node.name)]
     if figures is not None:
-        stored = [
-            f"{one.table}: {one.rows:,} rows in {one.segments:,} segment{'s'[: one.segments != 1]}"
-            for one in figures.tables(node.name)
-        ]
-        inner.append("stored: " + ("; ".join(stored) or "nothing"))
         inner.append(f"watermark {moment(figures.watermarks[node.name])}")
         hot = figures.now.hot.get(node.name)
         if hot is not None and hot.keys and hot.events:
@@ -352,8 +346,7 @@ def _how_windows(job: WindowJob) -> list[str]:
         case "rows" | "bytes":
             unit = "row" if job.kind == "rows" else "byte"
             return [f"numbered per key once the watermark has passed, {unit} by {unit}"]
-    lines = [f"panes of {span.pane_text}, {span.panes} a window, {span.step} a slide"]
-    return lines
+    return [f"panes of {span.pane_text}, {span.panes} a window, {span.step} a slide"]
 
 
 def _source(spec: Any) -> str:

@@ -96,10 +96,6 @@ class Figures:
         """How much a family combines on the map side, and what was measured of it."""
         return combining_of(self.now, family.name)
 
-    def stored(self, family: Family) -> list[Stored]:
-        """What a family keeps."""
-        return self.tables(family.name)
-
     def tables(self, owner: str) -> list[Stored]:
         """What a family or an updater keeps."""
         found = []

@@ -147,17 +147,17 @@ def _figure_lines(plan: Plan, node: nodes.Node, figures: Figures | None) -> list
 def stored_lines(plan: Plan, figures: Figures | None) -> dict[int, list[str]]:
     """What each stage stores."""
     found: dict[int, list[str]] = {}
-    for family in plan.families.values() if figures else ():
-        assert figures is not None
-        stored = figures.stored(family)
+    if figures is None:
+        return found
+    for family in plan.families.values():
+        stored = figures.tables(family.name)
         rows, segments = sum(s.rows for s in stored), sum(s.segments for s in stored)
         plural = "s"[: segments != 1]
         line = f"stored for {family.jobs[0].name}: {rows:,} rows in {segments:,} segment{plural}"
         if len(family.jobs) > 1:
             line = f"stored panes: {rows:,} rows in {segments:,} segment{plural}"
         found.setdefault(plan.levels[family.jobs[0].name], []).append(line)
-    for node in plan.updaters() if figures else ():
-        assert figures is not None
+    for node in plan.updaters():
         tables = {one.table: one.rows for one in figures.tables(node.name)}
         slates, waiting = tables.get("slates", 0), tables.get("waiting", 0)
         line = f"{node.name}: {slates:,} rows of slates, {waiting:,} waiting"

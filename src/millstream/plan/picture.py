@@ -44,10 +44,7 @@ _BANDS = ("#f5f7f9", "#edf1f5")
 
 
 def picture(
-    flow: str,
-    graph: tuple[nodes.Node, ...],
-    path: str | Path,
-    checkpoint: str | Path | None = None,
+    flow: str, graph: tuple[nodes.Node, ...], path: str | Path, checkpoint: str | Path | None = None
 ) -> Path:
     """What `Flow.picture()` and `millstream plan --picture` write."""
     target = Path(path)

@@ -15,6 +15,9 @@ from millstream.graph import nodes as graph
 from millstream.ops.progress import BEGIN, SourceProgress
 from millstream.plan.stages import Plan, held_by
 
+Progress = Mapping[str, SourceProgress]
+Told = Mapping[str, int]  # steps that give times, and the latest that each gave
+
 
 @dataclass(frozen=True)
 class _Reach:
@@ -25,39 +28,26 @@ class _Reach:
     whole: bool = False  # nothing leaves before all of it was read: there are no watermarks
 
 
-def ends(
-    plan: Plan, progress: Mapping[str, SourceProgress], told: Mapping[str, int]
-) -> dict[str, int]:
-    """Where time ends at the input of every keyed operator once all of that was read.
-
-    told: steps that give times, and the latest that each gave.
-    """
+def ends(plan: Plan, progress: Progress, told: Told) -> dict[str, int]:
+    """Where time ends at the input of every keyed operator once all of that was read."""
     reaches = _reaches(plan, progress, told).items()
     return {name: max(one.watermark, one.latest) for name, one in reaches}
 
 
-def latest(
-    plan: Plan, progress: Mapping[str, SourceProgress], told: Mapping[str, int]
-) -> dict[str, int]:
+def latest(plan: Plan, progress: Progress, told: Told) -> dict[str, int]:
     """The latest time above the input of every keyed operator: nothing later was read so far."""
     return {name: one.latest for name, one in _reaches(plan, progress, told).items()}
 
 
-def furthest(
-    plan: Plan, progress: Mapping[str, SourceProgress], told: Mapping[str, int]
-) -> dict[str, int]:
+def furthest(plan: Plan, progress: Progress, told: Told) -> dict[str, int]:
     """A time at the input of every keyed operator that no watermark passes before the end."""
     return {name: one.watermark for name, one in _reaches(plan, progress, told).items()}
 
 
-def _reaches(
-    plan: Plan, progress: Mapping[str, SourceProgress], told: Mapping[str, int]
-) -> dict[str, _Reach]:
+def _reaches(plan: Plan, progress: Progress, told: Told) -> dict[str, _Reach]:
     out: dict[str, _Reach] = {}
     inputs: dict[str, _Reach] = {}
-    for names in plan.order:
-        members = [plan.node(name) for name in names]
-        feeding = {one.name for node in members for one in plan.feeding(node)} - set(names)
+    for members, feeding in plan.walk():
         above = [out[name] for name in feeding]
         came = _Reach(
             max((one.watermark for one in above), default=BEGIN),
@@ -69,7 +59,7 @@ def _reaches(
             if isinstance(node, graph.Source):
                 at = progress[node.name].furthest()
                 out[node.name] = _Reach(at, at, progress[node.name].lateness is None)
-            elif isinstance(node, graph.At) and len(names) == 1:
+            elif isinstance(node, graph.At) and len(members) == 1:
                 out[node.name] = _timed(node, came, told.get(node.name))
             elif isinstance(node, graph.Keyed):
                 inputs[node.name] = came

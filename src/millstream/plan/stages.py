@@ -7,6 +7,7 @@ levels. Stateless steps and sinks have no level: they run wherever their records
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from millstream.graph import nodes as graph
 from millstream.graph.changing import changes_of, gives_changes, marks_changes
 from millstream.io.formats import Format
 from millstream.operators.dedup import Dedup
-from millstream.operators.protocol import Input, Operator
+from millstream.operators.protocol import Columns, Input, Inputs, Operator, Types
 from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.progress import BEGIN, END
 from millstream.ops.updates import UpdateGroup
@@ -39,8 +40,8 @@ class Plan:
     flow: str
     nodes: tuple[graph.Node, ...]
     formats: dict[str, Format]  # per source: what a task must know to read it
-    columns: dict[str, tuple[str, ...] | None] = field(default_factory=dict)  # None: not known
-    types: dict[str, dict[str, pa.DataType]] = field(default_factory=dict)
+    columns: dict[str, Columns] = field(default_factory=dict)  # None: not known
+    types: dict[str, Types] = field(default_factory=dict)
     levels: dict[str, int] = field(default_factory=dict)  # keyed operators only
     jobs: dict[str, WindowJob] = field(default_factory=dict)
     families: dict[str, Family] = field(default_factory=dict)  # by name
@@ -64,9 +65,7 @@ class Plan:
         """
         gives: dict[str, bool] = {}
         deepest = 0
-        for names in self.order:
-            members = [self.node(name) for name in names]
-            feeding = {n.name for node in members for n in self.feeding(node)} - set(names)
+        for members, feeding in self.walk():
             reached = not feeding or any(gives[name] for name in feeding)
             for node in members:
                 gives[node.name] = reached and not _waits(node, watermarks)
@@ -85,6 +84,13 @@ class Plan:
     def node(self, name: str) -> graph.Node:
         """The node of this name."""
         return next(node for node in self.nodes if node.name == name)
+
+    def walk(self) -> Iterator[tuple[list[graph.Node], set[str]]]:
+        """The steps, inputs first, those of a cycle together; and who else feeds them."""
+        for names in self.order:
+            members = [self.node(name) for name in names]
+            feeding = {one.name for node in members for one in self.feeding(node)}
+            yield members, feeding - set(names)
 
     def sources(self) -> list[graph.Source]:
         """All sources, in the order they were declared: their place is their number."""
@@ -125,7 +131,7 @@ class Plan:
         """The steps whose overload policy sends records to a stream; an updater those it gets."""
         return [node for node in self.nodes if graph.diverts_to(node) == stream.name]
 
-    def inputs_of(self, node: graph.Node) -> tuple[Input, ...]:
+    def inputs_of(self, node: graph.Node) -> Inputs:
         """What is known of the inputs of a step."""
         return tuple(
             Input(
@@ -137,7 +143,7 @@ class Plan:
             for one in node.inputs
         )
 
-    def missing(self, union: graph.Node, one: graph.Node) -> dict[str, pa.DataType]:
+    def missing(self, union: graph.Node, one: graph.Node) -> Types:
         """The columns of a union that one of its inputs does not have, where that is known."""
         mine = self.columns.get(one.name)
         others = [self.columns.get(node.name) or () for node in union.inputs if node is not one]
@@ -204,9 +210,8 @@ class Plan:
         before, gone = reached or {}, left or {}
         out: dict[str, int | None] = {}
         at_input: dict[str, int] = {}
-        for names in self.order:
-            members = [self.node(name) for name in names]
-            feeding = {n.name for node in members for n in self.feeding(node)} - set(names)
+        for members, feeding in self.walk():
+            names = [node.name for node in members]
             known = [out[name] for name in feeding]
             lowest = min((at for at in known if at is not None), default=None)
             at = BEGIN if lowest is None else lowest

@@ -36,7 +36,12 @@ def go_on(plan: Plan, manifest: Manifest, fresh: Set[str], incremental: bool) ->
     for one in ended:
         why = one.cannot_resume(manifest)
         if why is not None:
-            raise RunError(_cannot(one.steps[0], why))
+            raise RunError(
+                f"there is more input than the last run had, and {one.steps[0]!r} works on the "
+                f"whole input: its totals cannot go on, because {why}. Either run it on everything "
+                "with a new checkpoint and output directory, or give incremental=True "
+                "(--incremental) for results of what is new alone"
+            )
     return [
         f"there is more input than the last run had: {names} go on with everything before; groups "
         "that change are given again, with a column op: u for a new total, + for a new group "
@@ -47,12 +52,3 @@ def go_on(plan: Plan, manifest: Manifest, fresh: Set[str], incremental: bool) ->
 def _sources_of(plan: Plan, one: Operator) -> set[str]:
     before = upstream(plan, plan.node(one.steps[0]))
     return {node.name for node in before if isinstance(node, Source)}
-
-
-def _cannot(step: str, why: str) -> str:
-    return (
-        f"there is more input than the last run had, and {step!r} works on the whole input: its "
-        f"totals cannot go on, because {why}. Either run it on everything with a new checkpoint "
-        "and output directory, or give incremental=True (--incremental) for results of what is new "
-        "alone"
-    )

@@ -6,28 +6,23 @@ read is a random sample of all blocks, however long single ones take.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from millstream.api.sources import Files
 from millstream.errors import ConfigError, RunError
 from millstream.io.formats import Format
-from millstream.io.readers import Split
-from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.progress import Horizon
-from millstream.run.population import Population, draw
+from millstream.run.files import OfFiles
+from millstream.run.population import File, Population, draw
 from millstream.run.splits import AnySplit
-from millstream.run.spreading import rows_of
-from millstream.run.tracking import Probe, WithoutFiles, directly
+from millstream.run.tracking import Probe, directly
 from millstream.state.manifests import SourceState
 from millstream.state.storage import Storage
 
-_ROW_BYTES = 64.0  # assumed until rows have been seen
 _REST = 0.1  # of a batch: less than that is taken along
 
 
-class BlocksTracker(WithoutFiles):
+class BlocksTracker(OfFiles):
     """Stored files, read in a random order of their blocks."""
 
     def __init__(
@@ -44,12 +39,11 @@ class BlocksTracker(WithoutFiles):
         self.number, self.spec, self.fmt, self.marks = number, spec, fmt, marks
         self.taken = state.extra.get("blocks", 0)
         self.ended = state.ended
-        self.row_bytes = _ROW_BYTES
         self.aim: int | None = None  # so many blocks should be enough
         self._seed, self._sources, self._name = seed, sources, f"{stem}.blocks"
         self._begun = "blocks" in state.extra
         self._population: Population | None = None
-        self._much = 0
+        self.files: list[File] = []  # known after the first look
         if not self._begun and (state.registry or state.files or state.open):
             raise ConfigError(
                 "snapshots(): this checkpoint was begun by a plain run, which reads files from "
@@ -77,7 +71,7 @@ class BlocksTracker(WithoutFiles):
             found.write(self._sources, self._name)
         else:
             found.check(self.spec)
-        self._population = found
+        self._population, self.files = found, found.files
         self.ended = self.taken == len(found.blocks)
 
     def pending(self) -> int:
@@ -113,28 +107,6 @@ class BlocksTracker(WithoutFiles):
     def horizon(self, now: int, since: int = 0) -> Horizon:
         """Nothing leaves before all has been read."""
         return Horizon()
-
-    def weigh(self, split: AnySplit) -> float:
-        """About how many rows a block has."""
-        if isinstance(split, Split) and split.end < 0:
-            return self.population.files[split.file].size / self.row_bytes
-        return rows_of(split) / (1.0 if self.fmt.cut == "parquet" else self.row_bytes)
-
-    def learn(self, rows: int, size: int = 0) -> None:
-        """How many bytes a row has, from what the last batch read."""
-        if rows and self._much and self.fmt.cut != "parquet":
-            self.row_bytes = max(1.0, self._much / rows)
-
-    def name_of(self, file: int) -> str:
-        """Its path."""
-        return self.population.files[file].path
-
-    def place(self, position: int) -> dict[str, Any]:
-        """Its file, and where in it."""
-        number, offset = position >> OFFSET_BITS, position & ((1 << OFFSET_BITS) - 1)
-        if number < len(self.population.files):
-            return {"file": self.name_of(number), "offset": offset}
-        return {"offset": position}
 
     def save(self, state: SourceState) -> None:
         """How many blocks were read: the first ones of the order."""

@@ -57,12 +57,7 @@ class Commits:
     """Commits the batches of a run, one after the other."""
 
     def __init__(
-        self,
-        footing: Footing,
-        intake: Intake,
-        outlook: Outlook,
-        settings: Settings,
-        hands: Hands,
+        self, footing: Footing, intake: Intake, outlook: Outlook, settings: Settings, hands: Hands
     ) -> None:
         self._footing, self._intake, self._outlook = footing, intake, outlook
         self._letters = Letters(footing.checkpoint.dead, settings, intake.trackers)

@@ -152,9 +152,7 @@ def _cycle(plan: Plan, updater: str) -> list[str]:
     return []
 
 
-def panes_of(
-    program: dict[str, Any],
-) -> tuple[dict[str, int], dict[str, str], dict[str, int]]:
+def panes_of(program: dict[str, Any]) -> tuple[dict[str, int], dict[str, str], dict[str, int]]:
     """Pane widths, families of operators and numbers of origins that a program has."""
     units = {name: family["unit"] for name, family in program.get("families", {}).items()}
     homes = {name: known["family"] for name, known in program.get("operators", {}).items()}

@@ -19,13 +19,7 @@ _LABELS = {  # of fields whose names do not tell by themselves
     "cyclic": "whether it is in a cycle of updaters",
     "partition": "whether keys lie where partition= says",
 }
-_SETTLED = (
-    "ttl",
-    "keeps",
-    "plain",
-    "cycle",
-    "columns",
-)  # may change, or have own rules
+_SETTLED = ("ttl", "keeps", "plain", "cycle", "columns")  # may change, or have own rules
 
 
 @dataclass(frozen=True)

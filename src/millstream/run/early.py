@@ -29,13 +29,7 @@ from millstream.run.bounding import Bounded
 from millstream.run.engine import Engine
 from millstream.run.gathering import Gathered
 from millstream.run.looked import Looked
-from millstream.run.snapshots import (
-    estimated_table,
-    exact_table,
-    given,
-    notes_of,
-    told_of_tails,
-)
+from millstream.run.snapshots import estimated_table, exact_table, given, notes_of, told_of_tails
 from millstream.run.sources import make_tracker
 from millstream.run.splits import Item
 from millstream.run.tracking import Tracker

@@ -110,10 +110,7 @@ def collect(flow: Flow, step: str, options: dict[str, Any]) -> pa.Table:
 
 
 def run_here(
-    plan: Plan,
-    path: Path,
-    settings: Settings,
-    trackers: Callable[..., Tracker] | None = None,
+    plan: Plan, path: Path, settings: Settings, trackers: Callable[..., Tracker] | None = None
 ) -> Engine:
     """Run a plan on bounded input to its end in this process; gives its engine, closed."""
     looking, place = looked_for(plan, None), Checkpoint(path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,25 +24,24 @@ from millstream.io.prints import NOTHING
 from millstream.io.readers import Split, available_end
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.progress import Horizon
-from millstream.run.extents import Extents, has_moved
+from millstream.run.extents import Extents, Lengths, has_moved
 from millstream.run.growth import Growth
 from millstream.run.horizons import Horizons, Taken
-from millstream.run.lengths import Lengths
 from millstream.run.listing import Seen, list_seen
 from millstream.run.merging import Helping, pieces_of
+from millstream.run.population import File
 from millstream.run.quiet import how_far
 from millstream.run.recognising import ByName, Recognised, Recogniser
 from millstream.run.registry import Known, Registry, is_sealed
 from millstream.run.sightings import Sightings
 from millstream.run.splits import AnySplit
 from millstream.run.spreading import rows_of
-from millstream.run.tracking import Probe, Still, directly
+from millstream.run.tracking import Probe, Tracker, directly
 from millstream.run.unread import Unread, as_listed
 from millstream.state.locations import is_url
 from millstream.state.manifests import SourceState
 from millstream.state.storage import Storage
 
-_ROW_BYTES = 64.0  # assumed until rows have been seen
 _GUESSED = 1.25  # times as many rows as were guessed, up to which a file is read at once
 _STORED_ROW = 16.0  # the same for what a row of a parquet file takes
 _LEAST_ROWS = 1_000  # a piece with fewer is not worth a task of its own
@@ -53,8 +52,41 @@ def _wall() -> int:
     return int(time.time() * 1e6)
 
 
-class FilesTracker(Still):
+class OfFiles(Tracker):
+    """What a source of files says of pieces, however it chooses them."""
+
+    fmt: Format
+    files: Sequence[Known | File]  # by their numbers
+    row_bytes = 64.0  # assumed until rows have been seen
+    _much = 0  # that the last batch takes: bytes, or rows of parquet files
+
+    def weigh(self, split: AnySplit) -> float:
+        """About how many rows a piece has."""
+        if isinstance(split, Split) and split.end < 0:  # a function of the user reads it whole
+            return self.files[split.file].size / self.row_bytes
+        return rows_of(split) / (1.0 if self.fmt.cut == "parquet" else self.row_bytes)
+
+    def learn(self, rows: int, size: int = 0) -> None:
+        """How many bytes a row has, from what the last batch read."""
+        if rows and self._much and self.fmt.cut != "parquet":
+            self.row_bytes = max(1.0, self._much / rows)
+
+    def name_of(self, file: int) -> str:
+        """Its path."""
+        return self.files[file].path
+
+    def place(self, position: int) -> dict[str, Any]:
+        """Its file, and where in it."""
+        number, offset = position >> OFFSET_BITS, position & ((1 << OFFSET_BITS) - 1)
+        if number < len(self.files):
+            return {"file": self.files[number].path, "offset": offset}
+        return {"offset": position}
+
+
+class FilesTracker(OfFiles):
     """Files by what they are and how far they were read."""
+
+    files: list[Known]
 
     def __init__(
         self,
@@ -70,7 +102,6 @@ class FilesTracker(Still):
         self.number, self.spec, self.fmt = number, spec, fmt
         self.ended = False
         self.trusted = _wall  # the clock that times are measured by
-        self.row_bytes = _ROW_BYTES
         self._registry = Registry(sources, f"{stem}.jsonl", state, fmt.cut)
         self.files, self.open = self._registry.files, self._registry.open
         self._lengths = Lengths()
@@ -86,7 +117,6 @@ class FilesTracker(Still):
         self._growth = Growth(fmt, self._extents, self._known, self._sightings, follow=spec.follow)
         self.horizons = Horizons(spec, fmt.cut, self._registry, self.unread, self._extents)
         self._taken: Taken = {}  # by the next batch
-        self._much = 0  # all of it
         self._stored_row = _STORED_ROW
         self._copying = False
         self._listed = False
@@ -293,31 +323,9 @@ class FilesTracker(Still):
 
     # -- the rest of a batch --------------------------------------------------------------------
 
-    def weigh(self, split: AnySplit) -> float:
-        """About how many rows a piece has."""
-        if isinstance(split, Split) and split.end < 0:  # a function of the user reads it whole
-            return self.files[split.file].size / self.row_bytes
-        return rows_of(split) / (1.0 if self.fmt.cut == "parquet" else self.row_bytes)
-
     def together(self, split: AnySplit) -> int:
         """Pieces of one file, unless participants are values of a column."""
         return split.file if isinstance(split, Split) and self.spec.participant is None else 0
-
-    def learn(self, rows: int, size: int = 0) -> None:
-        """How many bytes a row has, from what the last batch read."""
-        if rows and self._much and self.fmt.cut != "parquet":
-            self.row_bytes = max(1.0, self._much / rows)
-
-    def name_of(self, file: int) -> str:
-        """Its path."""
-        return self.files[file].path
-
-    def place(self, position: int) -> dict[str, Any]:
-        """Its file, and where in it."""
-        number, offset = position >> OFFSET_BITS, position & ((1 << OFFSET_BITS) - 1)
-        if number < len(self.files):
-            return {"file": self.files[number].path, "offset": offset}
-        return {"offset": position}
 
     def save(self, state: SourceState) -> None:
         """Offsets of files that go on; complete ones are only named in the registry."""

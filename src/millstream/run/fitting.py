@@ -66,7 +66,7 @@ def fit(
             if holds_mixed(column.type):  # 1 here and 2.5 there are doubles in a file
                 column = _widened(column)
             was = _first_seen(name, column, table, places)
-            if _shapeless(column.type, widens):
+            if _shapeless(was.type, widens):
                 was = pa.field(name, pa.string(), metadata={_JSON: b"1"})
         if _is_json(was):
             column = pa.array(map(_text, column.to_pylist()), pa.string())
@@ -158,7 +158,7 @@ def _going_with(column: pa.Array, kind: pa.DataType, widens: bool = True) -> pa.
         return None
     if wider(column.type, kind) != kind:  # the files before have narrower numbers
         if widens:
-            return column
+            return None if _shapeless(column.type, widens) else column
         if not pa.types.is_integer(kind):
             return None  # only whole numbers say by themselves when they lose something
     try:
@@ -185,11 +185,9 @@ def packed(schema: pa.Schema) -> str:
 
 def unpacked(text: str | None) -> pa.Schema:
     """The inverse; of a sink that has written nothing it is empty."""
-    return pa.schema([]) if text is None else pa.ipc.read_schema(pa.py_buffer(_bytes(text)))
-
-
-def _bytes(text: str) -> bytes:
-    return base64.b64decode(text)
+    return (
+        pa.schema([]) if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+    )
 
 
 def agreed(known: dict[str, str], controls: Iterable[Control]) -> tuple[dict[str, str], bool]:

@@ -172,9 +172,7 @@ class FrameStreamTracker(FilesTracker):
         if error is not None:
             raise RunError(f"the stream of Spark ended: {str(error).splitlines()[0][:300]}")
         if self._over:
-            self._next_look = (
-                0.0  # its last batches are looked for, however short ago the others were
-            )
+            self._next_look = 0.0  # its last batches are looked for, whenever the last look was
         super().poll(*args)
         self.ended = self._over and self.pending() == 0
 

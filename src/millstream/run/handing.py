@@ -153,17 +153,28 @@ def _work_on(works: queue.SimpleQueue[_Work | None]) -> None:
             return
 
 
+_holding: list[float] = []  # seconds of all who wait: the process has one timer for all of them
+_timer = threading.Lock()
+
+
 @contextmanager
 def _ended_if_held(seconds: float) -> Iterator[Callable[[], None]]:
     """End the process if no thread of it can run for so long; what is yielded says that one can."""
-
-    def again() -> None:
-        if sys.__stderr__ is not None:
-            with suppress(OSError, ValueError):  # it may be closed
-                faulthandler.dump_traceback_later(seconds + _HELD, exit=True, file=sys.__stderr__)
-
-    again()
+    with _timer:
+        _holding.append(seconds)
+        _set_timer()
     try:
-        yield again
+        yield _set_timer
     finally:
+        with _timer:
+            _holding.remove(seconds)
+            _set_timer()
+
+
+def _set_timer() -> None:
+    longest = max(_holding, default=None)
+    if longest is None:
         faulthandler.cancel_dump_traceback_later()
+    elif sys.__stderr__ is not None:
+        with suppress(OSError, ValueError):  # it may be closed
+            faulthandler.dump_traceback_later(longest + _HELD, exit=True, file=sys.__stderr__)

@@ -85,7 +85,26 @@ def list_files(spec: Files) -> list[str]:
         raise ConfigError(f"path {where} does not exist; give an existing file, directory or glob")
     if not spec.links and found != [where]:  # a path that was given may be a link itself
         found = _unlinked(spec, found)
-    return sorted(os.path.abspath(p) for p in found if visible(p))
+    return sorted(os.path.abspath(p) for p in _nameable(spec, found) if visible(p))
+
+
+def _nameable(spec: Files, found: list[str]) -> list[str]:
+    """Without files that cannot be told of, in a manifest or to anybody: names are texts there."""
+    odd = [path for path in found if visible(path) and not _is_text(path)]
+    if odd:
+        named = f"the name of {os.fsencode(min(odd))!r} is not UTF-8 (one of {len(odd)})"
+        if not spec.follow:
+            raise ConfigError(f"{named}; rename such files, or remove them")
+        warnings.warn(f"{named}; it is not read: rename it", RuntimeWarning, stacklevel=3)
+    return [path for path in found if path not in odd] if odd else found
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _unlinked(spec: Files, found: list[str]) -> list[str]:
@@ -171,7 +190,11 @@ def look_around(path: str) -> list[Seen]:
             names = sorted(e.path for e in entries if e.is_file(follow_symlinks=False))
     except OSError:
         return []
-    return [seen for seen in map(look, filter(visible, names)) if seen is not None]
+    return [seen for seen in map(look, filter(_tellable, names)) if seen is not None]
+
+
+def _tellable(path: str) -> bool:
+    return visible(path) and _is_text(path)
 
 
 def visible(path: str) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from millstream.io.formats import READER
 from millstream.io.readers import Split, is_gzip, plan_splits
-from millstream.run.lengths import Lengths
+from millstream.run.extents import Lengths
 from millstream.run.quiet import how_far
 from millstream.run.registry import Known
 

@@ -11,6 +11,7 @@ import time
 import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -75,7 +76,7 @@ class RowMirror:
 
     def deliver(self, table: pa.Table, batch: int) -> None:
         """Upsert the rows of a batch."""
-        with _Committed(self.name, batch):
+        with _committed(self.name, batch):
             for _ in range(_TRIES):
                 owner, reached = self.mirror.where()
                 if not self._starting:
@@ -143,7 +144,7 @@ class SlateMirror:
 
     def publish(self, manifest: Manifest, before: Manifest | None) -> None:
         """Bring the mirror to a committed batch; `before` is the one before it, if it is there."""
-        with _Committed(self.name, manifest.batch):
+        with _committed(self.name, manifest.batch):
             for _ in range(_TRIES):
                 owner, reached = self.mirror.where()
                 ours = owner == self.mirror.owner
@@ -300,11 +301,7 @@ class Mirrors:
     """All sinks of a flow that are written in the driver: Redis, and tables of other systems."""
 
     def __init__(
-        self,
-        plan: Plan,
-        owner: str,
-        root: Storage,
-        waiting: Callable[[str | None], None] = lambda _: None,
+        self, plan: Plan, owner: str, root: Storage, waiting: Callable[[str | None], None]
     ) -> None:
         self.rows: dict[str, RowMirror] = {}
         self.tables: dict[str, Tabled] = {}
@@ -366,22 +363,17 @@ def takes_records(sink: graph.Sink) -> bool:
     return not (isinstance(sink.spec, Redis) and isinstance(sink.inputs[0], graph.Update))
 
 
-class _Committed:
-    """Says of every error that the batch is safe."""
-
-    def __init__(self, sink: str, batch: int) -> None:
-        self.sink, self.batch = sink, batch
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, MillstreamError):
-            again = ": start it, and run the flow again" if isinstance(error, Away) else ""
-            raise RunError(
-                f"sink {self.sink!r}: {error}; batch {self.batch} is committed and will be "
-                f"mirrored at the next start{again}"
-            ) from None
+@contextmanager
+def _committed(sink: str, batch: int) -> Iterator[None]:
+    """Say of every error that the batch is safe."""
+    try:
+        yield
+    except MillstreamError as error:
+        again = ": start it, and run the flow again" if isinstance(error, Away) else ""
+        raise RunError(
+            f"sink {sink!r}: {error}; batch {batch} is committed and will be mirrored at the next "
+            f"start{again}"
+        ) from None
 
 
 def _check_taken(mirror: Mirror, owner: str | None, ahead: bool) -> None:

@@ -49,12 +49,7 @@ class Noticing:
                 )
 
     def idleness(
-        self,
-        plan: Plan,
-        manifest: Manifest,
-        trackers: dict[str, Tracker],
-        since: int,
-        now: int,
+        self, plan: Plan, manifest: Manifest, trackers: dict[str, Tracker], since: int, now: int
     ) -> Iterator[str]:
         """Sources without an end that windows no longer wait for."""
         for node in plan.sources():

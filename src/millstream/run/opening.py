@@ -17,8 +17,7 @@ from millstream.plan.stages import Plan, timeless_windows, unlike_unions
 from millstream.run.adopting import adopt, without_dropped
 from millstream.run.bundling import check_waiting, told
 from millstream.run.handing import Hands
-from millstream.run.outside import Outside
-from millstream.run.owning import Owned
+from millstream.run.outside import Outside, Owned
 from millstream.run.program import check_program, renew_lease
 from millstream.run.publishing import recover
 from millstream.settings import Settings

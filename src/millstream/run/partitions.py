@@ -22,8 +22,7 @@ from millstream.ops.progress import BEGIN, Horizon
 from millstream.run.merging import share
 from millstream.run.quiet import Quiet, came_to
 from millstream.run.splits import AnySplit
-from millstream.run.spreading import rows_of
-from millstream.run.tracking import WithoutFiles
+from millstream.run.tracking import Tracker
 from millstream.state.manifests import PartitionState, SourceState
 
 _ROW_BYTES = 64  # what the engine takes a row for, when it asks how much waits
@@ -63,7 +62,7 @@ class Part:
         return f"{self.topic}/{self.partition}"
 
 
-class PartitionsTracker(WithoutFiles):
+class PartitionsTracker(Tracker):
     """The partitions of a source by topic and number."""
 
     def __init__(self, number: int, spec: Kafka, state: SourceState, most: int | None = None):
@@ -306,10 +305,6 @@ class PartitionsTracker(WithoutFiles):
 
     # -- the rest of a batch --------------------------------------------------------------------
 
-    def weigh(self, split: AnySplit) -> float:
-        """The offsets of a range."""
-        return rows_of(split)
-
     def together(self, split: AnySplit) -> int:
         """Ranges of one partition, unless participants are values of a column."""
         one = isinstance(split, Stretch) and self.spec.participant is None
@@ -329,11 +324,7 @@ class PartitionsTracker(WithoutFiles):
         number, offset = position >> OFFSET_BITS, position & (_MOST - 1)
         if number < len(self.parts):
             part = self.parts[number]
-            return {
-                "topic": part.topic,
-                "partition": part.partition,
-                "offset": part.base + offset,
-            }
+            return {"topic": part.topic, "partition": part.partition, "offset": part.base + offset}
         return {"offset": position}
 
     def save(self, state: SourceState) -> None:

@@ -20,7 +20,7 @@ from millstream.errors import CheckpointError, RunError
 from millstream.io.formats import READER, Format
 from millstream.io.readers import Split, available_end, is_gzip, plan_splits
 from millstream.ops.chunks import OFFSET_BITS, Int64
-from millstream.run.lengths import Lengths
+from millstream.run.extents import Lengths
 from millstream.run.listing import Seen, list_files, list_seen, look
 from millstream.run.tracking import Probe
 from millstream.state.storage import Storage
@@ -52,24 +52,14 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
     size: int  # in the measure all blocks share
 
 
-class _Kept(msgspec.Struct):
-    seed: int
-    files: list[File]
-    blocks: list[Block]  # in the order in which they are read
-    drawn: int = 0  # when; in checkpoints of before it is not there
-
-
-_kept = msgspec.msgpack.Decoder(_Kept)
-
-
 @dataclass(frozen=True)
 class Population:
-    """All blocks, in the order in which they are read."""
+    """All blocks, in the order in which they are read; so it is kept, too."""
 
     seed: int
     files: list[File]
     blocks: list[Block]
-    drawn: int = 0
+    drawn: int = 0  # when; in checkpoints of before it is not there
 
     @cached_property
     def sizes(self) -> Floats:
@@ -110,11 +100,11 @@ class Population:
 
     def write(self, place: Storage, name: str) -> None:
         """Keep it for those who go on."""
-        body = msgspec.msgpack.encode(_Kept(self.seed, self.files, self.blocks, self.drawn))
+        body = msgspec.msgpack.encode(self)
         place.put(name, zlib.crc32(body).to_bytes(4, "big") + body)
 
-    @classmethod
-    def read(cls, place: Storage, name: str) -> Population | None:
+    @staticmethod
+    def read(place: Storage, name: str) -> Population | None:
         """The one that was kept; None if none was."""
         if not place.exists(name):
             return None
@@ -122,13 +112,12 @@ class Population:
         try:
             if zlib.crc32(data[4:]).to_bytes(4, "big") != data[:4]:
                 raise msgspec.DecodeError("its checksum does not match")
-            kept = _kept.decode(data[4:])
+            return _population.decode(data[4:])
         except msgspec.DecodeError as error:
             raise CheckpointError(
                 f"{place.where(name)} is damaged ({error}): which blocks were read cannot be "
                 "known; begin again with a new checkpoint"
             ) from error
-        return cls(kept.seed, kept.files, kept.blocks, kept.drawn)
 
     def check(self, spec: Files) -> None:
         """All files are what they were, and there are no others."""
@@ -162,6 +151,9 @@ class Population:
             elif now is not None and now.stamp != (file.size, file.changed):
                 rewritten.append(file.path)
         return rewritten, grown
+
+
+_population = msgspec.msgpack.Decoder(Population)
 
 
 def _holds(path: str) -> bool:

@@ -13,9 +13,8 @@ import hmac
 import os
 import socket
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from millstream.api.sources import Http
 from millstream.errors import ConfigError
@@ -25,6 +24,9 @@ from millstream.serve.guard import Guard, Receive, Rules, Scope, Send, is_local
 from millstream.serve.telling import to_json
 from millstream.serve.tokens import find_token
 
+if TYPE_CHECKING:
+    from millstream.run.posts import PostReceiver
+
 MAX_BODY = 8 * 1024 * 1024  # bytes of one request; a line of it is never too long for a record
 _POSTED = "millstream.posted"  # in a scope: the request as it came
 _BODY_SECONDS = 30.0  # for the body to arrive
@@ -32,15 +34,6 @@ _DURABLE_SECONDS = 30.0  # for the disk
 _HELD = 64 * 1024 * 1024  # bytes of bodies that are arriving
 _LONGEST_KEY = 200
 _OURS = (b"content-length", b"transfer-encoding", b"cookie", b"authorization")  # not the guard's
-
-
-class Taking(Protocol):
-    """Who takes requests in."""
-
-    def offer(self, body: bytes, key: str | None) -> Future[int]: ...
-    def behind(self) -> bool: ...
-    @property
-    def stopping(self) -> bool: ...
 
 
 class Refused(Exception):
@@ -61,7 +54,7 @@ def _busy(what: str) -> Refused:
 class Posted:
     """The application: one path that takes POST."""
 
-    def __init__(self, taking: Taking, path: str, token: str | None) -> None:
+    def __init__(self, taking: PostReceiver, path: str, token: str | None) -> None:
         self.taking, self.path, self.token = taking, path, token
         self._held = 0
 
@@ -187,7 +180,7 @@ class _Door:
 class PostServer:
     """Takes requests on the thread that serves, until it is stopped."""
 
-    def __init__(self, taking: Taking, spec: Http) -> None:
+    def __init__(self, taking: PostReceiver, spec: Http) -> None:
         self.spec = spec
         token = _token(spec)
         rules = Rules(host=spec.host)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from millstream.operators.batch import Control
 from millstream.operators.protocol import Backlog, Known, Operator
@@ -24,12 +24,11 @@ from millstream.state.manifests import Manifest, QueueState
 from millstream.state.segments import Segment, rows_between, time_of
 
 SOURCE, OPERATOR, SINK = "source", "operator", "sink"
-_OLD = 0.7  # weight of all batches before in what was measured
+_OLD = 0.7  # weight of all that was measured before a batch that brings as many rows as usual
 _ROW = 64.0  # bytes of a row nobody has seen
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """What the rows of a queue were measured to cost: sums in which the last batches count most."""
 
     taken: float = 0.0
@@ -39,16 +38,16 @@ class Cost:
     seconds: float = 0.0
 
     def after(self, new: Cost) -> Cost:
-        """With what a batch brought; one that brought no rows says nothing of them."""
+        """With what a batch brought; one that brought no rows says nothing of them.
+
+        What was measured is forgotten as rows come, and not with every batch: work on rows that
+        came long ago, and what it gives, stands beside these rows.
+        """
         if not new.taken and not new.seconds:
             return self
-        return Cost(
-            _OLD * self.taken + new.taken,
-            _OLD * self.taken_size + new.taken_size,
-            _OLD * self.given + new.given,
-            _OLD * self.given_size + new.given_size,
-            _OLD * self.seconds + new.seconds,
-        )
+        usual = (1 - _OLD) * self.taken
+        old = _OLD ** min(1.0, new.taken / usual) if usual else _OLD
+        return Cost(*(old * before + now for before, now in zip(self, new, strict=True)))
 
     @property
     def input_size(self) -> float:
@@ -135,7 +134,7 @@ class Costs:
 
         def add(name: str, more: Cost) -> None:
             one = new.get(name, Cost())
-            new[name] = Cost(*(a + b for a, b in zip(_sums(one), _sums(more), strict=True)))
+            new[name] = Cost(*(a + b for a, b in zip(one, more, strict=True)))
 
         read = 0
         arrived: dict[str, int] = {}
@@ -162,16 +161,8 @@ class Costs:
         return sum(sizes.values()) + sum(one.given_size for one in new.values())
 
 
-def _sums(cost: Cost) -> tuple[float, ...]:
-    return (cost.taken, cost.taken_size, cost.given, cost.given_size, cost.seconds)
-
-
 def source_queues(
-    plan: Plan,
-    known: Known,
-    costs: Costs,
-    pending: Mapping[str, int],
-    passed: Mapping[str, int],
+    plan: Plan, known: Known, costs: Costs, pending: Mapping[str, int], passed: Mapping[str, int]
 ) -> list[Waits]:
     """What was admitted and is not read yet."""
     assert known.times is not None
@@ -187,11 +178,7 @@ def source_queues(
 
 
 def operator_queues(
-    plan: Plan,
-    known: Known,
-    holdings: Holdings,
-    costs: Costs,
-    passed: Mapping[str, int],
+    plan: Plan, known: Known, holdings: Holdings, costs: Costs, passed: Mapping[str, int]
 ) -> list[Waits]:
     """Rows that lie in the stores of operators."""
     assert known.times is not None
@@ -284,4 +271,4 @@ def settled(
 
 
 def _state(kind: str, rows: int, size: int, head: int | None, held: bool, cost: Cost) -> QueueState:
-    return QueueState(kind, rows, size, head, held, *_sums(cost))
+    return QueueState(kind, rows, size, head, held, *cost)

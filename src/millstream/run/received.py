@@ -14,7 +14,7 @@ from millstream.run.generating import GeneratorReceiver
 from millstream.run.lines import SocketReceiver, StdinReceiver
 from millstream.run.splits import AnySplit, SpoolSplit
 from millstream.run.spool import SEAL_BYTES, Receiver, Sealed
-from millstream.run.tracking import WithoutFiles
+from millstream.run.tracking import Tracker
 from millstream.state.manifests import SourceState
 from millstream.state.storage import Storage
 
@@ -35,7 +35,7 @@ def make_receiver(name: str, spec: SourceSpec, spool: Storage) -> Receiver:
             return StdinReceiver(name, spec, spool)
 
 
-class SpoolTracker(WithoutFiles):
+class SpoolTracker(Tracker):
     """Sealed pieces that a receiver (socket, stdin, HTTP, generator) left in the spool."""
 
     def __init__(self, number: int, receiver: Receiver, state: SourceState) -> None:

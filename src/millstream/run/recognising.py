@@ -16,7 +16,7 @@ from zlib import crc32
 from millstream.errors import RunError
 from millstream.io.prints import REACH, fits, lead_of, open_known, take_print
 from millstream.io.readers import is_gzip
-from millstream.run.lengths import Lengths
+from millstream.run.extents import Lengths
 from millstream.run.listing import Inode, Seen, look, look_around
 from millstream.run.registry import Known, is_sealed
 

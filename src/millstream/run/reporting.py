@@ -87,7 +87,7 @@ class Reporter:
         self._told = self._watermark()
         fraction = None
         if bounded and rows:
-            width = engine.trackers[sources[0]].__dict__.get("row_bytes", 64.0)
+            width = getattr(engine.trackers[sources[0]], "row_bytes", 64.0)
             fraction = 1.0 if engine.done else rows / (rows + pending / max(width, 1.0))
         return Progress(
             batch=batch,

@@ -27,13 +27,7 @@ from millstream.run.program import check_program, renew_lease
 from millstream.state.bases import Segments
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import Manifest, shards_of
-from millstream.state.segments import (
-    Segment,
-    SegmentFile,
-    read_segments,
-    safe_name,
-    write_segment,
-)
+from millstream.state.segments import Segment, SegmentFile, read_segments, safe_name, write_segment
 from millstream.state.storage import NO_ROOM
 from millstream.state.unflushed import is_ahead_of_flush
 
@@ -156,12 +150,7 @@ def _dealt(
             segments.setdefault(owner, {})[table] = dealing.run(shards)
             files.update(dealing.files)
     return msgspec.structs.replace(
-        latest,
-        batch=latest.batch + 1,
-        shards=done.now,
-        segments=segments,
-        files=files,
-        outputs=[],
+        latest, batch=latest.batch + 1, shards=done.now, segments=segments, files=files, outputs=[]
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,12 +56,7 @@ class Ready:
     def begin(self, spark: Spark | None = None) -> Handle:
         """Run it on a thread; `spark`: where others run too."""
         return Handle(
-            self.engine,
-            self.settings,
-            self.name,
-            self.looker,
-            fleeting=self.fleeting,
-            spark=spark,
+            self.engine, self.settings, self.name, self.looker, fleeting=self.fleeting, spark=spark
         )
 
     def give_back(self) -> None:
@@ -98,34 +94,19 @@ def make_ready(
 
     Without one the state lies in a directory that is removed at the end.
     """
-    if checkpoint is not None:
-        return _make_ready(flow, checkpoint, settings, looks, plan, trackers)
-    place = make_fleeting(settings)
-    try:
-        return _make_ready(flow, place, settings, looks, plan, trackers, fleeting=True)
-    except BaseException:
-        remove_fleeting(place)
-        raise
-
-
-def _make_ready(
-    flow: Flow,
-    checkpoint: Path,
-    settings: Settings,
-    looks: Looks | None,
-    plan: Plan | None,
-    trackers: Callable[..., Tracker] | None,
-    *,
-    fleeting: bool = False,
-) -> Ready:
-    plan = plan or plan_flow(flow, checkpoint)
-    looking = looked_for(plan, looks)
-    check_surroundings(settings)
-    if any(isinstance(sink.spec, Redis) for sink in plan.sinks()):
-        require_redis()
-    place = Checkpoint(checkpoint)
-    place.lock()
-    try:
+    with ExitStack() as undo:
+        path = checkpoint
+        if path is None:
+            path = make_fleeting(settings)
+            undo.callback(remove_fleeting, path)
+        plan = plan or plan_flow(flow, path)
+        looking = looked_for(plan, looks)
+        check_surroundings(settings)
+        if any(isinstance(sink.spec, Redis) for sink in plan.sinks()):
+            require_redis()
+        place = Checkpoint(path)
+        place.lock()
+        undo.callback(place.close)
         program = place.read_whole_program()
         if program is not None:
             check_program(plan, place, settings.shards, 1, settings.remove)
@@ -133,12 +114,10 @@ def _make_ready(
         place.latest()
         check_ports([plan])
         engine, looker = engine_of(plan, place, settings, looking, trackers)
-        if fleeting:
+        if checkpoint is None:
             forget_rows(plan)
-        return Ready(flow.name, engine, settings, looker, fleeting)
-    except BaseException:
-        place.close()
-        raise
+        undo.pop_all()
+    return Ready(flow.name, engine, settings, looker, checkpoint is None)
 
 
 def plan_snapshots(flow: Flow, checkpoint: Path | None, looks: Looks) -> Plan:

@@ -94,10 +94,7 @@ class Scheduler:
         return Random(f"{self.seed}/{known.manifest.batch + 1}").random()
 
     def _in_order(
-        self,
-        asked: list[Waits],
-        request: Request,
-        ask: Callable[[str, Callable[[], Any]], Any],
+        self, asked: list[Waits], request: Request, ask: Callable[[str, Callable[[], Any]], Any]
     ) -> list[Waits]:
         """Who waited too long, then by rank; of two alike whoever is further from the sources."""
         queues = [one.queue for one in asked]

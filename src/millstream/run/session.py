@@ -44,14 +44,16 @@ _PROPERTIES = {
     "spark.task.maxFailures": "4",
     "spark.locality.wait": "0s",
 }
-# With several executors one may be slow. A task that takes half as long again as most of its stage
+# With several executors one may be slow. A task that takes three times as long as most of its stage
 # is begun once more where a core is idle, and what comes first counts: attempts have names of their
-# own, so what the other one leaves behind is nobody's.
+# own, so what the other one leaves behind is nobody's. Not before three seconds: Spark ends the
+# Python process of the attempt that lost, the next one takes up to two to begin, and would be
+# overtaken again. Who is slow for longer gets no tasks (`run/steering.py`).
 _BACKUPS = {
     "spark.speculation": "true",
-    "spark.speculation.multiplier": "1.5",
+    "spark.speculation.multiplier": "3",
     "spark.speculation.quantile": "0.5",
-    "spark.speculation.minTaskRuntime": "250ms",
+    "spark.speculation.minTaskRuntime": "3s",
 }
 _JAVA = 17
 _CONNECT_SECONDS = 3.0
@@ -261,13 +263,21 @@ class _Said:
         ).start()
 
     def _read(self, stream: IO[bytes]) -> None:
-        for line in stream:  # ends with the last process that holds the other end
-            text = line.decode("utf-8", "replace")
-            if self.shown:
-                sys.stderr.write(text)
-                sys.stderr.flush()
-            else:
-                self.lines.append(text.rstrip())
+        with stream:
+            for line in stream:  # ends with the last process that holds the other end
+                text = line.decode("utf-8", "replace")
+                if not self.shown or not _shown(text):
+                    self.lines.append(text.rstrip())
+
+
+def _shown(text: str) -> bool:
+    """Whether the screen took a text. Nobody may be there to read it, and the JVM must not wait."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (AttributeError, TypeError, ValueError, OSError):  # None, bytes, closed, a broken pipe
+        return False
+    return True
 
 
 _said = _Said()

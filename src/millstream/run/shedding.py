@@ -12,16 +12,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from millstream.durations import text
 from millstream.graph import nodes
 from millstream.operators.protocol import Known, Throttling
 from millstream.ops.overload import Overload, Standing
-from millstream.ops.progress import Horizon
 from millstream.plan.stages import Plan, upstream
 from millstream.run.splits import AnySplit, Aside
-from millstream.run.tracking import Probe, Tracker
+from millstream.run.tracking import Tracker
 from millstream.state.manifests import OVERLOADED, SourceState
 
 _log = logging.getLogger("millstream")
@@ -39,7 +38,7 @@ def shedding(
     clock: Callable[[], float] = time.time,
 ) -> Tracker:
     """A source with its policy; one that is throttled takes what it can as it is."""
-    return Shedding(inner, name, policy, state, clock) if policy.sheds else inner
+    return cast(Tracker, Shedding(inner, name, policy, state, clock)) if policy.sheds else inner
 
 
 def held_sources(plan: Plan, known: Callable[[], Known]) -> set[str]:
@@ -67,7 +66,7 @@ def bytes_read(tracker: Tracker, waited: int) -> int:
 
 
 class Shedding:
-    """A tracker that sets pieces of another aside."""
+    """A tracker that sets pieces of another aside; what is not said here is as without a policy."""
 
     def __init__(
         self,
@@ -86,24 +85,7 @@ class Shedding:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    @property
-    def ended(self) -> bool:
-        """Whether all of it was read or set aside."""
-        return self.inner.ended
-
-    @ended.setter
-    def ended(self, over: bool) -> None:
-        self.inner.ended = over
-
     # -- a batch ----------------------------------------------------------------------------------
-
-    def poll(self, probe: Probe) -> None:
-        """Look for what is new."""
-        self.inner.poll(probe)
-
-    def pending(self) -> int:
-        """Bytes that are known and not yet taken."""
-        return self.inner.pending()
 
     def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
         """Pieces for a batch, of which some may be set aside."""
@@ -188,33 +170,3 @@ class Shedding:
                 "source %r is no longer overloaded, after %s", self.name, text(seconds * 1_000_000)
             )
         self._told = now
-
-    # -- as it is without a policy ----------------------------------------------------------------
-
-    def horizon(self, now: int, since: int = 0) -> Horizon:
-        """What is still to come."""
-        return self.inner.horizon(now, since)
-
-    def reached(self, files: dict[int, int], now: int) -> None:
-        """The latest times seen in files that go on."""
-        self.inner.reached(files, now)
-
-    def name_of(self, file: int) -> str:
-        """What people know a file by."""
-        return self.inner.name_of(file)
-
-    def place(self, position: int) -> dict[str, Any]:
-        """Where a record stands."""
-        return self.inner.place(position)
-
-    def silent(self) -> float:
-        """For how long a generator has given nothing."""
-        return self.inner.silent()
-
-    def ask_to_stop(self, patience: float) -> None:
-        """Have what receives come to an end."""
-        self.inner.ask_to_stop(patience)
-
-    def close(self) -> None:
-        """Let go of everything."""
-        self.inner.close()

@@ -16,7 +16,7 @@ from millstream.graph import nodes
 from millstream.io.folders import by_folder, without_folder
 from millstream.io.kafka.encoding import encode
 from millstream.io.writers import stage_file, with_breaks, without_key, without_line
-from millstream.operators.naming import names_of
+from millstream.operators.naming import made, names_of
 from millstream.ops.chunks import Chunk, Int64, concat, encode_block, placed
 from millstream.ops.edges import MARK, given, leaving
 from millstream.ops.records import DeadLetter, as_json
@@ -40,11 +40,16 @@ def edge(task: Task, node: nodes.Node, before: nodes.Node, chunks: list[Chunk]) 
     numbers = frozenset(plan.number(one) for one in early)
     again = any(one.weight is not None for one in chunks) and not gives_changes(before)
     marked = marks_changes(before) or again
-    if marked and names_of(before, plan.inputs_of) is None:
+    if not marked:
+        return leaving(chunks, numbers, marked)
+    chunks = [_without_mark(task, node.name, one) for one in chunks]
+    names = names_of(before, plan.inputs_of)
+    if names is not None:
+        return leaving(chunks, numbers, marked, names if made(before) else None)
+    names = names_of(before, plan.inputs_of, pairs=True)
+    if names is None:
         chunks = [replace(one, moves=True) for one in chunks]
-    if marked:
-        chunks = [_without_mark(task, node.name, one) for one in chunks]
-    return leaving(chunks, numbers, marked)
+    return leaving(chunks, numbers, marked, names, pairs=True)
 
 
 def _without_mark(task: Task, name: str, chunk: Chunk) -> Chunk:

@@ -26,14 +26,7 @@ from millstream.api.sources.kafka import Kafka
 from millstream.durations import micros
 from millstream.errors import ConfigError, RunError
 from millstream.graph import nodes
-from millstream.io.formats import (
-    READER,
-    UNITS,
-    Format,
-    check_time,
-    infer_format,
-    parse_schema,
-)
+from millstream.io.formats import READER, UNITS, Format, check_time, infer_format, parse_schema
 from millstream.io.kafka import avro, protobuf
 from millstream.io.kafka.decoding import BYTES, RECORD_TIME, REGISTERED, Topics
 from millstream.io.schemas import TIMESTAMP
@@ -48,7 +41,7 @@ from millstream.run.received import SpoolTracker, make_receiver
 from millstream.run.shedding import shedding
 from millstream.run.splits import AnySplit, RateSplit
 from millstream.run.tables.versions import Versions, as_files, open_table, paths_of
-from millstream.run.tracking import Tracker, WithoutFiles
+from millstream.run.tracking import Tracker
 from millstream.state.manifests import SourceState
 from millstream.state.segments import safe_name
 from millstream.state.storage import Storage
@@ -197,12 +190,7 @@ def _registered(spec: Kafka, topics: Topics, common: dict[str, Any]) -> tuple[To
 def _generator_format(spec: Generator | Files | HostStats) -> Format:
     """A generator's columns are known only if it says so; it is not run to find out."""
     if spec.schema is not None:
-        return infer_format(
-            "json",
-            [],
-            schema=spec.schema,
-            **_timing(spec),
-        )
+        return infer_format("json", [], schema=spec.schema, **_timing(spec))
     unit = UNITS.get(spec.time_unit, spec.time_unit)
     return Format("json", pa.schema([]), **_timing(spec) | {"time_unit": unit})
 
@@ -210,7 +198,7 @@ def _generator_format(spec: Generator | Files | HostStats) -> Format:
 _RECORD_BYTES = 16  # of what a rate gives: a time and a number
 
 
-class RateTracker(WithoutFiles):
+class RateTracker(Tracker):
     """Records that exist because time passes."""
 
     def __init__(self, number: int, spec: Rate, state: SourceState) -> None:
@@ -268,46 +256,33 @@ def make_tracker(
         was begun so is read to its end so.
     listing: how files are found, if others look for them too.
     """
-    spec = node.spec
-    tracker = _make_tracker(number, node, fmt, checkpoint, state, looks, listing)
-    return tracker if looks is not None else shedding(tracker, node.name, spec.overload, state)
-
-
-def _make_tracker(
-    number: int,
-    node: nodes.Source,
-    fmt: Format,
-    checkpoint: Storage,
-    state: SourceState,
-    looks: Looks | None,
-    listing: Callable[[], list[Seen]] | None,
-) -> Tracker:
-    spec = node.spec
-    stem = safe_name(node.name)
+    spec, stem, sources = node.spec, safe_name(node.name), checkpoint.within("sources")
+    tracker: Tracker
     if isinstance(spec, Files) and (looks is not None or "blocks" in state.extra):
-        place, looks = checkpoint.within("sources"), looks or Looks()
-        marks = looks.at if looks.cuts else ()
-        return BlocksTracker(number, spec, fmt, place, stem, state, looks.seed, marks)
-    if isinstance(spec, Files):
-        return FilesTracker(number, spec, fmt, checkpoint.within("sources"), stem, state, listing)
-    if isinstance(spec, FrameStream):
-        return frames.FrameStreamTracker(number, spec, fmt, checkpoint, stem, state)
-    if isinstance(spec, Frame):
-        return frames.FrameTracker(number, spec, fmt, checkpoint, stem, state)
-    if isinstance(spec, Delta):
-        sources = checkpoint.within("sources")
+        by = looks or Looks()
+        marks = by.at if by.cuts else ()
+        tracker = BlocksTracker(number, spec, fmt, sources, stem, state, by.seed, marks)
+    elif isinstance(spec, Files):
+        tracker = FilesTracker(number, spec, fmt, sources, stem, state, listing)
+    elif isinstance(spec, FrameStream):
+        tracker = frames.FrameStreamTracker(number, spec, fmt, checkpoint, stem, state)
+    elif isinstance(spec, Frame):
+        tracker = frames.FrameTracker(number, spec, fmt, checkpoint, stem, state)
+    elif isinstance(spec, Delta):
         versions = Versions(spec, sources, stem)
-        return FilesTracker(number, as_files(spec), fmt, sources, stem, state, versions)
-    if isinstance(spec, Rate):
-        return RateTracker(number, spec, state)
-    if isinstance(spec, Kafka):
-        return PartitionsTracker(number, spec, state)
-    if isinstance(spec, Collector):
+        tracker = FilesTracker(number, as_files(spec), fmt, sources, stem, state, versions)
+    elif isinstance(spec, Rate):
+        tracker = RateTracker(number, spec, state)
+    elif isinstance(spec, Kafka):
+        tracker = PartitionsTracker(number, spec, state)
+    elif isinstance(spec, Collector):
         from millstream.run.collected import CollectorTracker  # a server, for who wants one
 
-        return CollectorTracker(number, node.name, spec, checkpoint, stem, state)
-    receiver = make_receiver(node.name, spec, checkpoint.within("spool").within(stem))
-    return SpoolTracker(number, receiver, state)
+        tracker = CollectorTracker(number, node.name, spec, checkpoint, stem, state)
+    else:
+        receiver = make_receiver(node.name, spec, checkpoint.within("spool").within(stem))
+        tracker = SpoolTracker(number, receiver, state)
+    return tracker if looks is not None else shedding(tracker, node.name, spec.overload, state)
 
 
 def progress_of(
@@ -332,7 +307,8 @@ def progress_of(
         idle = frozenset(getattr(tracker, "paused", ()))
     if spec.idle_timeout is not None and not spec.bounded:
         timeout = micros(spec.idle_timeout, "idle_timeout")
-        last = {**dict.fromkeys(declared, since), **_in_micros(state.seen_at)}
+        last = dict.fromkeys(declared, since)
+        last |= {who: int(at * 1e6) for who, at in state.seen_at.items()}
         last |= {who: max(at, last.get(who, at)) for who, at in heard.items()}
         idle |= {who for who, at in last.items() if read - max(at, since) > timeout}
         silent = read - max(int(state.heard * 1e6), since, *heard.values()) > timeout
@@ -348,10 +324,6 @@ def progress_of(
         top=BEGIN if state.top is None else state.top,
         shares=_shares(spec, state),
     )
-
-
-def _in_micros(times: dict[str, float]) -> dict[str, int]:
-    return {who: int(at * 1e6) for who, at in times.items()}
 
 
 def _shares(spec: SourceSpec, state: SourceState) -> Shares | None:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType, NoneType
 from typing import Any, NoReturn, TypeVar
@@ -30,10 +31,10 @@ from millstream.ops.records import describe
 from millstream.ops.updates import DictCodec
 from millstream.plan.stages import Plan
 from millstream.run.calls import Call
-from millstream.run.cores import cores_of
 from millstream.run.executors import caught_up, gathered, run_whole, shared_out
 from millstream.run.installed import is_installed
 from millstream.run.splits import AnySplit, Item
+from millstream.run.steering import Steering
 from millstream.run.tasks import Task, levels_of
 from millstream.run.watching import Attempt, Notes, hung, watched
 
@@ -42,6 +43,7 @@ T = TypeVar("T")
 
 _FEW = 16  # files at whose beginning the driver looks by itself
 _MARK = "millstream-error:"
+_BACKUPS = "millstream.backups"  # a property of jobs: whether Spark may run a task twice at once
 
 
 class OnSpark:
@@ -57,37 +59,44 @@ class OnSpark:
         self.plan = plan
         self.key = uuid.uuid4().hex
         self.program = self.context.broadcast((self.key, packed_plan(plan)))
+        self.steering = Steering(context, partial(loaded, self.program))
         # A tag and not a group: a thread has one group, and an executor that is made for a look at
         # another program would leave this one with jobs that it cannot cancel.
         self._jobs = f"millstream-{self.key}"
         self.context.addJobTag(self._jobs)
         self.context.setInterruptOnCancel(True)
+        backups = self.context.getConf().get("spark.speculation", "false")
+        self.context.setLocalProperty(_BACKUPS, str(backups))
         self.context.setJobDescription(f"millstream {plan.flow}")
 
     @property
     def cores(self) -> int:
-        """Cores that are there now: executors come and go."""
-        return cores_of(self.context)
+        """Cores that are there now and keep up: executors come and go."""
+        return self.steering.cores
 
     def run(self, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]:
         """One Spark job; an error of a user's function or of ours arrives in one piece."""
-        program = self.program
+        found = self._run(batch, parts)
+        self.steering.learn()
+        return found
+
+    def _run(self, batch: Batch, parts: list[list[AnySplit]]) -> list[Item]:
+        program, steer = self.program, self.steering.steer
         if batch.parallelism == 1:
             splits = [split for part in parts for split in part]
             return self._collected(
-                self.context.parallelize([0], 1).mapPartitions(
+                steer(self.context.parallelize([0], 1)).mapPartitions(
                     lambda rest: whole_task(program, batch, splits, rest)
                 )
             )
         bare, tasks = shared_out(self.plan, batch, parts)
-        rdd = self.context.parallelize(tasks, len(tasks)).mapPartitions(
+        rdd = steer(self.context.parallelize(tasks, len(tasks))).mapPartitions(
             lambda given: ingest_task(program, bare, given)
         )
         known = bare
         for level in range(1, levels_of(self.plan, batch) + 1):
-            sent = rdd.map(lambda item: (item[0], item)).partitionBy(
-                batch.parallelism + batch.gathers, lambda part: part
-            )
+            pairs = rdd.map(lambda item: (item[0], item))
+            sent = steer(pairs.partitionBy(batch.parallelism + batch.gathers, lambda part: part))
             heard = None
             if batch.gathers:
                 known, heard = caught_up(known, self._gathered(sent, batch.parallelism))
@@ -227,9 +236,11 @@ def batch_task(batch: Batch, level: int, part: int, work: Any) -> Iterator[Item]
 def watched_task(watch: Attempt, task: str, work: Any) -> Iterator[Any]:
     context = TaskContext.get()
     tried = 0 if context is None else context.attemptNumber()
+    backups = context is not None and context.getLocalProperty(_BACKUPS) == "true"
+    attempt = replace(watch, task=task, number=tried, noting=2 if backups else 1)
 
     def attentive() -> Iterator[Any]:
-        with watched(replace(watch, task=task, number=tried)):
+        with watched(attempt):
             yield from work()
 
     return _marked(attentive)

@@ -7,20 +7,16 @@ batch, and smoothed. Pieces go to the task that has the least to do so far, the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from millstream.operators.batch import Control
 from millstream.run.splits import AnySplit, Aside, RateSplit, SpoolSplit
 
+if TYPE_CHECKING:
+    from millstream.run.tracking import Tracker
+
 _NEW = 0.5  # weight of the last batch in what is known of a source
 _GUESS = 1e-6  # seconds a row takes, before anything was measured
-
-
-class Sized(Protocol):
-    """A source that knows how many rows a piece of it has, about."""
-
-    def weigh(self, split: AnySplit) -> float: ...
-    def together(self, split: AnySplit) -> int: ...
 
 
 class Spreading:
@@ -32,7 +28,7 @@ class Spreading:
     def spread(
         self,
         splits: Mapping[str, list[AnySplit]],
-        sources: Mapping[str, Sized],
+        sources: Mapping[str, Tracker],
         parts: int,
         ordered: Collection[str] = (),
     ) -> list[list[AnySplit]]:

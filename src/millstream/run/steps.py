@@ -16,6 +16,7 @@ from millstream.ops.codec import python_values
 from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.mixed import column_of, exact_columns, exactly, is_mixed, kind_of
 from millstream.ops.records import DeadLetter, apply, dead_row, describe
+from millstream.run.given import plain_rows, unreadable_rows
 from millstream.run.pairing import pairs_of
 
 _ALL = Expression("*", "*", frozenset(), None)
@@ -241,6 +242,7 @@ def _map_batches(node: nodes.MapBatches, chunk: Chunk) -> tuple[Chunk, list[Dead
         raise RunError(
             f"{node.name}: map_batches must give an Arrow table, got {type(result).__name__}"
         )
+    bad = unreadable_rows(node.name, result)
     if "__row" in result.column_names:
         rows = numbers(result, "__row").astype(np.int64)
         result = result.drop_columns(["__row"])
@@ -253,4 +255,7 @@ def _map_batches(node: nodes.MapBatches, chunk: Chunk) -> tuple[Chunk, list[Dead
         )
     if len(rows) and (rows.min() < 0 or rows.max() >= len(chunk)):
         raise RunError(f"{node.name}: map_batches gave '__row' numbers it did not get")
-    return chunk.at(result, rows), []
+    lost = {int(rows[row]): why for row, why in bad.items()}
+    good = ~np.isin(rows, list(lost))
+    dead = [dead_row(node.name, chunk, row, why) for row, why in sorted(lost.items())]
+    return chunk.at(plain_rows(node.name, result, good), rows[good]), dead

@@ -17,15 +17,7 @@ from millstream.graph import nodes
 from millstream.io.kafka.consuming import Stretch
 from millstream.io.readers import Split
 from millstream.io.records import reading
-from millstream.operators.batch import (
-    Batch,
-    Control,
-    Heard,
-    Seen,
-    digest_of,
-    hear,
-    on_base,
-)
+from millstream.operators.batch import Batch, Control, Heard, Seen, digest_of, hear, on_base
 from millstream.operators.protocol import Inlet, Senders, Share
 from millstream.operators.published import publish
 from millstream.ops.chunks import Chunk
@@ -43,15 +35,7 @@ from millstream.run.mirroring import takes_records
 from millstream.run.onward import Blocks, Onward
 from millstream.run.reading import Piece, begin_reading, read
 from millstream.run.sinking import edge, sink_outputs
-from millstream.run.splits import (
-    DRIVER,
-    SENT,
-    SORTING,
-    AnySplit,
-    Aside,
-    Item,
-    Readable,
-)
+from millstream.run.splits import DRIVER, SENT, SORTING, AnySplit, Aside, Item, Readable
 from millstream.run.steps import lacks, stateless, with_columns
 from millstream.run.takeover import has_messages, take_over
 from millstream.run.timing import assign_times, note_latest

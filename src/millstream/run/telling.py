@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from millstream.run import notebook
 from millstream.run.failing import errors_in, letters_in
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from millstream.run.handle import Handle
     from millstream.run.handles import Handles
     from millstream.run.reporting import Progress
+    from millstream.state.manifests import Manifest
 
 _MANY_LATE = 0.01  # share of late records that is worth a word
 _LETTERS = 10_000  # dead letters that are looked at for the most frequent reason
@@ -59,17 +60,8 @@ def _counted(batches: int, rows: int, results: int) -> str:
 # -- what to look at -------------------------------------------------------------------------------
 
 
-class Counted(Protocol):
-    """What is known of a run: its progress while it lives, or its last manifest."""
-
-    @property
-    def dead(self) -> int: ...
-    @property
-    def ledger(self) -> dict[str, dict[str, int]]: ...
-
-
 def warnings_of(
-    progress: Counted, steps: list[str], dead: Storage, *, kept: bool = True
+    progress: Progress | Manifest, steps: list[str], dead: Storage, *, kept: bool = True
 ) -> Iterator[str]:
     """What somebody should know who only sees that a run has ended.
 
@@ -115,10 +107,10 @@ def warnings_of(
             )
 
 
-def _has_gone_on(progress: Counted) -> bool:
+def _has_gone_on(progress: Progress | Manifest) -> bool:
     """Whether there were runs before this one."""
-    batches = getattr(progress, "new_batches", None)
-    return batches is not None and batches < getattr(progress, "batch", -1) + 1
+    batches = getattr(progress, "new_batches", None)  # which a manifest does not tell
+    return batches is not None and batches < progress.batch + 1
 
 
 def _near(path: str) -> str:

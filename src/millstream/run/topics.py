@@ -57,11 +57,7 @@ class TopicSinks:
     """All Kafka sinks of a flow on its checkpoint."""
 
     def __init__(
-        self,
-        plan: Plan,
-        owner: str,
-        epoch: int,
-        waiting: Callable[[str | None], None] = lambda why: None,
+        self, plan: Plan, owner: str, epoch: int, waiting: Callable[[str | None], None]
     ) -> None:
         self.sinks: dict[str, TopicSink] = {}
         for sink in plan.sinks():

@@ -29,7 +29,11 @@ def directly(look: Callable[[Iterable[str]], list[T]], paths: list[str]) -> list
 
 
 class Tracker(Protocol):
-    """What the engine asks of a source, in this order in every batch."""
+    """What the engine asks of a source, in this order in every batch.
+
+    A source says the rest as here if nobody works for it between batches, and its pieces, which
+    know their rows, are neither files nor participants.
+    """
 
     ended: bool
 
@@ -44,6 +48,7 @@ class Tracker(Protocol):
 
     def skip(self, size: int, parts: int) -> list[AnySplit]:
         """Pieces of at most so many bytes which the batch takes and will not process."""
+        return []
 
     def horizon(self, now: int, since: int = 0) -> Horizon:
         """What is still to come once the pieces taken so far are read.
@@ -53,80 +58,43 @@ class Tracker(Protocol):
 
     def weigh(self, split: AnySplit) -> float:
         """About how many rows a piece has."""
+        return rows_of(split)
 
     def together(self, split: AnySplit) -> int:
         """Pieces with the same number are read by one task where the order of a source matters."""
+        return 0
 
     def learn(self, rows: int, size: int = 0) -> None:
         """How many rows the pieces of the last batch had, and how many bytes if tasks know it."""
+        return
 
     def reached(self, files: dict[int, int], now: int) -> None:
         """The latest times seen in files that go on; called before `save`."""
+        return
 
     def name_of(self, file: int) -> str:
         """What people know a file by."""
+        return f"piece {file}"
 
     def place(self, position: int) -> dict[str, Any]:
         """Where the record at a position stands, for people."""
+        return {"offset": position}
 
     def save(self, state: SourceState) -> None:
         """Put into a manifest what is needed to go on from here."""
 
     def committed(self) -> None:
         """The pieces taken are committed: what they came from can be forgotten."""
+        return
 
     def silent(self) -> float:
         """For how many seconds a user's function has not given the record it was asked for."""
-
-    def ask_to_stop(self, patience: float) -> None:
-        """Have what receives come to an end within so many seconds; does not wait."""
-
-    def close(self) -> None:
-        """Let go of everything; raises if something that was received is lost."""
-
-
-class Still:
-    """A source for which nobody works between batches."""
-
-    def committed(self) -> None:
-        """Nothing to forget."""
-
-    def silent(self) -> float:
-        """No function is asked."""
         return 0.0
 
     def ask_to_stop(self, patience: float) -> None:
-        """Nothing is received."""
+        """Have what receives come to an end within so many seconds; does not wait."""
+        return
 
     def close(self) -> None:
-        """Nothing is held open."""
-
-
-class WithoutFiles(Still):
-    """The same for every source that is no files: pieces know their rows, and nothing is left."""
-
-    def skip(self, size: int, parts: int) -> list[AnySplit]:
-        """Nothing is set aside."""
-        return []
-
-    def reached(self, files: dict[int, int], now: int) -> None:
-        """Pieces are not participants."""
-
-    def weigh(self, split: AnySplit) -> float:
-        """The rows of a piece."""
-        return rows_of(split)
-
-    def together(self, split: AnySplit) -> int:
-        """All pieces are of one participant, or share them."""
-        return 0
-
-    def learn(self, rows: int, size: int = 0) -> None:
-        """Nothing to learn."""
-
-    def name_of(self, file: int) -> str:
-        """Pieces have numbers only."""
-        return f"piece {file}"
-
-    def place(self, position: int) -> dict[str, Any]:
-        """As it is."""
-        return {"offset": position}
+        """Let go of everything; raises if something that was received is lost."""
+        return

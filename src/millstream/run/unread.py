@@ -6,8 +6,7 @@ from typing import Any
 
 from millstream.errors import RunError
 from millstream.ops.progress import END
-from millstream.run.extents import Extents
-from millstream.run.lengths import Lengths
+from millstream.run.extents import Extents, Lengths
 from millstream.run.listing import Seen, by_age, look
 from millstream.run.registry import Known
 

@@ -7,7 +7,9 @@ last. A call that does not even let other threads run (a regular expression with
 faulthandler's own thread.
 
 A task that is tried again writes down each call before it is made: should its worker die (os._exit,
-a crash in a library, no memory), the driver can say on which record.
+a crash in a library, no memory), the driver can say on which record. That takes several times as
+long. So where Spark runs backups of slow tasks, which are second attempts at nothing that failed,
+only third ones do.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ class Attempt:
     number: int = 0
     timeout: int | None = None  # microseconds
     say: Callable[[str], None] | None = None  # in a process of its own: nobody reads its notes
+    noting: int = 1  # the first attempt that writes down calls
 
 
 class Notes:
@@ -116,7 +119,7 @@ def _hangs(call: Call, timeout: int | None, ended: str, longer: str) -> str:
 @contextmanager
 def watched(attempt: Attempt) -> Iterator[None]:
     """Around a task, in the thread that runs it."""
-    if attempt.number == 0:
+    if attempt.number < attempt.noting:
         with _armed(attempt, None):
             yield
         return

@@ -39,23 +39,14 @@ class _Said(msgspec.Struct):
 
 
 _said = msgspec.json.Decoder(_Said)
+_ALIKE = [name for name in _Said.__struct_fields__ if name not in ("run", "unseen")]
 
 
 def publish_snapshot(place: Storage, snapshot: Snapshot, run: str) -> str:
     """Let a snapshot appear under its name; one of the same progress is replaced by itself."""
     check_run(place, run)
-    said = _Said(
-        run,
-        snapshot.progress,
-        snapshot.exact,
-        snapshot.confidence,
-        snapshot.promise,
-        None if (u := snapshot.unseen) is None else (u.blocks, u.share, u.holds),
-        snapshot.ended_by,
-        snapshot.elapsed,
-        snapshot.notes,
-        snapshot.heavy,
-    )
+    unseen = None if (u := snapshot.unseen) is None else (u.blocks, u.share, u.holds)
+    said = _Said(run, unseen=unseen, **{name: getattr(snapshot, name) for name in _ALIKE})
     table = snapshot.table.replace_schema_metadata({_KEY: msgspec.json.encode(said)})
     data = io.BytesIO()
     pq.write_table(_writable(table), data)
@@ -95,18 +86,8 @@ def newest_snapshot(path: str | Path) -> Snapshot | None:
         except FileNotFoundError:
             continue
         unseen = None if said.unseen is None else Unseen(*said.unseen)
-        return Snapshot(
-            said.progress,
-            table.replace_schema_metadata(None),
-            said.exact,
-            said.confidence,
-            said.promise,
-            unseen,
-            said.ended_by,
-            said.elapsed,
-            said.notes,
-            heavy=said.heavy,
-        )
+        alike = {name: getattr(said, name) for name in _ALIKE}
+        return Snapshot(table=table.replace_schema_metadata(None), unseen=unseen, **alike)
     return None
 
 

@@ -64,8 +64,8 @@ def make_app(view: Served, rules: Rules | None = None) -> Asgi:
         lifespan=following,
         exception_handlers={
             HTTPException: _on_http_error,
-            Unknown: _on_unknown,
-            BadRequest: _on_bad_request,
+            Unknown: partial(_on_mistake, 404),
+            BadRequest: partial(_on_mistake, 400),
             Exception: _on_defect,
         },
     )
@@ -86,29 +86,17 @@ class Interface:
     def routes(self) -> list[BaseRoute]:
         """The table; what is asked most comes first."""
         return [
-            Described(
-                "/slates/{updater}/{key:path}", self.slate, "slates", described.SLATE, (), (414,)
-            ),
+            Described("/slates/{updater}/{key:path}", self.slate, "slates", described.SLATE),
             Described("/slates", self.updaters, "slates", described.UPDATERS),
             Described(
-                "/slates/{updater}",
-                self.page,
-                "slates",
-                described.PAGE,
-                (_PREFIX, _AFTER, _LIMIT),
-                (414,),
+                "/slates/{updater}", self.page, "slates", described.PAGE, (_PREFIX, _AFTER, _LIMIT)
             ),
             Described(
                 "/events", self.events, "changes", described.EVENTS, (_UPDATER, _PREFIX, _SINCE)
             ),
             Described("/views", self.views, "views", described.VIEWS),
             Described(
-                "/views/{view}",
-                self.rows,
-                "views",
-                described.ROWS,
-                (_WHERE, _AFTER, _LIMIT),
-                (414,),
+                "/views/{view}", self.rows, "views", described.ROWS, (_WHERE, _AFTER, _LIMIT)
             ),
             Described(
                 "/views/{view}/events",
@@ -116,7 +104,6 @@ class Interface:
                 "changes",
                 described.ROW_EVENTS,
                 (_WHERE, _SINCE),
-                (414,),
             ),
             Described("/status", self.status, "status", described.STATUS),
             Described("/metrics", self.metrics, "status", described.METRICS),
@@ -174,22 +161,14 @@ class Interface:
         pages = self._pages if limit <= _ON_A_PAGE else self._long_pages
         return _json(await pages.do(read))
 
-    async def events(self, request: Request) -> Response:
+    async def events(self, request: Request) -> Stream:
         """Changes as server-sent events; `Last-Event-ID` or `since` says from which batch on."""
         query = request.query_params
         updater, prefix = _UPDATER.read(query), _PREFIX.read(query)
         if updater is not None:
             self.view.snapshot.updater(updater)
-        since = self._since(request)
-        return _Streaming(
-            Stream(
-                self.view,
-                self.listeners,
-                self.rules,
-                partial(slate_events, self.listeners, updater, prefix or ""),
-                since,
-            )
-        )
+        tell = partial(slate_events, self.listeners, updater, prefix or "")
+        return Stream(self.view, self.listeners, self.rules, tell, self._since(request))
 
     async def views(self, _: Request) -> Response:
         """The views of the flow. `rows` counts stored rows: at least the number of rows."""
@@ -220,22 +199,14 @@ class Interface:
         pages = self._pages if limit <= _ON_A_PAGE and where is None else self._long_pages
         return _json(await pages.do(read))
 
-    async def row_events(self, request: Request) -> Response:
+    async def row_events(self, request: Request) -> Stream:
         """Changes of a view as server-sent events: rows with `op` +, - or u, and u with `before`.
 
         `Last-Event-ID` or `since` says from which batch on.
         """
         about = self.view.snapshot.view(_text(request.path_params["view"]))
-        where, since = self._condition(request), self._since(request)
-        return _Streaming(
-            Stream(
-                self.view,
-                self.listeners,
-                self.rules,
-                partial(row_events, self.listeners, about.view, where),
-                since,
-            )
-        )
+        tell = partial(row_events, self.listeners, about.view, self._condition(request))
+        return Stream(self.view, self.listeners, self.rules, tell, self._since(request))
 
     def _condition(self, request: Request) -> Expression | None:
         """What `where` says, as a tree of what is computed in a bounded time."""
@@ -281,17 +252,6 @@ class Interface:
         return Response(text, media_type="text/html; charset=utf-8")
 
 
-class _Streaming(Response):
-    """A response that writes itself."""
-
-    def __init__(self, stream: Stream) -> None:
-        super().__init__()
-        self.stream = stream
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self.stream(scope, receive, send)
-
-
 async def _follow(view: Served, listeners: Listeners) -> None:
     """Move the view to every new batch, on a thread of its own: slow pages do not hold it up."""
     loop, told = asyncio.get_running_loop(), None
@@ -329,12 +289,8 @@ async def _on_http_error(_: Request, error: Any) -> Response:
     return _json({"error": str(error.detail)}, error.status_code, error.headers)
 
 
-async def _on_unknown(_: Request, error: Any) -> Response:
-    return _json({"error": str(error)}, 404)
-
-
-async def _on_bad_request(_: Request, error: Any) -> Response:
-    return _json({"error": str(error)}, 400)
+async def _on_mistake(status: int, _: Request, error: Any) -> Response:
+    return _json({"error": str(error)}, status)
 
 
 async def _on_defect(*_: Any) -> Response:

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 
 from millstream.serve.keys import LONGEST_TEXT
 
-_INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+_DIGITS = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Number:
         given = query.get(self.name)
         if given is None:
             return None
-        if not _INTEGER.fullmatch(given) or not self.least <= int(given) <= self.most:
+        if not _DIGITS.fullmatch(given) or not self.least <= int(given) <= self.most:
             raise HTTPException(
                 400, f"{self.name}: expected a whole number from {self.least} to {self.most}"
             )
@@ -74,11 +74,11 @@ class Described(Route):
         tag: str,
         answers: dict[str, Any],
         parameters: Sequence[Text | Number] = (),
-        refusals: Sequence[int] = (),
     ) -> None:
         super().__init__(path, endpoint, methods=["GET"])
-        self.tag, self.answers = tag, answers
-        self.parameters, self.refusals = parameters, (400, 401, 403, 404, 429, 431, *refusals)
+        self.tag, self.answers, self.parameters = tag, answers, parameters
+        too_long = [414] if self.param_convertors else []  # a name or key in the path
+        self.refusals = (400, 401, 403, 404, *too_long, 429, 431)
 
     def describe(self) -> dict[str, Any]:
         """This route for OpenAPI."""
@@ -92,8 +92,7 @@ class Described(Route):
                 *({**one, "schema": {"type": "string"}} for one in inside),
                 *({"name": p.name, "in": "query", "schema": p.schema} for p in self.parameters),
             ],
-            "responses": {"200": self.answers}
-            | {str(status): _ERROR for status in sorted(self.refusals)},
+            "responses": {"200": self.answers} | {str(one): _ERROR for one in self.refusals},
         }
 
 
@@ -118,130 +117,72 @@ def _answer(description: str, schema: dict[str, Any], kind: str = "application/j
     return {"description": description, "content": {kind: {"schema": schema}}}
 
 
-_ERROR = {
-    "description": "What is wrong with the request.",
-    "content": {
-        "application/json": {
-            "schema": {
-                "type": "object",
-                "properties": {"error": {"type": "string"}},
-                "required": ["error"],
-            }
-        }
-    },
-}
+def _object(properties: dict[str, Any], required: Sequence[str] | None = None) -> dict[str, Any]:
+    """An object; without `required` it has all its properties."""
+    required = list(properties if required is None else required)
+    return {"type": "object", "properties": properties, "required": required}
 
 
-_SLATE = {
-    "type": "object",
-    "properties": {"key": {}, "slate": {}, "ts": {"type": ["string", "null"]}},
-    "required": ["key", "slate", "ts"],
+def _list(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+_TEXT, _INTEGER, _BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
+_ANY_LIST, _ANY_OBJECT = {"type": "array"}, {"type": "object"}
+_MAYBE_TEXT, _MAYBE_OBJECT = {"type": ["string", "null"]}, {"type": ["object", "null"]}
+
+_ERROR = _answer("What is wrong with the request.", _object({"error": _TEXT}))
+_SLATE = {"key": {}, "slate": {}, "ts": _MAYBE_TEXT}
+_UPDATER = {
+    "name": _TEXT,
+    "keys": _ANY_LIST,
+    "slates": _INTEGER,
+    "ttl": {"type": ["integer", "null"]},
+    "clock": _TEXT,
 }
-_ONE_SLATE = {
-    "type": "object",
-    "properties": {**_SLATE["properties"], "batch": {"type": "integer"}},  # type: ignore[dict-item]
-    "required": ["key", "slate", "ts", "batch"],
-}
-_PAGE = {
-    "type": "object",
-    "properties": {
-        "updater": {"type": "string"},
-        "batch": {"type": "integer"},
-        "slates": {"type": "array", "items": _SLATE},
-        "next": {"type": ["string", "null"]},
-    },
-    "required": ["updater", "batch", "slates", "next"],
-}
-_UPDATERS = {
-    "type": "object",
-    "properties": {
-        "batch": {"type": "integer"},
-        "updaters": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "name": {"type": "string"},
-                    "keys": {"type": "array"},
-                    "slates": {"type": "integer"},
-                    "ttl": {"type": ["integer", "null"]},
-                    "clock": {"type": "string"},
-                },
-                "required": ["name", "keys", "slates", "ttl", "clock"],
-            },
-        },
-    },
-    "required": ["batch", "updaters"],
-}
+_VIEW = {"name": _TEXT, "columns": _ANY_LIST, "rows": _INTEGER}
 _STATUS = {
-    "type": "object",
-    "properties": {
-        "flow": {"type": "string"},
-        "batch": {"type": "integer"},
-        "at": {"type": "number"},
-        "running": {"type": "boolean"},
-        "complete": {"type": "boolean"},
-        "rates": {"type": "object"},
-        "state_bytes": {"type": "object"},
-        "watermark": {"type": ["string", "null"]},
-        "lag_seconds": {"type": ["number", "null"]},
-        "sources": {"type": "array"},
-        "operators": {"type": "array"},
-        "queues": {"type": "array"},
-        "memory": {"type": ["object", "null"]},
-        "ledger": {"type": "object"},
-        "dead": {"type": "integer"},
-        "late": {"type": "integer"},
-        "future": {"type": "integer"},
-        "failed": {"type": "integer"},
-        "hot": {"type": "object"},
-        "graph": {"type": "object"},
-        "history": {"type": "array"},
-        "answers": {"type": ["object", "null"]},
-    },
-    "required": ["flow", "batch", "at", "running", "complete", "sources", "operators", "graph"],
+    "flow": _TEXT,
+    "batch": _INTEGER,
+    "at": {"type": "number"},
+    "running": _BOOLEAN,
+    "complete": _BOOLEAN,
+    "rates": _ANY_OBJECT,
+    "state_bytes": _ANY_OBJECT,
+    "watermark": _MAYBE_TEXT,
+    "lag_seconds": {"type": ["number", "null"]},
+    "sources": _ANY_LIST,
+    "operators": _ANY_LIST,
+    "queues": _ANY_LIST,
+    "memory": _MAYBE_OBJECT,
+    "ledger": _ANY_OBJECT,
+    "dead": _INTEGER,
+    "late": _INTEGER,
+    "future": _INTEGER,
+    "failed": _INTEGER,
+    "hot": _ANY_OBJECT,
+    "graph": _ANY_OBJECT,
+    "history": _ANY_LIST,
+    "answers": _MAYBE_OBJECT,
 }
+_STATUS_AT_LEAST = ("flow", "batch", "at", "running", "complete", "sources", "operators", "graph")
 
-_VIEWS = {
-    "type": "object",
-    "properties": {
-        "batch": {"type": "integer"},
-        "views": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "name": {"type": "string"},
-                    "columns": {"type": "array"},
-                    "rows": {"type": "integer"},
-                },
-                "required": ["name", "columns", "rows"],
-            },
-        },
-    },
-    "required": ["batch", "views"],
-}
-_ROWS = {
-    "type": "object",
-    "properties": {
-        "view": {"type": "string"},
-        "batch": {"type": "integer"},
-        "rows": {"type": "array", "items": {"type": "object"}},
-        "next": {"type": ["string", "null"]},
-    },
-    "required": ["view", "batch", "rows", "next"],
-}
-
-UPDATERS = _answer("All updaters.", _UPDATERS)
-PAGE = _answer("A page.", _PAGE)
-SLATE = _answer("The slate of a key.", _ONE_SLATE)
-STATUS = _answer("The status.", _STATUS)
-EVENTS = _answer(
-    "Events `slate`, `batch` and `reset`, without end.", {"type": "string"}, "text/event-stream"
+UPDATERS = _answer(
+    "All updaters.", _object({"batch": _INTEGER, "updaters": _list(_object(_UPDATER))})
 )
-VIEWS = _answer("All views.", _VIEWS)
-ROWS = _answer("A page.", _ROWS)
-ROW_EVENTS = _answer(
-    "Events `row`, `batch` and `reset`, without end.", {"type": "string"}, "text/event-stream"
+PAGE = _answer(
+    "A page.",
+    _object(
+        {"updater": _TEXT, "batch": _INTEGER, "slates": _list(_object(_SLATE)), "next": _MAYBE_TEXT}
+    ),
 )
-METRICS = _answer("Prometheus' text format.", {"type": "string"}, "text/plain")
+SLATE = _answer("The slate of a key.", _object({**_SLATE, "batch": _INTEGER}))
+STATUS = _answer("The status.", _object(_STATUS, _STATUS_AT_LEAST))
+EVENTS = _answer("Events `slate`, `batch` and `reset`, without end.", _TEXT, "text/event-stream")
+VIEWS = _answer("All views.", _object({"batch": _INTEGER, "views": _list(_object(_VIEW))}))
+ROWS = _answer(
+    "A page.",
+    _object({"view": _TEXT, "batch": _INTEGER, "rows": _list(_ANY_OBJECT), "next": _MAYBE_TEXT}),
+)
+ROW_EVENTS = _answer("Events `row`, `batch` and `reset`, without end.", _TEXT, "text/event-stream")
+METRICS = _answer("Prometheus' text format.", _TEXT, "text/plain")

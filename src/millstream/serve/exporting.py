@@ -22,7 +22,7 @@ def export_slates(slates: Slates, to: Path) -> int:
 
     The file appears under its name when it is whole.
     """
-    writers = {".parquet": _parquet, ".csv": _csv, ".jsonl": _jsonl}
+    writers = {".parquet": pa.parquet.write_table, ".csv": _csv, ".jsonl": _jsonl}
     write = writers.get(to.suffix.lower())
     if write is None:
         raise ConfigError(
@@ -40,10 +40,6 @@ def export_slates(slates: Slates, to: Path) -> int:
     finally:
         half.unlink(missing_ok=True)
     return len(table)
-
-
-def _parquet(table: pa.Table, path: Path) -> None:
-    pa.parquet.write_table(table, path)
 
 
 def _csv(table: pa.Table, path: Path) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -37,26 +37,6 @@ _LEAST_CANDIDATES = 64
 Decoder = Callable[[bytes], Any]
 
 _STORED = ["key", "plain", "ts", "batch", "slate"]
-
-
-class Stored(Protocol):
-    """What is read from outside: an updater's slates, or the rows of a view."""
-
-    @property
-    def name(self) -> str:
-        """The step of the flow."""
-
-    @property
-    def family(self) -> str:
-        """The owner of the table."""
-
-    @property
-    def table(self) -> str:
-        """The table."""
-
-    @property
-    def clock(self) -> str:
-        """By which clock rows expire."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +64,9 @@ class KeptView:
     name: str
     family: str
     columns: tuple[Any, ...]  # names and types, as far as they are known
+
+
+Stored = Updater | KeptView  # what is read from outside
 
 
 class Slate(msgspec.Struct, frozen=True):

@@ -47,18 +47,14 @@ class Live:
 class Served:
     """What the server shows: the newest snapshot, and what the running flow says of itself."""
 
-    def __init__(self, follower: Follower, live: Callable[[], Live | None] | None = None) -> None:
-        self.follower = follower
-        self._live = live
+    def __init__(self, follower: Follower, live: Callable[[], Live | None] = lambda: None) -> None:
+        """`live`: what the flow says of itself; None if it does not run in this process."""
+        self.follower, self.live = follower, live
 
     @property
     def snapshot(self) -> Snapshot:
         """The newest committed state."""
         return self.follower.current
-
-    def live(self) -> Live | None:
-        """What the flow says of itself; None if it does not run in this process."""
-        return self._live() if self._live is not None else None
 
     def status(self) -> dict[str, Any]:
         """All of `GET /status`."""
@@ -102,7 +98,7 @@ class Served:
             ],
             "operators": _operators(snapshot, marks),
             "queues": _queues(snapshot, live),
-            "memory": _memory(live),
+            "memory": None if live is None else {"used": live.memory[0], "budget": live.memory[1]},
             "ledger": ledger,
             "dead": manifest.dead,
             **{
@@ -235,11 +231,6 @@ def _queues(snapshot: Snapshot, live: Live | None) -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-def _memory(live: Live | None) -> dict[str, int] | None:
-    """What the flow has of its memory; only a running one has any."""
-    return None if live is None else {"used": live.memory[0], "budget": live.memory[1]}
 
 
 def _costs(one: QueueState) -> dict[str, float]:

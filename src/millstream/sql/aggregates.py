@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from sqlglot import expressions as exp
 
 from millstream.api import aggregates as api
 from millstream.ops.sql.types import INTEGERS, is_decimal, is_numeric
 from millstream.sql.places import Text
-
-if TYPE_CHECKING:
-    from sqlglot import expressions as exp
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,6 @@ NAMES = "count, sum, avg, min, max, stddev, variance, median, percentile, approx
 
 def is_aggregate(node: exp.Expr) -> bool:
     """Whether a node is a call of an aggregate function, known or not."""
-    from sqlglot import expressions as exp
-
     if isinstance(node, exp.Anonymous):
         return node.name.lower() in _ANONYMOUS
     return isinstance(node, exp.AggFunc) and node.key not in ("greatest", "least")
@@ -77,7 +73,7 @@ def read_call(text: Text, node: exp.Expr) -> Call:
     if key == "anonymous":
         key, arguments = _ANONYMOUS[node.name.lower()], node.args.get("expressions") or []
         if len(arguments) != 1:
-            raise text.error(f"{node.name} takes one argument", text.of(node))
+            raise text.error(f"{node.name} takes one argument", node)
         given = arguments[0]
     if key == "count":
         return _count(text, node)
@@ -85,15 +81,14 @@ def read_call(text: Text, node: exp.Expr) -> Call:
         if key not in ("min", "max") or len(given.expressions) != 1:
             raise text.error(
                 f"{text.name_of(node)}(DISTINCT ...) is not supported; COUNT(DISTINCT column) is",
-                text.of(node),
+                node,
             )
         given = given.expressions[0]
     if key in ("quantile", "approxquantile"):
         return _quantile(text, node, approx=key == "approxquantile")
     if key not in _PLAIN:
         raise text.error(
-            f"the aggregate {text.name_of(node)} is not supported; there are {NAMES}",
-            text.of(node),
+            f"the aggregate {text.name_of(node)} is not supported; there are {NAMES}", node
         )
     _only(text, node, "this", "expressions")
     make, type_of, numeric = _PLAIN[key]
@@ -104,21 +99,21 @@ def read_call(text: Text, node: exp.Expr) -> Call:
 def _only(text: Text, node: exp.Expr, *keys: str) -> None:
     extra = [key for key, value in node.args.items() if value and key not in {*keys, "big_int"}]
     if extra:
-        raise text.error(f"{node.key} with {', '.join(extra)} is not supported", text.of(node))
+        raise text.error(f"{node.key} with {', '.join(extra)} is not supported", node)
 
 
 def _count(text: Text, node: exp.Expr) -> Call:
     _only(text, node, "this", "expressions")
     given = node.this
     if node.expressions:
-        raise text.error("COUNT of several columns is not supported", text.of(node))
+        raise text.error("COUNT of several columns is not supported", node)
     if given is None:
-        raise text.error("COUNT of what? COUNT(*) counts rows", text.of(node))
+        raise text.error("COUNT of what? COUNT(*) counts rows", node)
     if given.key in ("star", "literal", "boolean"):
         return Call(None, api.count, _whole)
     if given.key == "distinct":
         if len(given.expressions) != 1 or given.args.get("on"):
-            raise text.error("COUNT(DISTINCT ...) takes one column", text.of(node))
+            raise text.error("COUNT(DISTINCT ...) takes one column", node)
         return Call(given.expressions[0], lambda column: api.distinct(str(column)), _whole)
     return Call(given, api.count, _whole)
 
@@ -131,7 +126,7 @@ def _quantile(text: Text, node: exp.Expr, approx: bool) -> Call:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:
-        raise text.error("the share must be a number from 0 to 1", text.of(node))
+        raise text.error("the share must be a number from 0 to 1", node)
     make: Callable[[str | None], Any] = lambda column: api.quantile(  # noqa: E731
         str(column), value, approx
     )
@@ -142,8 +137,7 @@ def check_type(text: Text, node: exp.Expr, call: Call, of: pa.DataType | None) -
     """An aggregate of numbers over something else would make dead letters of all records."""
     if call.numeric and call.decimal is None and of is not None and is_decimal(of):
         raise text.error(
-            f"{node.key.upper()} of decimals is not supported; CAST(... AS DOUBLE) first",
-            text.of(node),
+            f"{node.key.upper()} of decimals is not supported; CAST(... AS DOUBLE) first", node
         )
     if call.numeric and of is not None and not is_numeric(of) and of != pa.null():
-        raise text.error(f"{node.key.upper()} needs numbers, not {of}", text.of(node))
+        raise text.error(f"{node.key.upper()} needs numbers, not {of}", node)

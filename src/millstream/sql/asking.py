@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlglot import expressions as exp
 
 from millstream.api.stream import Stream
 from millstream.errors import ConfigError
@@ -25,9 +25,6 @@ from millstream.sql.ordering import order_key
 from millstream.sql.places import Text
 from millstream.sql.relations import Relation
 from millstream.sql.rules import rewrite
-
-if TYPE_CHECKING:
-    from sqlglot import expressions as exp
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,7 @@ def _number(text: Text, clause: exp.Expr, what: str) -> int:
     value = clause.expression
     name = value.name if value is not None and value.key == "literal" else ""
     if not name.isdigit() or value.is_string or len(name) > 12:
-        raise text.error(f"{what} takes a whole number", text.of(clause))
+        raise text.error(f"{what} takes a whole number", clause)
     return int(name)
 
 

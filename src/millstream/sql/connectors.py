@@ -44,7 +44,8 @@ def make_source(text: Text, statement: ask.CreateStream) -> Declared:
     if schema is not None and _COLUMNS in known:
         options[_COLUMNS] = schema
     if statement.time is not None:
-        _twice(text, given, "time", statement.time)
+        if "time" in given.values:
+            raise text.error("the event time is given twice", statement.time.place)
         options["time"] = _column(text, statement.time, schema)
         options.setdefault("lateness", statement.lateness)
     time = options.get("time")
@@ -120,9 +121,9 @@ def without_kept(text: Text, given: ask.Options) -> tuple[bool | None, ask.Optio
     return kept, replace(given, values=values)
 
 
-def options_for(text: Text, given: ask.Options, known: Options, what: str) -> dict[str, Any]:
-    """Options of something that has no kind."""
-    return _converted(text, given, known, what, ())
+def view_options(text: Text, given: ask.Options) -> dict[str, Any]:
+    """How the windows of a view give their results."""
+    return _converted(text, given, WINDOWING, "a view", ())
 
 
 def _kind(
@@ -201,11 +202,3 @@ def _key(text: Text, given: ask.Options, schema: pa.Schema | None) -> tuple[str,
         raise text.error("key: expected a column, or several in brackets", given.places["key"])
     several = [part.strip() for one in names for part in str(one).split(",")]
     return tuple(_column(text, ask.Name(one, given.places["key"]), schema) for one in several)
-
-
-def _twice(text: Text, given: ask.Options, name: str, other: ask.Name) -> None:
-    if name in given.values:
-        raise text.error("the event time is given twice", other.place)
-
-
-__all__ = ["WINDOWING", "make_sink", "make_source", "options_for", "without_kept"]

@@ -5,23 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from sqlglot import expressions as exp
 
-from millstream.errors import ConfigError, SqlError
+from millstream.errors import ConfigError
 from millstream.ops.sql.calling import UserFunction
 from millstream.ops.sql.expression import Expression
 from millstream.ops.sql.frames import suggestion
 from millstream.ops.sql.lowering import UnsupportedFunction, lower
+from millstream.ops.sql.nodes import Column as Leaf
 from millstream.ops.sql.types import ExpressionError, TypeMismatch
 from millstream.ops.sql.vocabulary import SUPPORTED
 from millstream.sql.aggregates import NAMES, is_aggregate
 from millstream.sql.places import Text
 from millstream.sql.relations import Column, Scope
-
-if TYPE_CHECKING:
-    from sqlglot import expressions as exp
 
 _PLAIN = re.compile(r"[A-Za-z_]\w*")
 
@@ -45,8 +44,6 @@ class Expressions:
         self, node: exp.Expr, scope: Scope, name: str | None = None, condition: bool = False
     ) -> Made:
         """An expression of the text as one over the stream of the scope."""
-        from sqlglot import expressions as exp
-
         text = scope.text
         _refuse_queries(node, scope, self.functions)
         used: list[Column] = []
@@ -54,10 +51,10 @@ class Expressions:
         try:
             lowered = lower(resolved)
         except UnsupportedFunction as error:
-            raise text.error(self._unknown(error, node, text), text.of(node)) from None
+            raise text.error(self._unknown(error, node, text), node) from None
         except (ConfigError, ExpressionError, TypeMismatch) as error:
             told = str(error).replace("; use .map(fn) for anything else", "")
-            raise text.error(told, text.of(node)) from None
+            raise text.error(told, node) from None
         plain = used[0] if isinstance(resolved, exp.Column) and len(used) == 1 else None
         shown = sql_of(resolved)
         name = shown if name is None else name
@@ -72,8 +69,6 @@ class Expressions:
         return self._resolved(node, scope, [])
 
     def _resolved(self, node: exp.Expr, scope: Scope, used: list[Column]) -> exp.Expr:
-        from sqlglot import expressions as exp
-
         def one(each: Any) -> Any:
             if isinstance(each, exp.Column) and not isinstance(each.this, exp.Star):
                 column, fields = scope.find(each)
@@ -101,12 +96,10 @@ class Expressions:
 
     def refuse_strangers(self, column: exp.Expr, text: Text) -> None:
         """Raise if a column stands in a call of no function there is: it may mean an aggregate."""
-        from sqlglot import expressions as exp
-
         call: Any = column.find_ancestor(exp.Anonymous)
         known = {*SUPPORTED, *self.functions}
         if call is not None and call.name.lower() not in known:
-            raise text.error(self._told(call.name.lower()), text.of(call))
+            raise text.error(self._told(call.name.lower()), call)
 
     def _told(self, name: str) -> str:
         near = suggestion(name, [*SUPPORTED, *NAMES.split(", "), *self.functions])
@@ -123,7 +116,7 @@ class Expressions:
             return expression.type(schema)
         except (ConfigError, ExpressionError, TypeMismatch) as error:
             told = re.sub(r"^in '.*?': ", "", str(error), flags=re.DOTALL)
-            raise scope.text.error(told, scope.text.of(node)) from None
+            raise scope.text.error(told, node) from None
 
 
 def _is_own(node: Any, functions: Collection[str]) -> bool:
@@ -157,8 +150,6 @@ _REFUSED = {
 
 def identifier(name: str, at: exp.Expr | None = None) -> Any:
     """A name for sqlglot, in quotes if it needs them; it stands where another node did."""
-    from sqlglot import expressions as exp
-
     made = exp.Identifier(this=name, quoted=_PLAIN.fullmatch(name) is None)
     found = [one.meta for one in at.walk() if "start" in one.meta] if at is not None else []
     if found:
@@ -172,12 +163,19 @@ def quoted(name: str) -> str:
     return name if _PLAIN.fullmatch(name) else "`" + name.replace("`", "``") + "`"
 
 
+def column_of(column: Column, name: str | None = None) -> Made:
+    """A column as an item of a projection."""
+    name = column.name if name is None else name
+    shown = quoted(column.physical)
+    if name != column.physical:
+        shown += f" AS {quoted(name)}"
+    expression = Expression(shown, name, frozenset({column.physical}), Leaf(column.physical))
+    return Made(expression, column.type, column)
+
+
 def sql_of(node: exp.Expr) -> str:
     """An expression as a text, for the plan and for names of columns without one."""
     try:
         return str(node.sql("spark", comments=False, normalize_functions=False))
     except (ValueError, TypeError, AttributeError, RecursionError):
         return node.key
-
-
-__all__ = ["Expressions", "Made", "SqlError", "identifier", "quoted", "sql_of"]

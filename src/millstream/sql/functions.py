@@ -10,6 +10,8 @@ from types import NoneType, UnionType
 from typing import Any
 
 import pyarrow as pa
+from sqlglot import expressions as exp
+from sqlglot.dialects.spark import Spark
 
 from millstream.errors import ConfigError
 from millstream.io.schemas import TIMESTAMP, parse_schema
@@ -47,9 +49,6 @@ def register(
 
 def _is_taken(name: str) -> bool:
     """Whether SQL reads a call of this name as something else: an aggregate, or with own words."""
-    from sqlglot import expressions as exp
-    from sqlglot.dialects.spark import Spark
-
     known = exp.FUNCTION_BY_NAME.get(name.upper())
     aggregate = known is not None and issubclass(known, exp.AggFunc)
     own = name.upper() in Spark.Parser.FUNCTION_PARSERS

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+from sqlglot import TokenType
+from sqlglot import expressions as exp
+from sqlglot.errors import ErrorLevel, ParseError, SqlglotError
 
 from millstream.ops.sql.dialect import dialect
 from millstream.sql.places import Place, Text
-
-if TYPE_CHECKING:
-    from sqlglot import expressions as exp
 
 _DEEPEST = 60  # brackets within brackets; more is no query anybody wrote
 _LONGEST = 20_000  # tokens of one statement
@@ -73,35 +74,27 @@ def ends_with_semicolon(text: Text) -> bool:
     return bool(tokens) and kind(tokens[-1]) == "SEMICOLON"
 
 
-def _dialect() -> Any:
+_BASE: Any = dialect()
+
+
+class _Continuous(_BASE):  # type: ignore[misc]
     """Spark's SQL, as sqlglot reads it, and its words for continuous queries."""
-    global _DIALECT
-    if _DIALECT is None:
-        from sqlglot import TokenType
 
-        base: Any = dialect()
-
-        class Continuous(base):  # type: ignore[misc]
-            class Tokenizer(base.Tokenizer):  # type: ignore[misc]
-                KEYWORDS: ClassVar[dict[str, Any]] = {
-                    **base.Tokenizer.KEYWORDS,
-                    "CSELECT": TokenType.SELECT,
-                    "SESSION": TokenType.VAR,  # the table function
-                }
-                COMMANDS: ClassVar[set[Any]] = set()  # whose rest would be one token
-
-        _DIALECT = Continuous()
-    return _DIALECT
+    class Tokenizer(_BASE.Tokenizer):  # type: ignore[misc]
+        KEYWORDS: ClassVar[dict[str, Any]] = {
+            **_BASE.Tokenizer.KEYWORDS,
+            "CSELECT": TokenType.SELECT,
+            "SESSION": TokenType.VAR,  # the table function
+        }
+        COMMANDS: ClassVar[set[Any]] = set()  # whose rest would be one token
 
 
-_DIALECT: Any = None
+_DIALECT = _Continuous()
 
 
 def _tokens(text: Text) -> Tokens:
-    from sqlglot.errors import SqlglotError
-
     try:
-        tokens: Tokens = _dialect().tokenize(text.sql)
+        tokens: Tokens = _DIALECT.tokenize(text.sql)
     except SqlglotError as error:
         raise text.error("a quote or a comment is not closed", _near(text, str(error))) from None
     return tokens
@@ -150,16 +143,13 @@ def parse_query(text: Text, tokens: Tokens, functions: Collection[str] = ()) -> 
 
     `functions` are calls of the user's own, also where sqlglot knows a function of that name.
     """
-    from sqlglot import expressions as exp
-    from sqlglot.errors import ErrorLevel, ParseError
-
     plain = _without_tables(_continuous(text, tokens))
     if not plain:
         raise text.error("a query is missing here", place_of(tokens) if tokens else None)
     for one, following in pairwise(plain):  # which sqlglot lets pass
         if kind(one) == "COMMA" and kind(following) in _AFTER_LISTS:
             raise text.error("something is missing after this comma", place_of([one]))
-    parser = _dialect().parser(error_level=ErrorLevel.IMMEDIATE)
+    parser = _DIALECT.parser(error_level=ErrorLevel.IMMEDIATE)
     if functions:
         known = {
             name: make for name, make in parser.FUNCTIONS.items() if name.lower() not in functions

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from sqlglot import expressions as exp
+
 from millstream.api import aggregates as api
-from millstream.api.decimals import decimal_total
 from millstream.api.stream import Stream
-from millstream.api.windows import WindowSpec
 from millstream.errors import ConfigError
 from millstream.io.schemas import TIMESTAMP
 from millstream.ops.sql.types import is_decimal
 from millstream.ops.totals import DecimalTotal
+from millstream.plan.answers import decimal_total
 from millstream.sql.aggregates import Call, check_type, is_aggregate, read_call
-from millstream.sql.expressions import Made, identifier, sql_of
+from millstream.sql.expressions import Made, column_of, identifier, sql_of
 from millstream.sql.relations import Column, Relation, Scope
 from millstream.sql.several import Keys, without
-from millstream.sql.windows import BOUNDS
+from millstream.sql.windows import BOUNDS, Specs
 
 if TYPE_CHECKING:
-    from sqlglot import expressions as exp
-
     from millstream.sql.lowering import Env, Queries
 
 
@@ -52,7 +51,7 @@ class Grouping:
     node: exp.Expr
     scope: Scope
     env: Env
-    specs: tuple[WindowSpec, ...]
+    specs: Specs
     every: Keys = ()  # of several sets of keys all there are: those that this one lacks are null
     computed: dict[str, Made] = field(default_factory=dict)  # columns made before grouping
     keys: dict[str, tuple[Any, Column]] = field(default_factory=dict)  # physical -> tree, column
@@ -60,7 +59,6 @@ class Grouping:
 
     def answer(self) -> tuple[Relation, list[Made]]:
         """The grouped relation, and the items of the select list over it."""
-        from millstream.sql.lowering import column_of
         from millstream.sql.values import Values
 
         text, env = self.scope.text, self.env
@@ -83,7 +81,7 @@ class Grouping:
         if condition is not None:
             self._find_calls(condition, None)
         if not self.calls and not self.keys and not bounds and not self.every:
-            raise text.error("there is nothing to group by", text.of(self.node))
+            raise text.error("there is nothing to group by", self.node)
         relation = values.join(self._grouped())
         tables = tuple(dict.fromkeys(one.table for one in relation.columns if one.table))
         scope = Scope(text, relation, tables, self.scope.above)
@@ -103,7 +101,7 @@ class Grouping:
         """An item of the select list: its name, and its tree with the stream's names."""
         text = self.scope.text
         if item.key == "star" or (item.key == "column" and item.this.key == "star"):
-            raise text.error("* does not go with GROUP BY; name the columns", text.of(item))
+            raise text.error("* does not go with GROUP BY; name the columns", item)
         value = item.this if item.key == "alias" else item
         name = item.alias if item.key == "alias" else ""
         if not name:
@@ -115,8 +113,6 @@ class Grouping:
 
     def _substituted(self, node: exp.Expr) -> Any:
         """With what names of the select list stand for, where no column has the name."""
-        from sqlglot import expressions as exp
-
         aliases = {
             item.alias.lower(): item.this for item in self.node.expressions if item.key == "alias"
         }
@@ -142,11 +138,11 @@ class Grouping:
             if self.specs:
                 raise text.error(
                     "windows are for GROUP BY: add GROUP BY window_start, window_end, ...",
-                    text.of(self.node),
+                    self.node,
                 )
             return False
         if group.args.get("all") is not None or group.args.get("totals"):
-            raise text.error("GROUP BY ALL is not supported; name the columns", text.of(group))
+            raise text.error("GROUP BY ALL is not supported; name the columns", group)
         bounds = set()
         for each in group.expressions:
             tree = self._key(each, items)
@@ -157,7 +153,7 @@ class Grouping:
         one_length = len(self.specs) == 1  # so that each bound says what the other is
         if self.specs and bounds != set(BOUNDS) and not (bounds and one_length):
             missing = " and ".join(one for one in BOUNDS if one not in bounds)
-            raise text.error(f"add {missing} to GROUP BY", text.of(group))
+            raise text.error(f"add {missing} to GROUP BY", group)
         return bool(bounds)
 
     def _key(self, each: exp.Expr, items: list[tuple[str, Any]]) -> Any:
@@ -166,7 +162,7 @@ class Grouping:
         if each.key == "literal" and not each.is_string:
             number = int(each.name) if each.name.isdigit() else 0
             if not 1 <= number <= len(items):
-                raise text.error(f"there is no column {each.name} in SELECT", text.of(each))
+                raise text.error(f"there is no column {each.name} in SELECT", each)
             return items[number - 1][1].copy()
         return self._substituted(each)
 
@@ -178,7 +174,7 @@ class Grouping:
     def _take_key(self, tree: Any, items: list[tuple[str, Any]], at: exp.Expr) -> None:
         text = self.scope.text
         if aggregates_of(tree):
-            raise text.error("an aggregate cannot be a key", text.of(at))
+            raise text.error("an aggregate cannot be a key", at)
         made = self.queries.expressions.make(tree, self._canonical_scope())
         if made.plain is not None:
             self.keys[made.plain.physical] = (tree, made.plain)
@@ -190,8 +186,6 @@ class Grouping:
 
     def _canonical_scope(self) -> Scope:
         """Names of the stream are names of the text."""
-        from dataclasses import replace
-
         relation = self.scope.relation
         columns = {
             one.physical: replace(one, name=one.physical, table="", hidden=False, merged=False)
@@ -215,13 +209,13 @@ class Grouping:
         if read.argument is None:
             return read.make(None), read.type(None)
         if aggregates_of(read.argument):
-            raise text.error("an aggregate within an aggregate", text.of(call))
+            raise text.error("an aggregate within an aggregate", call)
         made = self.queries.expressions.make(read.argument, self._canonical_scope())
         check_type(text, call, read, made.type)
         if made.plain is not None:
             column = made.plain.physical
             if self.specs and column in BOUNDS:
-                raise text.error(f"{column} is a key, not a value", text.of(call))
+                raise text.error(f"{column} is a key, not a value", call)
         else:
             column = next(
                 (
@@ -240,7 +234,7 @@ class Grouping:
                 return total, DecimalTotal(made.type, read.decimal).type
             return read.make(column), read.type(made.type)
         except ConfigError as error:
-            raise text.error(str(error), text.of(call)) from None
+            raise text.error(str(error), call) from None
 
     def _free(self, wanted: str | None, stem: str) -> str:
         """A name that no column has yet."""
@@ -295,8 +289,6 @@ class Grouping:
 
     def _prepared(self) -> Stream:
         """The stream with what keys and aggregates need, if that is not there already."""
-        from millstream.sql.lowering import column_of
-
         relation = self.scope.relation
         if not self.computed:
             return relation.stream
@@ -319,8 +311,6 @@ class Grouping:
         known += [(call, name) for name, (call, _, _) in self.calls.items()]
 
         def one(node: Any) -> Any:
-            from sqlglot import expressions as exp
-
             for each, name in known:
                 if node == each:
                     return exp.Column(this=identifier(name, node))
@@ -335,8 +325,6 @@ class Grouping:
 
     def _checked(self, tree: Any) -> Any:
         """The same, with an error for a column that is neither a key nor in an aggregate."""
-        from sqlglot import expressions as exp
-
         made = self._over(tree)
         names = {*self.keys, *self.calls, *(BOUNDS if self.specs else ())}
         for column in made.find_all(exp.Column):
@@ -344,7 +332,6 @@ class Grouping:
                 text = self.scope.text
                 self.queries.expressions.refuse_strangers(column, text)
                 raise text.error(
-                    f"{column.parts[0].name!r} is neither in GROUP BY nor in an aggregate",
-                    text.of(column),
+                    f"{column.parts[0].name!r} is neither in GROUP BY nor in an aggregate", column
                 )
         return made

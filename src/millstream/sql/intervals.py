@@ -49,15 +49,15 @@ def recent_of(condition: Any, scope: Scope) -> str | None:
         raise scope.text.error(
             "now() stands in a condition on event time, like ts > now() - INTERVAL '5' MINUTE; of "
             f"this {relation.told_time}",
-            scope.text.of(condition),
+            condition,
         )
     length = moment.expression
     if not is_plain(length):
-        raise scope.text.error("expected an interval", scope.text.of(condition))
+        raise scope.text.error("expected an interval", condition)
     try:
         return duration(length.this.name, length.args["unit"].name)
     except (ValueError, AttributeError, KeyError):
-        raise scope.text.error("expected an interval", scope.text.of(condition)) from None
+        raise scope.text.error("expected an interval", condition) from None
 
 
 def is_plain(node: Any) -> bool:

@@ -6,18 +6,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from sqlglot import expressions as exp
 
-from millstream.api.stream import Stream
 from millstream.graph import nodes
 from millstream.ops.sql.expression import Expression
-from millstream.ops.sql.types import TypeMismatch, common_type, is_numeric
-from millstream.sql.expressions import Made
+from millstream.ops.sql.nodes import Cast
+from millstream.ops.sql.types import TypeMismatch, common_type, is_numeric, type_name
+from millstream.sql.expressions import Made, column_of
 from millstream.sql.intervals import Bounds, interval_of
 from millstream.sql.relations import Column, Relation, Scope
 
 if TYPE_CHECKING:
-    from sqlglot import expressions as exp
-
     from millstream.sql.lowering import Env, Queries
 
 _ONE_SIDE = ("semi", "anti")
@@ -35,8 +34,6 @@ def conjuncts(condition: exp.Expr) -> list[Any]:
 
 def conjunction(conditions: list[Any]) -> Any:
     """Conditions as one."""
-    from sqlglot import expressions as exp
-
     whole = conditions[0]
     for one in conditions[1:]:
         whole = exp.And(this=whole, expression=one)
@@ -88,8 +85,6 @@ class Joins:
 
     def _item_of(self, condition: Any, scopes: dict[int, Scope]) -> int | None:
         """The item that all columns of a condition are of; None if there is no such item."""
-        from sqlglot import expressions as exp
-
         if condition.find(exp.Query) is not None:
             return None
         found = set()
@@ -105,12 +100,11 @@ class Joins:
         relation, specs = self.queries.item(item, self.env)
         if specs:
             raise self.text.error(
-                "windows cannot be joined; group them in a query in brackets first",
-                self.text.of(item),
+                "windows cannot be joined; group them in a query in brackets first", item
             )
         if relation.open:
             raise self.text.error(
-                "the columns of this are not known; declare them with schema=", self.text.of(item)
+                "the columns of this are not known; declare them with schema=", item
             )
         return relation
 
@@ -119,7 +113,7 @@ class Joins:
         mine = next((one.table for one in right.columns if one.table), "")
         if mine.lower() in taken:
             raise self.text.error(
-                f"{mine} is there twice; give one another name with AS", self.text.of(join.this)
+                f"{mine} is there twice; give one another name with AS", join.this
             )
 
     def _how(self, join: exp.Expr) -> str:
@@ -127,15 +121,13 @@ class Joins:
         self.queries.only(join, allowed, "JOIN")
         side, kind = str(join.args.get("side") or ""), str(join.args.get("kind") or "")
         if join.args.get("method"):
-            raise self.text.error(
-                f"{join.args['method']} JOIN is not supported", self.text.of(join)
-            )
+            raise self.text.error(f"{join.args['method']} JOIN is not supported", join)
         word = kind if kind in ("SEMI", "ANTI", "CROSS") else side or "INNER"
         how = {"CROSS": "inner", "INNER": "inner"}.get(word, word.lower())
         if how not in ("inner", "left", "right", "full", *_ONE_SIDE) or (
             how in _ONE_SIDE and side == "RIGHT"
         ):
-            raise self.text.error(f"{side} {kind} JOIN is not supported", self.text.of(join))
+            raise self.text.error(f"{side} {kind} JOIN is not supported", join)
         return how
 
     def _join(self, left: Relation, right: Relation, join: exp.Expr, pool: list[Any]) -> Relation:
@@ -149,7 +141,7 @@ class Joins:
             given = [one for one in pool if self.pair(one, *scopes) is not None]
             pool[:] = [one for one in pool if not any(one is other for other in given)]
         if not given and how != "inner":
-            raise self.text.error("say ON what to join", self.text.of(join))
+            raise self.text.error("say ON what to join", join)
         between, given = self._between(scopes, given, how, pool)
         pairs, rest = [], []
         for one in given:
@@ -177,8 +169,6 @@ class Joins:
 
     def pair(self, condition: Any, left: Scope, right: Scope) -> Pair | None:
         """An equality between the two sides; None if it is something else."""
-        from sqlglot import expressions as exp
-
         if condition.key != "eq" or condition.find(exp.Query) is not None:
             return None
         sides = [self._sides(one, left, right) for one in (condition.this, condition.expression)]
@@ -199,22 +189,18 @@ class Joins:
         try:
             kind = common_type(types)
         except TypeMismatch as error:
-            raise self.text.error(str(error), self.text.of(at)) from None
+            raise self.text.error(str(error), at) from None
         return Pair(_cast(pair.left, kind), _cast(pair.right, kind))
 
     def _sides(self, node: exp.Expr, left: Scope, right: Scope) -> set[int]:
         """Which sides the columns of an expression are of."""
-        from sqlglot import expressions as exp
-
         found = set()
         for column in node.find_all(exp.Column):
             both = [side for side, one in enumerate((left, right)) if one.local(column) is not None]
             named = [side for side in both if (left, right)[side].has_table(column)]
             both = named or both  # `t.x` is a column of t before it is a field of a column t
             if len(both) == 2:
-                raise self.text.error(
-                    f"{column.name!r} is ambiguous: both sides have it", self.text.of(column)
-                )
+                raise self.text.error(f"{column.name!r} is ambiguous: both sides have it", column)
             if not both:  # of the query around this one, or of nothing
                 return {2}
             found.update(both)
@@ -235,12 +221,10 @@ class Joins:
         raise self.text.error(
             f"ON of a {how.upper()} JOIN takes equalities of both sides, and conditions on the "
             "side that may be missing",
-            self.text.of(condition),
+            condition,
         )
 
     def _using(self, left: Relation, right: Relation, how: str, join: exp.Expr) -> Relation:
-        from sqlglot import expressions as exp
-
         scopes = self.queries.scope(left, self.env), self.queries.scope(right, self.env)
         pairs, names = [], []
         for one in join.args["using"]:
@@ -255,7 +239,7 @@ class Joins:
                 raise self.text.error(
                     f"USING ({mine.name}) with a {how.upper()} JOIN: its columns are called "
                     f"{mine.physical} and {other.physical}; name them alike in a query first",
-                    self.text.of(one),
+                    one,
                 )
         made = self.equal(left, right, pairs, how, merge=True)
         if how in _ONE_SIDE:
@@ -314,8 +298,6 @@ class Joins:
         self, left: Relation, right: Relation, names: set[str]
     ) -> tuple[Relation, dict[str, str]]:
         """The right side with other names for its keys, so that they stay columns of their own."""
-        from millstream.sql.lowering import column_of
-
         taken = {one.physical for one in (*left.columns, *right.columns)}
         renamed: dict[str, str] = {}
         for name in names:
@@ -371,9 +353,8 @@ def with_columns(
         added.append(_named(item.expression, names[-1]))
     if not added:
         return relation, names
-    stream = relation.stream
-    node = stream.flow.add(nodes.Select, "select", (stream.node,), items=(_EVERYTHING, *added))
-    return replace(relation, stream=Stream(stream.flow, node), exact=False), names
+    stream = relation.stream._add(nodes.Select, "select", items=(_EVERYTHING, *added))
+    return replace(relation, stream=stream, exact=False), names
 
 
 def _named(expression: Expression, name: str) -> Expression:
@@ -381,17 +362,11 @@ def _named(expression: Expression, name: str) -> Expression:
 
 
 def _cast(made: Made, kind: pa.DataType) -> Made:
-    from millstream.ops.sql.nodes import Cast
-    from millstream.ops.sql.types import type_name
-
     if made.type == kind or made.expression.node is None:
         return made
     shown = f"CAST({made.expression.sql} AS {type_name(kind)})"
     node = Cast(made.expression.node, kind)
     return Made(Expression(shown, shown, made.expression.columns, node), kind)
-
-
-__all__ = ["Column", "Joins", "Pair", "conjunction", "conjuncts", "with_columns"]
 
 
 def _one_of_two(column: Column, how: str, right: bool) -> list[Column]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from millstream.api.stream import Stream
-from millstream.api.windows import WindowSpec
-from millstream.errors import ConfigError
+from sqlglot import expressions as exp
+
 from millstream.graph import nodes
 from millstream.ops.sql.expression import Expression
-from millstream.sql.expressions import Expressions, Made, identifier, quoted, sql_of
+from millstream.ops.sql.frames import suggestion
+from millstream.sql.expressions import Expressions, Made, column_of, sql_of
 from millstream.sql.grouping import Grouping, is_grouped
 from millstream.sql.intervals import is_moment, recent_of
 from millstream.sql.joins import Joins, conjunction, conjuncts
@@ -31,10 +31,7 @@ from millstream.sql.sets import Sets
 from millstream.sql.several import sets_of
 from millstream.sql.subqueries import Memberships, is_membership
 from millstream.sql.values import Values, is_one_row
-from millstream.sql.windows import FUNCTIONS, assigned, windowed
-
-if TYPE_CHECKING:
-    from sqlglot import expressions as exp
+from millstream.sql.windows import FUNCTIONS, Specs, assigned, windowed
 
 Lookup = Callable[[str], Relation | None]
 
@@ -84,19 +81,19 @@ class Queries:
             case "subquery":
                 self.only(node, {"this", "alias", "with_"}, "brackets")
                 return self.query(node.this, env)
-        raise self.text.error(f"{node.key.upper()} is not supported", self.text.of(node))
+        raise self.text.error(f"{node.key.upper()} is not supported", node)
 
     def _with(self, node: exp.Expr, env: Env) -> Env:
         found = node.args.get("with_")
         if found is None:
             return env
         if found.args.get("recursive"):
-            raise self.text.error("WITH RECURSIVE is not supported", self.text.of(found))
+            raise self.text.error("WITH RECURSIVE is not supported", found)
         names = [one.alias.lower() for one in found.expressions]
         for each in found.expressions:
             name = each.alias
             if names.count(name.lower()) > 1:
-                raise self.text.error(f"{name} is named twice", self.text.of(each))
+                raise self.text.error(f"{name} is named twice", each)
             made = self.query(each.this, replace(env, bound=None))
             alias = each.args.get("alias")
             columns = [one.name for one in alias.args.get("columns") or []] if alias else []
@@ -110,9 +107,7 @@ class Queries:
 
     def _check_names(self, names: list[str], made: Relation, at: exp.Expr) -> None:
         if names and (made.open or len(names) != len(made.columns)):
-            raise self.text.error(
-                f"{len(names)} names for {len(made.columns)} columns", self.text.of(at)
-            )
+            raise self.text.error(f"{len(names)} names for {len(made.columns)} columns", at)
 
     def only(self, node: exp.Expr, allowed: set[str], what: str) -> None:
         """Refuse clauses that would be ignored."""
@@ -131,9 +126,11 @@ class Queries:
         """Refuse what a SELECT has that is not supported."""
         self.only(node, _CLAUSES, "a query")
         if node.args.get("kind"):
-            raise self.text.error("SELECT AS is not supported", self.text.of(node))
+            raise self.text.error("SELECT AS is not supported", node)
         if node.args.get("from_") is None:
-            raise self.text.error("a query needs FROM: what is it about?", self.text.of(node))
+            raise self.text.error("a query needs FROM: what is it about?", node)
+        if not node.expressions:
+            raise self.text.error("a query needs columns: SELECT what?", node)
 
     def _select(self, node: exp.Expr, env: Env) -> Relation:
         """The clauses in the order in which they are computed."""
@@ -144,7 +141,7 @@ class Queries:
         distinct = node.args.get("distinct")
         if distinct is not None:
             if distinct.args.get("on"):
-                raise self.text.error("DISTINCT ON is not supported", self.text.of(distinct))
+                raise self.text.error("DISTINCT ON is not supported", distinct)
             made = replace(made, stream=made.stream.distinct())
         if node.args.get("order") is not None or node.args.get("limit") is not None:
             made = limited(self, node, made)
@@ -153,7 +150,7 @@ class Queries:
             made = self.project(replace(made, exact=False), [column_of(one) for one in kept])
         return made
 
-    def _input(self, node: exp.Expr, env: Env) -> tuple[Relation, tuple[WindowSpec, ...]]:
+    def _input(self, node: exp.Expr, env: Env) -> tuple[Relation, Specs]:
         """The rows of FROM for which WHERE is true, and the windows they are to be put into."""
         where = node.args.get("where")
         pool = conjuncts(where.this) if where is not None else []
@@ -170,16 +167,14 @@ class Queries:
             rest = [where.this]
         return self.filtered(relation, rest, env), specs
 
-    def _list(
-        self, node: exp.Expr, relation: Relation, specs: tuple[WindowSpec, ...], env: Env
-    ) -> Relation:
+    def _list(self, node: exp.Expr, relation: Relation, specs: Specs, env: Env) -> Relation:
         """What the select list makes of these rows: of groups of them, or of each."""
         scope, over = self.scope(relation, env), windows_of(node)
         if over and (specs or is_grouped(node)):
             raise self.text.error(
                 "functions OVER rows go with a query around the groups: SELECT ..., RANK() OVER "
                 "(ORDER BY n) FROM (SELECT ... GROUP BY ...)",
-                self.text.of(over[0]),
+                over[0],
             )
         if env.bound is not None and numbered_item(node) is not None:
             return self._numbered(node, scope, env)
@@ -199,9 +194,7 @@ class Queries:
         listed.set("expressions", [values.fill(one) for one in listed.expressions])
         return self.project(relation, self.items(listed, self.scope(relation, env)), at=node)
 
-    def _grouped(
-        self, node: exp.Expr, scope: Scope, env: Env, specs: tuple[WindowSpec, ...]
-    ) -> Relation:
+    def _grouped(self, node: exp.Expr, scope: Scope, env: Env, specs: Specs) -> Relation:
         """The groups of a query; of several sets of keys one after the other."""
         several = sets_of(self.text, node)
         if several is None:
@@ -210,7 +203,7 @@ class Queries:
         parts = []
         for keys in sets:
             one = node.copy()
-            one.set("group", _exp().Group(expressions=[key.copy() for key in keys]))
+            one.set("group", exp.Group(expressions=[key.copy() for key in keys]))
             grouping = Grouping(self, one, scope, env, specs, every)
             parts.append(self.project(*grouping.answer(), at=node))
         return Sets(self, env).united(parts, node)
@@ -238,9 +231,7 @@ class Queries:
 
     # -- FROM -----------------------------------------------------------------------------------
 
-    def from_(
-        self, node: exp.Expr, env: Env, pool: list[Any]
-    ) -> tuple[Relation, tuple[WindowSpec, ...], list[Any]]:
+    def from_(self, node: exp.Expr, env: Env, pool: list[Any]) -> tuple[Relation, Specs, list[Any]]:
         """What FROM gives, its windows, and the conditions of WHERE that it did not use."""
         inside, rest = replace(env, bound=None), list(pool)
         item = node.args["from_"].this
@@ -250,11 +241,11 @@ class Queries:
             return *self.item(item, inside), rest
         return Joins(self, inside).relation(node, rest), (), rest
 
-    def item(self, item: exp.Expr, env: Env) -> tuple[Relation, tuple[WindowSpec, ...]]:
+    def item(self, item: exp.Expr, env: Env) -> tuple[Relation, Specs]:
         """One item of FROM, and its windows."""
         alias = item.args.get("alias")
         names = [one.name for one in alias.args.get("columns") or []] if alias else []
-        specs: tuple[WindowSpec, ...] = ()
+        specs: Specs = ()
         kind = item.this.key if item.key == "table" and item.this is not None else item.key
         if kind == "subquery":
             self.only(item, {"this", "alias", "with_"}, "FROM")
@@ -268,46 +259,36 @@ class Queries:
             made = self.table(item, env)
             name = item.alias or item.name
         else:
-            raise self.text.error(
-                "expected a stream, a view or a query in FROM", self.text.of(item)
-            )
+            raise self.text.error("expected a stream, a view or a query in FROM", item)
         self._check_names(names, made, item)
         return made.named(name, names), specs
 
-    def _function(self, call: exp.Expr, env: Env) -> tuple[Relation, tuple[WindowSpec, ...]]:
-        from millstream.ops.sql.frames import suggestion
-
+    def _function(self, call: exp.Expr, env: Env) -> tuple[Relation, Specs]:
         if call.name.lower() not in FUNCTIONS:
             known = [one.upper() for one in FUNCTIONS]
             near = suggestion(call.name, known) or f"; there are {', '.join(known)}"
-            raise self.text.error(
-                f"there is no table function {call.name!r}{near}", self.text.of(call)
-            )
+            raise self.text.error(f"there is no table function {call.name!r}{near}", call)
         return windowed(self.text, call, lambda data: self.table(data, env))
 
     def table(self, item: exp.Expr, env: Env) -> Relation:
         """A stream, a view, or a query of WITH, by its name."""
-        from millstream.ops.sql.frames import suggestion
-
         if item.args.get("db") is not None or item.args.get("catalog") is not None:
-            raise self.text.error("names of tables have no dots here", self.text.of(item))
+            raise self.text.error("names of tables have no dots here", item)
         name = item.name
         found = env.named.get(name.lower()) or self._find(name)
         if found is None:
             known = [*env.named, *self._known()]
             near = suggestion(name, known) or f"; there are {', '.join(known) or 'none'}"
-            raise self.text.error(f"there is no stream or view {name!r}{near}", self.text.of(item))
+            raise self.text.error(f"there is no stream or view {name!r}{near}", item)
         return found
 
     # -- WHERE ----------------------------------------------------------------------------------
 
     def _check_bounds(self, conditions: list[Any]) -> None:
         for condition in conditions:
-            for each in condition.find_all(_exp().Column):
+            for each in condition.find_all(exp.Column):
                 if each.name.lower() in ("window_start", "window_end"):
-                    raise self.text.error(
-                        f"{each.name} is known after grouping; use HAVING", self.text.of(each)
-                    )
+                    raise self.text.error(f"{each.name} is known after grouping; use HAVING", each)
 
     def filtered(self, relation: Relation, conditions: list[Any], env: Env) -> Relation:
         """The rows for which all conditions are true, those about other queries last."""
@@ -331,10 +312,8 @@ class Queries:
     def keep(self, condition: exp.Expr, scope: Scope) -> Relation:
         """The rows for which a condition is true."""
         made = self.expressions.make(condition, scope, condition=True)
-        stream = scope.relation.stream
-        return replace(
-            scope.relation, stream=_add(stream, nodes.Where, "where", condition=made.expression)
-        )
+        stream = scope.relation.stream._add(nodes.Where, "where", condition=made.expression)
+        return replace(scope.relation, stream=stream)
 
     # -- SELECT ---------------------------------------------------------------------------------
 
@@ -347,7 +326,7 @@ class Queries:
             elif item.key == "alias":
                 made.append(self.expressions.make(item.this, scope, item.alias))
             elif item.key == "aliases":
-                raise self.text.error("one name for one column", self.text.of(item))
+                raise self.text.error("one name for one column", item)
             else:
                 name = item.name if item.key in ("column", "dot") else sql_of(item)
                 made.append(self.expressions.make(item, scope, name or None))
@@ -359,12 +338,12 @@ class Queries:
         relation = scope.relation
         table = item.args.get("table") if item.key == "column" else None
         if table is not None and table.name.lower() not in [t.lower() for t in scope.tables]:
-            raise self.text.error(f"there is no table {table.name!r} in FROM", self.text.of(item))
+            raise self.text.error(f"there is no table {table.name!r} in FROM", item)
         left_out = star.args.get("except_") or []
         if relation.open:
             if left_out:
                 raise self.text.error(
-                    "the columns of this are not known, so none can be left out", self.text.of(star)
+                    "the columns of this are not known, so none can be left out", star
                 )
             return [Made(Expression("*", "*", frozenset(), None), None)]
         columns = [
@@ -376,7 +355,7 @@ class Queries:
         gone = [self._left_out(name, columns) for name in left_out]
         kept = [one for one in columns if not any(one in some for some in gone)]
         if not kept:
-            raise self.text.error("EXCEPT leaves no column", self.text.of(star))
+            raise self.text.error("EXCEPT leaves no column", star)
         return [column_of(scope.own(one, item)) for one in kept]
 
     def _left_out(self, name: exp.Expr, columns: list[Column]) -> list[Column]:
@@ -389,7 +368,7 @@ class Queries:
         ]
         if not found:
             shown = ".".join(parts)
-            raise self.text.error(f"there is no column {shown!r} to leave out", self.text.of(name))
+            raise self.text.error(f"there is no column {shown!r} to leave out", name)
         return found
 
     def project(
@@ -402,8 +381,7 @@ class Queries:
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise self.text.error(
-                f"two columns are called {twice[0]!r}; give one another name with AS",
-                None if at is None else self.text.of(at),
+                f"two columns are called {twice[0]!r}; give one another name with AS", at
             )
         time = next(
             (
@@ -418,33 +396,13 @@ class Queries:
         natural = [one.physical for one in relation.columns]
         if relation.exact and not relation.open and same == names == natural:
             return Relation(relation.stream, columns, time=time)
-        stream = _add(
-            relation.stream, nodes.Select, "select", items=tuple(one.expression for one in items)
-        )
+        expressions = tuple(one.expression for one in items)
+        stream = relation.stream._add(nodes.Select, "select", items=expressions)
         return Relation(stream, columns, open="*" in names, time=time)
-
-
-def column_of(column: Column, name: str | None = None) -> Made:
-    """A column as an item of a projection."""
-    from millstream.ops.sql.nodes import Column as Leaf
-
-    name = column.name if name is None else name
-    shown = quoted(column.physical)
-    if name != column.physical:
-        shown += f" AS {quoted(name)}"
-    node = Leaf(column.physical)
-    expression = Expression(shown, name, frozenset({column.physical}), node)
-    return Made(expression, column.type, column)
-
-
-def _add(stream: Stream, cls: type[nodes.Node], stem: str, **fields: Any) -> Stream:
-    return Stream(stream.flow, stream.flow.add(cls, stem, (stream.node,), **fields))
 
 
 def _with_name(item: Any) -> Any:
     """An item with a query in it keeps the name that its text gives it."""
-    from sqlglot import expressions as exp
-
     if item.key == "alias" or item.find(exp.Subquery) is None:
         return item
     return exp.alias_(item, sql_of(item), quoted=True)
@@ -452,12 +410,3 @@ def _with_name(item: Any) -> Any:
 
 def _has_now(condition: Any) -> bool:
     return any(map(is_moment, condition.walk()))
-
-
-def _exp() -> Any:
-    from sqlglot import expressions
-
-    return expressions
-
-
-__all__ = ["ConfigError", "Env", "Queries", "column_of", "identifier"]

@@ -6,15 +6,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from sqlglot import expressions as exp
 
-from millstream.sql.expressions import Made, identifier
+from millstream.sql.expressions import Made, column_of, identifier
 from millstream.sql.joins import with_columns
 from millstream.sql.places import Text
 from millstream.sql.relations import Column, Relation, Scope
 
 if TYPE_CHECKING:
-    from sqlglot import expressions as exp
-
     from millstream.sql.lowering import Queries
 
 _MOST = 1_000_000
@@ -38,12 +37,16 @@ def limited(queries: Queries, node: exp.Expr, made: Relation) -> Relation:
     if limit is None:
         raise text.error(
             "ORDER BY goes with LIMIT: rows of a stream leave in the order in which they come",
-            text.of(order),  # type: ignore[arg-type]
+            order,
         )
     if limit.key != "limit":
         raise text.error("FETCH is not supported; write LIMIT", text.of(limit) or text.of(node))
     if order is None:
-        raise text.error("LIMIT goes with ORDER BY: which rows come first?", text.of(limit))
+        raise text.error("LIMIT goes with ORDER BY: which rows come first?", limit)
+    if limit.args.get("limit_options") or limit.expressions:
+        raise text.error("LIMIT takes a number of rows, without PERCENT and BY", limit)
+    for one in order.expressions:
+        queries.only(one, {"this", "desc", "nulls_first"}, "ORDER BY")
     most = _number(text, limit.expression, "LIMIT")
     if made.open:
         raise text.error("the columns of this are not known; declare them with schema=", None)
@@ -56,8 +59,6 @@ def limited(queries: Queries, node: exp.Expr, made: Relation) -> Relation:
 
 def with_order(text: Text, node: exp.Expr) -> tuple[exp.Expr, int]:
     """The query with what only ORDER BY names as further items; how many these are."""
-    from sqlglot import expressions as exp
-
     order = node.args.get("order")
     if order is None or node.args.get("limit") is None:
         return node, 0
@@ -78,7 +79,7 @@ def with_order(text: Text, node: exp.Expr) -> tuple[exp.Expr, int]:
             if plain and any(value.name.lower() == one.name.lower() for one in node.expressions
                              if one.key == "column"):  # fmt: skip
                 continue
-            raise text.error("ORDER BY of SELECT DISTINCT is about what it selects", text.of(value))
+            raise text.error("ORDER BY of SELECT DISTINCT is about what it selects", value)
         name = f"_by{hidden}"
         made.append("expressions", exp.alias_(value.copy(), name, quoted=True))
         ordered.set("this", exp.Column(this=identifier(name, value)))
@@ -88,15 +89,11 @@ def with_order(text: Text, node: exp.Expr) -> tuple[exp.Expr, int]:
 
 def order_key(queries: Queries, one: exp.Expr, made: Relation, node: exp.Expr) -> tuple[Made, str]:
     """What rows are ordered by: a column of the answer, by its name, its place or what it is."""
-    from millstream.sql.lowering import column_of
-
     value = one.this
     if value.key == "literal" and not value.is_string:
         number = int(value.name) if value.name.isdigit() else 0
         if not 1 <= number <= len(made.columns):
-            raise queries.text.error(
-                f"there is no column {value.name} in SELECT", queries.text.of(one)
-            )
+            raise queries.text.error(f"there is no column {value.name} in SELECT", one)
         column = made.columns[number - 1]
         return column_of(column, column.physical), way_of(one)
     for at, item in enumerate(node.expressions if node.key == "select" else ()):
@@ -129,23 +126,19 @@ def _by(text: Text, names: list[str], ways: list[str], at: exp.Expr) -> list[str
     for name, way in zip(names, ways, strict=True):
         found.setdefault(name, way)
     if not found:
-        raise text.error("ORDER BY what?", text.of(at))
+        raise text.error("ORDER BY what?", at)
     return [f"{name} {way}" for name, way in found.items()]
 
 
 def _number(text: Text, given: Any, what: str) -> int:
     value = given.name if given is not None and given.key == "literal" else ""
     if not value.isdigit() or given.is_string or not 1 <= int(value) <= _MOST:
-        raise text.error(
-            f"{what} takes a whole number from 1 to {_MOST}", text.of(given) if given else None
-        )
+        raise text.error(f"{what} takes a whole number from 1 to {_MOST}", given)
     return int(value)
 
 
 def _same_columns(queries: Queries, relation: Relation, made: Relation) -> Relation:
     """Without the columns that were there for the order only."""
-    from millstream.sql.lowering import column_of
-
     if relation.exact:
         return relation
     items = [column_of(one, one.physical) for one in made.columns]
@@ -166,8 +159,6 @@ def numbered_item(node: exp.Expr) -> Any:
 
 def bound_of(item: exp.Expr, outer: exp.Expr, pool: list[Any]) -> Bound | None:
     """The bound that WHERE sets to the row numbers of a query in FROM; it is taken out."""
-    from sqlglot import expressions as exp
-
     query = item
     while query.key == "subquery":
         query = query.this
@@ -211,8 +202,6 @@ def _most(condition: Any, name: str, table: str) -> int | None:
 
 def _is_used(outer: exp.Expr, name: str, condition: Any) -> bool:
     """Whether the number is wanted beside its bound."""
-    from sqlglot import expressions as exp
-
     own = {id(one) for one in condition.walk()}
     from_ = outer.args.get("from_")
     inside = {id(one) for one in from_.walk()} if from_ is not None else set()
@@ -233,12 +222,12 @@ def numbered(queries: Queries, node: exp.Expr, scope: Scope, bound: Bound | None
     if bound is None or bound.name != item.alias.lower():
         raise text.error(
             f"ROW_NUMBER() needs a bound: put a query around this one, WHERE {item.alias} <= 10",
-            text.of(item),
+            item,
         )
     queries.only(window, {"this", "partition_by", "order", "over"}, "OVER")
     order = window.args.get("order")
     if order is None:
-        raise text.error("ROW_NUMBER() needs ORDER BY in OVER", text.of(item))
+        raise text.error("ROW_NUMBER() needs ORDER BY in OVER", item)
     make = queries.expressions.make
     parts = [make(one, scope) for one in window.args.get("partition_by") or []]
     keys = [make(one.this, scope) for one in order.expressions]
@@ -264,8 +253,6 @@ def _free(relation: Relation, wanted: str) -> str:
 
 def with_number(node: exp.Expr, relation: Relation, bound: Bound) -> exp.Expr:
     """The select list with a column in the place of ROW_NUMBER(), or without it."""
-    from sqlglot import expressions as exp
-
     made = node.copy()
     item = numbered_item(made)
     if not bound.shown:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from sqlglot import expressions as exp
 
-from millstream.api.stream import Stream
 from millstream.operators.over import AGGREGATES, NEIGHBOURS, RANKS, Call, Over
 from millstream.operators.top import parse_order
 from millstream.ops.overlooking import Frame
@@ -23,8 +23,6 @@ from millstream.sql.ordering import way_of
 from millstream.sql.relations import Column, Relation, Scope
 
 if TYPE_CHECKING:
-    from sqlglot import expressions as exp
-
     from millstream.sql.lowering import Env, Queries
 
 _FUNCTIONS = {
@@ -62,11 +60,9 @@ def overlooked(
     queries: Queries, node: exp.Expr, relation: Relation, env: Env
 ) -> tuple[Relation, exp.Expr]:
     """The relation with a column per function, and the select list with these columns."""
-    from sqlglot import expressions as exp
-
     if relation.open:
         raise queries.text.error(
-            "the columns of this are not known; declare them with schema=", queries.text.of(node)
+            "the columns of this are not known; declare them with schema=", node
         )
     listed = node.copy()
     several: dict[str, _Rows] = {}
@@ -112,21 +108,14 @@ def _with(queries: Queries, rows: _Rows, scope: Scope, number: int) -> tuple[Rel
         column = next(given) if one.value is not None else None
         calls.append(one.call(name, column))
         columns.append(Column(f"_over{number + at}", name, calls[-1].type, _TABLE, hidden=True))
-    stream = relation.stream
-    step = stream.flow.add(
+    stream = relation.stream._add(
         Over,
         "over",
-        (stream.node,),
         keys=groups,
         order=tuple(parse_order(f"{name} {way}") for name, way in by.items()),
         calls=tuple(calls),
     )
-    made = replace(
-        relation,
-        stream=Stream(stream.flow, step),
-        columns=(*relation.columns, *columns),
-        time=None,
-    )
+    made = replace(relation, stream=stream, columns=(*relation.columns, *columns), time=None)
     return made, [one.name for one in columns]
 
 
@@ -148,28 +137,26 @@ class _Asked:
     def of(queries: Queries, window: Any, scope: Scope, ordered: bool) -> _Asked:
         text, call = queries.text, window.this
         if call.key in ("ignorenulls", "respectnulls"):
-            raise text.error("IGNORE NULLS is not supported OVER rows", text.of(window))
+            raise text.error("IGNORE NULLS is not supported OVER rows", window)
         function = _FUNCTIONS.get(call.key)
         if function is None:
             told = text.name_of(call)
             known = ", ".join(one.upper() for one in (*RANKS, *NEIGHBOURS, *AGGREGATES))
-            raise text.error(f"{told} is not supported OVER rows; there are {known}", text.of(call))
+            raise text.error(f"{told} is not supported OVER rows; there are {known}", call)
         if function in (*RANKS, *NEIGHBOURS) and not ordered:
-            raise text.error(f"{function.upper()} needs ORDER BY in OVER", text.of(window))
+            raise text.error(f"{function.upper()} needs ORDER BY in OVER", window)
         queries.only(call, {"this", "offset", "default", "big_int", "expressions"}, "OVER")
         frame = _frame(text, window, ordered)
         if function in RANKS:
             return _Asked(function, None, pa.int64(), frame)
         given = call.this
         if given is not None and given.key == "distinct":
-            raise text.error("DISTINCT is not supported OVER rows", text.of(window))
+            raise text.error("DISTINCT is not supported OVER rows", window)
         if function == "count" and (given is None or given.key in ("star", "literal")):
             return _Asked(function, None, pa.int64(), frame)
         value = queries.expressions.make(given, scope)
         if value.type is None:
-            raise text.error(
-                "the type of this is not known; declare it with schema=", text.of(window)
-            )
+            raise text.error("the type of this is not known; declare it with schema=", window)
         kind = _type(text, window, function, value.type)
         if function not in NEIGHBOURS:
             return _Asked(function, value, kind, frame)
@@ -178,7 +165,7 @@ class _Asked:
             steps = 1 if offset is None else _count(offset)
         except ValueError:
             raise text.error(
-                f"{function.upper()} goes a constant number of rows, from 0 on", text.of(window)
+                f"{function.upper()} goes a constant number of rows, from 0 on", window
             ) from None
         return _Asked(function, value, kind, frame, steps, _default(text, call, kind))
 
@@ -189,7 +176,7 @@ def _type(text: Any, window: Any, function: str, of: pa.DataType) -> pa.DataType
     if function not in ("sum", "avg"):
         return of
     if not is_numeric(of):
-        raise text.error(f"{function.upper()} needs numbers, not {of}", text.of(window))
+        raise text.error(f"{function.upper()} needs numbers, not {of}", window)
     if is_decimal(of):
         return DecimalTotal(of, function == "avg").type
     return total_of(of) if function == "sum" else double_of(of)
@@ -201,11 +188,11 @@ def _default(text: Any, call: Any, kind: pa.DataType) -> Any:
         return None
     found = lower(given)
     if not isinstance(found, Literal):
-        raise text.error("the default of LAG and LEAD is a constant", text.of(given))
+        raise text.error("the default of LAG and LEAD is a constant", given)
     try:
         return cast_value(found.value, found.type, kind)
     except (ExpressionError, TypeMismatch) as error:
-        raise text.error(str(error), text.of(given)) from None
+        raise text.error(str(error), given) from None
 
 
 def _frame(text: Any, window: Any, ordered: bool) -> Frame:
@@ -229,7 +216,7 @@ def _frame(text: Any, window: Any, ordered: bool) -> Frame:
     raise text.error(
         "this frame is not supported: ROWS BETWEEN n PRECEDING AND n FOLLOWING, CURRENT ROW and "
         "UNBOUNDED are, and RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW",
-        text.of(window),
+        window,
     )
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from sqlglot import expressions as exp
 
 from millstream.errors import SqlError
-
-if TYPE_CHECKING:
-    from sqlglot import expressions as exp
 
 _WIDTH = 100  # of the line of text that is shown
 _SECRET = re.compile("(?<=://).*(?=@)")  # user and password of an address, whatever is in them
@@ -29,10 +27,9 @@ class Text:
 
     sql: str
 
-    def error(self, message: str, place: Place | None) -> SqlError:
-        """An error with line, column and the underlined text."""
-        if place is None:
-            place = Place(0, len(self.sql))
+    def error(self, message: str, at: Place | exp.Expr | None) -> SqlError:
+        """An error with line, column and the underlined text: a place, or that of a node."""
+        place = (self.of(at) if isinstance(at, exp.Expr) else at) or Place(0, len(self.sql))
         start = min(place.start, max(len(self.sql) - 1, 0))
         above = self.sql.rfind("\n", 0, start) + 1
         below = self.sql.find("\n", start)
@@ -59,8 +56,6 @@ class Text:
 
     def _called(self, node: exp.Expr, start: int) -> re.Match[str] | None:
         """The name of a function in front of its first argument, where its node lacks the place."""
-        from sqlglot import expressions as exp
-
         if not isinstance(node, exp.Func):
             return None
         return re.search(r"\w+(?=\s*\(\s*(DISTINCT\s+)?$)", self.sql[:start], re.IGNORECASE)

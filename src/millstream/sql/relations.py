@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from sqlglot import expressions as exp
 
 from millstream.api.stream import Stream
 from millstream.ops.sql.frames import suggestion
 from millstream.sql.places import Text
-
-if TYPE_CHECKING:
-    from sqlglot import expressions as exp
 
 
 @dataclass(frozen=True)
@@ -87,9 +84,9 @@ class Scope:
             raise self.text.error(
                 f"{_spelled(column)} is a column of the query around this one; that is possible "
                 "in EXISTS, IN and queries that give one value, as one side of an equality",
-                self.text.of(column),
+                column,
             )
-        raise self.text.error(self._unknown(column), self.text.of(column))
+        raise self.text.error(self._unknown(column), column)
 
     def local(self, column: exp.Expr) -> tuple[Column, list[str]] | None:
         """The same, None if this query has no such column."""
@@ -102,7 +99,7 @@ class Scope:
                 raise self.text.error(
                     f"{table} has no column {parts[1]!r}"
                     f"{suggestion(parts[1], known) or '; it has ' + ', '.join(known)}",
-                    self.text.of(column),
+                    column,
                 )
             return found, parts[2:]
         found = self._named(column, parts[0], None)
@@ -122,7 +119,7 @@ class Scope:
                     f"{one.name!r} is computed by this query, and its WHERE comes before that; put "
                     f"the query in FROM: SELECT * FROM (SELECT ... AS {one.name} FROM ...) WHERE "
                     f"{one.name} ...",
-                    self.text.of(one),
+                    one,
                 )
 
     def has_table(self, column: exp.Expr) -> bool:
@@ -150,9 +147,7 @@ class Scope:
         found = found or [one for one in mine if one.name.lower() == name.lower()]
         if len(found) > 1:
             several = " or ".join(f"{one.table or '?'}.{one.name}" for one in found)
-            raise self.text.error(
-                f"{name!r} is ambiguous: it could be {several}", self.text.of(column)
-            )
+            raise self.text.error(f"{name!r} is ambiguous: it could be {several}", column)
         if found:
             return self.own(found[0], column)
         return Column(name, name, None, table or "") if self.relation.open else None
@@ -164,7 +159,7 @@ class Scope:
         raise self.text.error(
             f"{found.table} may be missing in this join, and USING ({found.name}) keeps one column "
             f"for both sides: write {found.name}, or join ON instead",
-            self.text.of(at),
+            at,
         )
 
     def _unknown(self, column: exp.Expr) -> str:

@@ -7,26 +7,23 @@ Each rule is a function from a tree to a tree, and needs to know no columns. Wha
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from sqlglot import expressions as exp
 
 from millstream.sql.aggregates import is_aggregate
 from millstream.sql.ordering import numbered_item
 from millstream.sql.places import Text
 
-if TYPE_CHECKING:
-    from sqlglot import expressions as exp
-
-Rule = Callable[[Text, "exp.Expr"], "exp.Expr"]
+Rule = Callable[[Text, exp.Expr], exp.Expr]
 
 
 def filters_to_cases(text: Text, tree: exp.Expr) -> exp.Expr:
     """`sum(x) FILTER (WHERE c)` is `sum(CASE WHEN c THEN x END)`: aggregates leave out nulls."""
-    from sqlglot import expressions as exp
-
     for each in list(tree.find_all(exp.Filter)):
         call, condition = each.this, each.expression.this
         if not is_aggregate(call) or call.key in ("first", "last"):
-            raise text.error("FILTER is not supported here", text.of(each))
+            raise text.error("FILTER is not supported here", each)
         given = call.this
         inner = given if isinstance(given, exp.Distinct) else call
         if isinstance(given, exp.Distinct):
@@ -42,15 +39,11 @@ def filters_to_cases(text: Text, tree: exp.Expr) -> exp.Expr:
 
 
 def _case(condition: exp.Expr, value: exp.Expr) -> Any:
-    from sqlglot import expressions as exp
-
     return exp.Case(ifs=[exp.If(this=condition.copy(), true=value.copy())])
 
 
 def row_numbers_inline(text: Text, tree: exp.Expr) -> exp.Expr:
     """A query of WITH that has row numbers stands where it is used, beside the bound they need."""
-    from sqlglot import expressions as exp
-
     for cte in list(tree.find_all(exp.CTE)):
         if numbered_item(cte.this) is None:
             continue

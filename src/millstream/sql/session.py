@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sqlglot import expressions as exp
+
 from millstream.api.stream import Stream
 from millstream.errors import ConfigError, SqlError
 from millstream.graph import nodes
@@ -18,17 +20,15 @@ from millstream.ops.sql.frames import suggestion
 from millstream.ops.sql.types import type_name
 from millstream.sql import statements as ask
 from millstream.sql.catalog import Catalog, Entry, relation_of, upstream
-from millstream.sql.connectors import WINDOWING, make_sink, make_source, options_for, without_kept
+from millstream.sql.connectors import make_sink, make_source, view_options, without_kept
 from millstream.sql.expressions import Expressions
 from millstream.sql.grammar import place_of, statements_of
 from millstream.sql.lowering import Queries
-from millstream.sql.places import Place, Text
+from millstream.sql.places import Text
 from millstream.sql.relations import Column, Relation
 from millstream.sql.rules import rewrite
 
 if TYPE_CHECKING:
-    from sqlglot import expressions as exp
-
     from millstream.api.flow import Flow
 
 
@@ -156,7 +156,7 @@ class Session:
         if not self._free(text, statement.name, statement.unless):
             return Answer(self._stream(text, statement.name))
         kept, options = without_kept(text, statement.options)
-        emission = options_for(text, options, WINDOWING, "a view")
+        emission = view_options(text, options)
         before = set(self.flow.nodes)
 
         def make() -> Relation:
@@ -187,10 +187,10 @@ class Session:
         self._remember("sink", statement.name.text, None, ())
         if statement.view is not None:
             relation = self._relation(text, statement.view)
-            return self._fill(text, statement.name, lambda: relation)
+            return self._fill(statement.name, lambda: relation)
         if statement.query is not None:
             query = statement.query
-            return self._fill(text, statement.name, lambda: self._query(text, query))
+            return self._fill(statement.name, lambda: self._query(text, query))
         return Answer()
 
     def _insert(self, text: Text, statement: ask.Insert) -> Answer:
@@ -207,9 +207,9 @@ class Session:
                 f"{entry.name} gets rows already; use UNION ALL in one query, or another sink",
                 statement.sink.place,
             )
-        return self._fill(text, statement.sink, lambda: self._query(text, statement.query))
+        return self._fill(statement.sink, lambda: self._query(text, statement.query))
 
-    def _fill(self, text: Text, name: ask.Name, query: Callable[[], Relation]) -> Answer:
+    def _fill(self, name: ask.Name, query: Callable[[], Relation]) -> Answer:
         entry = self.catalog.entries[name.text.lower()]
 
         def make() -> Relation:
@@ -312,6 +312,3 @@ class Session:
             user,
         )
         return text.error(f"{owner!r} uses {name.text!r}; drop that first", name.place)
-
-
-__all__ = ["Answer", "Place", "Session"]

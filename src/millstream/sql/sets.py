@@ -6,18 +6,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from sqlglot import expressions as exp
 
 from millstream.ops.sql.expression import Expression
 from millstream.ops.sql.nodes import Cast
 from millstream.ops.sql.nodes import Column as Leaf
 from millstream.ops.sql.types import TypeMismatch, common_type, type_name
-from millstream.sql.expressions import Made, quoted
+from millstream.sql.expressions import Made, column_of, quoted
 from millstream.sql.ordering import limited
 from millstream.sql.relations import Column, Relation
 
 if TYPE_CHECKING:
-    from sqlglot import expressions as exp
-
     from millstream.sql.lowering import Env, Queries
 
 _ALLOWED = {"this", "expression", "distinct", "with_", "order", "limit"}
@@ -84,13 +83,12 @@ class Sets:
         word = at.key.upper()
         if any(one.open for one in parts):
             raise self.text.error(
-                "the columns of one side are not known; declare them with schema=", self.text.of(at)
+                "the columns of one side are not known; declare them with schema=", at
             )
         if any(len(one.columns) != len(first.columns) for one in parts):
             counts = " and ".join(str(len(one.columns)) for one in parts)
             raise self.text.error(
-                f"both sides of {word} need the same number of columns, not {counts}",
-                self.text.of(at),
+                f"both sides of {word} need the same number of columns, not {counts}", at
             )
         types = [
             self._common(column, at) for column in zip(*(one.columns for one in parts), strict=True)
@@ -105,12 +103,10 @@ class Sets:
             return common_type(types, promote_strings=False)
         except TypeMismatch as error:
             raise self.text.error(
-                f"column {columns[0].name!r} of {at.key.upper()}: {error}", self.text.of(at)
+                f"column {columns[0].name!r} of {at.key.upper()}: {error}", at
             ) from None
 
     def _side(self, part: Relation, first: Relation, types: list[pa.DataType | None]) -> Relation:
-        from millstream.sql.lowering import column_of
-
         items = []
         for column, target, kind in zip(part.columns, first.columns, types, strict=True):
             made = column_of(column, target.name)

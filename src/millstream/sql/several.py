@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from sqlglot import expressions as exp
 
 from millstream.sql.aggregates import is_aggregate
 from millstream.sql.places import Text
 
-if TYPE_CHECKING:
-    from sqlglot import expressions as exp
-
-Keys = tuple["exp.Expr", ...]
+Keys = tuple[exp.Expr, ...]
 
 _KINDS = ("groupingsets", "rollup", "cube")
 _MOST = 64  # sets of one query: each is a GROUP BY of its own
@@ -29,7 +28,7 @@ def sets_of(text: Text, select: exp.Expr) -> tuple[list[Keys], Keys] | None:
     if not listed and not behind:
         return None
     if len(listed) + len(behind) > 1:
-        raise text.error("one of GROUPING SETS, ROLLUP and CUBE at a time", text.of(group))
+        raise text.error("one of GROUPING SETS, ROLLUP and CUBE at a time", group)
     plain = tuple(one for one in group.expressions if one.key not in _KINDS)
     (special,) = listed or behind
     members = [_members(text, one) for one in special.expressions]
@@ -38,13 +37,13 @@ def sets_of(text: Text, select: exp.Expr) -> tuple[list[Keys], Keys] | None:
         members, plain = members or [(one,) for one in plain], ()
     count = 2 ** len(members) if special.key == "cube" else len(members) + 1
     if count > _MOST:
-        raise text.error(f"{count} sets to group by; there may be {_MOST}", text.of(group))
+        raise text.error(f"{count} sets to group by; there may be {_MOST}", group)
     return [(*plain, *one) for one in _subsets(special.key, members)], every
 
 
 def _members(text: Text, one: exp.Expr) -> Keys:
     if one.key in _KINDS:
-        raise text.error("GROUPING SETS, ROLLUP or CUBE within another", text.of(one))
+        raise text.error("GROUPING SETS, ROLLUP or CUBE within another", one)
     if one.key == "tuple":
         return tuple(one.expressions)
     return (one.this,) if one.key == "paren" else (one,)
@@ -62,8 +61,6 @@ def _subsets(key: str, members: list[Keys]) -> Iterator[Keys]:
 
 def without(tree: Any, missing: list[Any], kept: list[Any]) -> Any:
     """An expression with null for what a set does not group by, but not in keys and aggregates."""
-    from sqlglot import expressions as exp
-
     if is_aggregate(tree) or any(tree == one for one in kept):
         return tree
     if any(tree == one for one in missing):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from sqlglot import expressions as exp
 
 from millstream.ops.sql.frames import suggestion
 from millstream.sql.grammar import Tokens, kind, parse_query, place_of
 from millstream.sql.places import Place, Text
-
-if TYPE_CHECKING:
-    from sqlglot import expressions as exp
 
 Value = str | int | float | bool | list[str]
 
@@ -233,10 +231,6 @@ class Reader:
         self.at = len(self.tokens)
         return parse_query(self.text, rest, self.functions)
 
-    def unless(self, *words: str) -> bool:
-        """IF [NOT] EXISTS."""
-        return self.taken(*words)
-
     def options(self) -> Options:
         """WITH (name = value, ...), or nothing."""
         start = self.here()
@@ -314,7 +308,7 @@ def _create(reader: Reader) -> Statement:
 
 
 def _create_stream(reader: Reader) -> CreateStream:
-    unless = reader.unless("IF", "NOT", "EXISTS")
+    unless = reader.taken("IF", "NOT", "EXISTS")
     name = reader.name("the name of a stream")
     columns: list[tuple[Name, str]] = []
     key: tuple[Name, ...] = ()
@@ -389,7 +383,7 @@ def _type(reader: Reader) -> str:
 
 
 def _create_view(reader: Reader, materialized: bool) -> CreateView:
-    unless = reader.unless("IF", "NOT", "EXISTS")
+    unless = reader.taken("IF", "NOT", "EXISTS")
     name = reader.name("the name of a view")
     options = reader.options()
     reader.expect("AS")
@@ -397,7 +391,7 @@ def _create_view(reader: Reader, materialized: bool) -> CreateView:
 
 
 def _create_sink(reader: Reader) -> CreateSink:
-    unless = reader.unless("IF", "NOT", "EXISTS")
+    unless = reader.taken("IF", "NOT", "EXISTS")
     name = reader.name("the name of a sink")
     if reader.taken("FROM"):
         view = reader.name("the name of a view")
@@ -443,7 +437,7 @@ def _drop(reader: Reader) -> Drop:
     if what not in ("STREAM", "VIEW", "SINK"):
         reader.at -= 1
         raise reader.refuse("STREAM, VIEW or SINK")
-    unless = reader.unless("IF", "EXISTS")
+    unless = reader.taken("IF", "EXISTS")
     return Drop(what, reader.name("a name"), unless)
 
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from sqlglot import expressions as exp
+
+from millstream.graph import nodes
+from millstream.ops.sql.expression import Expression
+from millstream.ops.sql.nodes import Call
+from millstream.sql.expressions import column_of
 from millstream.sql.grouping import is_grouped
-from millstream.sql.joins import Joins, Pair, conjunction, conjuncts
+from millstream.sql.joins import Joins, Pair, conjuncts
 from millstream.sql.relations import Relation, Scope
 
 if TYPE_CHECKING:
-    from sqlglot import expressions as exp
-
     from millstream.sql.lowering import Env, Queries
 
 
@@ -47,22 +51,19 @@ class Memberships:
         query = condition.args["query"]
         other, pairs, value = self._inside(query, scope, value=True)
         mine = self.queries.expressions.make(condition.this, scope)
-        pair = self._joins(scope).comparable(Pair(mine, value), condition)
+        pair = Joins(self.queries, self.env).comparable(Pair(mine, value), condition)
         if positive:
             return self._match(relation, other, [*pairs, pair], "semi")
         return self._none(relation, condition, other, pairs, pair)
 
     def _match(self, left: Relation, right: Relation, pairs: list[Pair], how: str) -> Relation:
-        joins = Joins(self.queries, self.env)
-        return joins.equal(left, right, pairs, how)
+        return Joins(self.queries, self.env).equal(left, right, pairs, how)
 
     def _none(
         self, relation: Relation, condition: Any, other: Relation, pairs: list[Pair], pair: Pair
     ) -> Relation:
         """NOT IN: not true either if a value of the query is null, or the own one is and there is
         any value."""
-        from sqlglot import expressions as exp
-
         scope = self.queries.scope(relation, self.env)
         null = exp.Is(this=condition.this.copy(), expression=exp.Null())
         known = self.queries.keep(exp.Not(this=null.copy()), scope)
@@ -76,18 +77,11 @@ class Memberships:
 
     def _nulls(self, other: Relation, pair: Pair) -> Relation:
         """The rows of a query whose value is null."""
-        from millstream.api.stream import Stream
-        from millstream.graph import nodes
-        from millstream.ops.sql.expression import Expression
-        from millstream.ops.sql.nodes import Call
-
         value = pair.right.expression
         assert value.node is not None
         node = Call("isnull", (value.node,))
         condition = Expression(f"{value.sql} IS NULL", "", value.columns, node, condition=True)
-        stream = other.stream
-        step = stream.flow.add(nodes.Where, "where", (stream.node,), condition=condition)
-        return replace(other, stream=Stream(stream.flow, step))
+        return replace(other, stream=other.stream._add(nodes.Where, "where", condition=condition))
 
     # -- the query inside -----------------------------------------------------------------------
 
@@ -104,11 +98,8 @@ class Memberships:
         if not value:
             return relation, [], None
         if relation.open or len(relation.columns) != 1:
-            raise self.text.error("IN needs a query with one column", self.text.of(query))
-        from millstream.sql.lowering import column_of
-
-        made = column_of(relation.columns[0], relation.columns[0].physical)
-        return relation, [], made
+            raise self.text.error("IN needs a query with one column", query)
+        return relation, [], column_of(relation.columns[0], relation.columns[0].physical)
 
     def _simple(self, query: exp.Expr) -> bool:
         """Whether its rows are those of FROM and WHERE: these may be about the query around."""
@@ -123,7 +114,7 @@ class Memberships:
         pool = conjuncts(where.this) if where is not None else []
         relation, specs, pool = self.queries.from_(query, env, pool)
         if specs:
-            raise self.text.error("windows are for GROUP BY", self.text.of(query))
+            raise self.text.error("windows are for GROUP BY", query)
         scope = self.queries.scope(relation, env)
         own = [one for one in pool if self.is_own(one, scope)]
         about = [one for one in pool if not any(one is other for other in own)]
@@ -134,13 +125,11 @@ class Memberships:
             return relation, pairs, None
         items = self.queries.items(query, scope)
         if len(items) != 1 or items[0].expression.name == "*":
-            raise self.text.error("IN needs a query with one column", self.text.of(query))
+            raise self.text.error("IN needs a query with one column", query)
         return relation, pairs, items[0]
 
     def is_own(self, condition: Any, scope: Scope) -> bool:
         """Whether a condition is about this query alone, as far as its columns are known."""
-        from sqlglot import expressions as exp
-
         if is_membership(condition):
             return True
         outer = scope.above
@@ -170,8 +159,6 @@ class Memberships:
         raise self._refused(condition)
 
     def _side(self, node: exp.Expr, inner: Scope) -> str:
-        from sqlglot import expressions as exp
-
         found = {inner.local(one) is not None for one in node.find_all(exp.Column)}
         return {frozenset({True}): "inner", frozenset({False}): "outer"}.get(frozenset(found), "")
 
@@ -179,11 +166,5 @@ class Memberships:
         return self.text.error(
             "a column of the query around this one may stand in an equality with one of this query "
             "only",
-            self.text.of(condition),
+            condition,
         )
-
-    def _joins(self, scope: Scope) -> Joins:
-        return Joins(self.queries, self.env)
-
-
-__all__ = ["Memberships", "conjunction", "is_membership"]

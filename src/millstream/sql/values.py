@@ -10,15 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from sqlglot import expressions as exp
+
 from millstream.sql.aggregates import is_aggregate
+from millstream.sql.expressions import column_of
 from millstream.sql.grouping import aggregates_of, is_grouped
 from millstream.sql.joins import Joins, Pair, conjunction, conjuncts
 from millstream.sql.relations import Relation, Scope
 from millstream.sql.subqueries import Memberships
 
 if TYPE_CHECKING:
-    from sqlglot import expressions as exp
-
     from millstream.sql.lowering import Env, Queries
 
 _ONCE = ("having", "order", "limit")  # would be about the values of all rows together
@@ -58,8 +59,6 @@ class Values:
 
     def extract(self, tree: exp.Expr) -> exp.Expr:
         """The tree with a mark in the place of every such query."""
-        from sqlglot import expressions as exp
-
         of_rows = (exp.In, exp.Exists, exp.Any, exp.All)  # which are about all rows of a query
 
         def one(node: Any) -> Any:
@@ -82,7 +81,6 @@ class Values:
 
     def fill(self, tree: exp.Expr) -> exp.Expr:
         """The tree with columns in the place of the marks."""
-        from sqlglot import expressions as exp
 
         def one(node: Any) -> Any:
             if isinstance(node, exp.Placeholder) and str(node.this).startswith("value"):
@@ -116,9 +114,7 @@ class Values:
         env = replace(self.env, above=outer, bound=None)
         inner = self.queries.query(query, env)
         if inner.open or len(inner.columns) != 1:
-            raise self.queries.text.error(
-                "a query that gives one value has one column", self.queries.text.of(at)
-            )
+            raise self.queries.text.error("a query that gives one value has one column", at)
         made, (column,) = self._joined(relation, inner, [], how)
         self.found.append(column)
         return made
@@ -127,8 +123,6 @@ class Values:
         self, relation: Relation, inner: Relation, pairs: list[Pair], how: str
     ) -> tuple[Relation, list[Any]]:
         """Both joined, and references to the columns of the inner one."""
-        from sqlglot import expressions as exp
-
         table = f"_value{len(self.found)}"
         while any(one.table == table for one in relation.columns):
             table = f"_{table}"
@@ -162,23 +156,19 @@ class Values:
         with flow.attempt(keep=False):
             relation, specs, _ = self.queries.from_(query, env, [])
             if specs:
-                raise self.queries.text.error(
-                    "windows are for GROUP BY", self.queries.text.of(query)
-                )
+                raise self.queries.text.error("windows are for GROUP BY", query)
             return self.queries.scope(relation, env)
 
     def _beside(
         self, relation: Relation, query: Any, outer: Scope, about: list[Any], at: Any
     ) -> Relation:
         """Groups by what is equal to columns of the rows around; those without a group get null."""
-        from millstream.sql.lowering import column_of
-
         text = self.queries.text
         if any(query.args.get(one) for one in _ONCE) or len(query.expressions) != 1:
             raise text.error(
                 "a query that gives one value for each row has one column, and no HAVING, ORDER BY "
                 "or LIMIT",
-                text.of(at),
+                at,
             )
         inner = self._inside(query, outer)
         members = Memberships(self.queries, self.env)
@@ -209,8 +199,6 @@ def _different(calls: list[Any]) -> list[Any]:
 
 def _grouped_by(query: Any, keys: list[Any], calls: list[Any], about: list[Any]) -> Any:
     """The query with these keys and aggregates, and without conditions about other rows."""
-    from sqlglot import expressions as exp
-
     made = query.copy()
     items = [
         exp.alias_(one.copy(), f"_c{nth}", quoted=True) for nth, one in enumerate([*keys, *calls])
@@ -224,7 +212,6 @@ def _grouped_by(query: Any, keys: list[Any], calls: list[Any], about: list[Any])
 
 def _over(value: Any, calls: list[Any], columns: list[Any]) -> Any:
     """The value over columns of its aggregates; where there is no group, a count is 0."""
-    from sqlglot import expressions as exp
 
     def one(node: Any) -> Any:
         if not is_aggregate(node):
@@ -236,6 +223,3 @@ def _over(value: Any, calls: list[Any], columns: list[Any]) -> Any:
         return column
 
     return exp.Paren(this=value.transform(one, copy=False))
-
-
-__all__ = ["Values"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+from sqlglot import expressions as exp
 
 from millstream.api.windows import WindowSpec, hopping, session, sliding, tumbling
 from millstream.durations import micros, text
@@ -16,28 +17,26 @@ from millstream.sql.places import Text
 from millstream.sql.relations import Column, Relation
 from millstream.sql.statements import duration
 
-if TYPE_CHECKING:
-    from sqlglot import expressions as exp
-
+Specs = tuple[WindowSpec, ...]
 BOUNDS = ("window_start", "window_end")
 _CALENDAR = {"month": "mo", "quarter": "q", "year": "y"}
 _MOST = 200  # steps of CUMULATE, each of which is a window of its own
 
 
-def _tumble(size: str) -> tuple[WindowSpec, ...]:
+def _tumble(size: str) -> Specs:
     return (tumbling(size),)
 
 
-def _hop(slide: str, size: str) -> tuple[WindowSpec, ...]:
+def _hop(slide: str, size: str) -> Specs:
     overlap = micros(slide, "HOP") <= micros(size, "HOP")
     return (sliding(size, slide) if overlap else hopping(size, slide),)
 
 
-def _session(gap: str) -> tuple[WindowSpec, ...]:
+def _session(gap: str) -> Specs:
     return (session(gap),)
 
 
-def _cumulate(step: str, size: str) -> tuple[WindowSpec, ...]:
+def _cumulate(step: str, size: str) -> Specs:
     """Windows that begin together and end one step after the other."""
     one, whole = micros(step, "CUMULATE"), micros(size, "CUMULATE")
     if whole % one or whole // one > _MOST:
@@ -49,7 +48,7 @@ def _cumulate(step: str, size: str) -> tuple[WindowSpec, ...]:
 
 
 # name -> how many intervals it takes, what they are, and the windows they make
-FUNCTIONS: dict[str, tuple[int, str, Callable[..., tuple[WindowSpec, ...]]]] = {
+FUNCTIONS: dict[str, tuple[int, str, Callable[..., Specs]]] = {
     "tumble": (1, "size", _tumble),
     "hop": (2, "slide, size", _hop),
     "session": (1, "gap", _session),
@@ -59,7 +58,7 @@ FUNCTIONS: dict[str, tuple[int, str, Callable[..., tuple[WindowSpec, ...]]]] = {
 
 def windowed(
     text_: Text, call: exp.Expr, find: Callable[[exp.Expr], Relation]
-) -> tuple[Relation, tuple[WindowSpec, ...]]:
+) -> tuple[Relation, Specs]:
     """`TUMBLE(data, time, size)`: the data with the bounds of its windows as columns."""
     name = call.name.lower()
     count, takes, make = FUNCTIONS[name]
@@ -70,7 +69,7 @@ def windowed(
         raise text_.error(f"expected {usage}; there are {len(given)} arguments", place)
     data, time, *spans = given
     if data.key != "column" or data.args.get("table") is not None:
-        raise text_.error(f"expected the name of a stream or view in {usage}", text_.of(data))
+        raise text_.error(f"expected the name of a stream or view in {usage}", data)
     relation = find(data)
     _check_time(text_, time, relation, usage)
     lengths = [_length(text_, one, usage, months=name == "tumble") for one in spans]
@@ -87,9 +86,7 @@ def windowed(
     return replace(relation, columns=(*relation.columns, *bounds)), specs
 
 
-def assigned(
-    text_: Text, relation: Relation, specs: tuple[WindowSpec, ...], at: exp.Expr
-) -> Relation:
+def assigned(text_: Text, relation: Relation, specs: Specs, at: exp.Expr) -> Relation:
     """Records with the bounds of every window that they are in, once for each."""
     copies = [
         (spec.span.size, spec.span.slide, nth)
@@ -99,8 +96,7 @@ def assigned(
     ]
     if not copies or len(copies) > _MOST or relation.time is None:
         raise text_.error(
-            "these windows are for GROUP BY: add GROUP BY window_start, window_end, ...",
-            text_.of(at),
+            "these windows are for GROUP BY: add GROUP BY window_start, window_end, ...", at
         )
     moment = f"unix_micros({quoted(relation.time)})"
     parts = []
@@ -124,17 +120,17 @@ def _check_time(text_: Text, given: exp.Expr, relation: Relation, usage: str) ->
         if len(inner) == 1:
             given = inner[0]
     if given.key != "column":
-        raise text_.error(f"expected the column of event time in {usage}", text_.of(given))
+        raise text_.error(f"expected the column of event time in {usage}", given)
     known = [one for one in relation.columns if one.name.lower() == given.name.lower()]
     if not known and not relation.open:
-        raise text_.error(f"unknown column {given.name!r}", text_.of(given))
+        raise text_.error(f"unknown column {given.name!r}", given)
     if relation.time is None or relation.time.lower() != (
         known[0].physical.lower() if known else given.name.lower()
     ):
         raise text_.error(
             f"windows go by event time, and {given.name} is not the event time of this: "
             f"{relation.told_time}",
-            text_.of(given),
+            given,
         )
 
 
@@ -148,10 +144,10 @@ def _length(text_: Text, given: exp.Expr, usage: str, *, months: bool) -> str:
             raise text_.error(
                 "months and years are not all of one length: TUMBLE takes whole ones, other "
                 "windows none",
-                text_.of(given),
+                given,
             )
         try:
             return duration(number, unit)
         except ValueError:
             pass
-    raise text_.error(f"expected an interval in {usage}", text_.of(given))
+    raise text_.error(f"expected an interval in {usage}", given)

@@ -83,16 +83,10 @@ class KeyedBag(KeyedTable):
         self.looked_at = 0  # rows
 
     def merged(
-        self,
-        shard: str,
-        chosen: list[Segment],
-        fresh: pa.Table | None,
-        batch: int | None = None,
+        self, shard: str, chosen: list[Segment], fresh: pa.Table | None, batch: int | None = None
     ) -> pa.Table | None:
         """Chosen segments of a shard and new rows as one."""
-        tables = self.read(chosen)
-        if fresh is not None and len(fresh):
-            tables.append(fresh)
+        tables = self.read(chosen, fresh)
         return added_up(concat(tables), self.order) if tables else None
 
     def first(

@@ -152,7 +152,7 @@ class Checkpoint:
 
         Where a lock says so nothing more is to be done. Where none reaches, an epoch is taken and a
         manifest committed that says nothing new: whoever was about to commit a batch of that number
-        finds it taken, and ends.
+        finds it taken, and ends. If that one is faster its base counts, so no other is written.
         """
         epoch = self.store.begin()
         if epoch is None:
@@ -165,7 +165,7 @@ class Checkpoint:
             same = latest or Manifest(-1)
             empty = msgspec.structs.replace(same, batch=same.batch + 1, outputs=[])
             with contextlib.suppress(Overtaken):  # a batch was just committed: on from there
-                self.commit(empty)
+                self.commit(empty, whole=True)
                 break
         if self._hold is not None:
             self._hold.begun()
@@ -310,17 +310,20 @@ class Checkpoint:
         none = None if found is None else 0
         return next((one.checksum for one in outputs if one.sink == sink), none)
 
-    def commit(self, manifest: Manifest, change: Change | None = None) -> None:
+    def commit(
+        self, manifest: Manifest, change: Change | None = None, *, whole: bool = False
+    ) -> None:
         """Make a batch exist.
 
         change: what it did to what the manifest committed last says; None: that is not known.
+        whole: it says all itself, however much that is.
         """
         self.check_lock()
         batch, digest = self._tip
         manifest.previous = digest if batch == manifest.batch - 1 else ""
         manifest.epoch, manifest.run = self._epoch, self._run if self._epoch else ""
         manifest.format = format_for(manifest.segments)
-        written = self._on_base(manifest, change)
+        written = _as_whole(manifest) if whole else self._on_base(manifest, change)
         try:
             self._tip = (manifest.batch, _write_manifest(self.manifests, written))
         except Overtaken as error:
@@ -344,10 +347,11 @@ class Checkpoint:
                 return _changed(manifest, since, changed)
         self._since = None
         if len(manifest.files) < _MANY_FILES:
-            return msgspec.structs.replace(manifest, base=-1, base_digest="", gone=[])
+            return _as_whole(manifest)
         base = Base(manifest.batch, manifest.segments, manifest.files)
-        self._since = since = Since(manifest.batch, write_base(self.manifests, base))
+        since = Since(manifest.batch, write_base(self.manifests, base))
         write_pages(self.manifests, base, since.digest)
+        self._since = since  # not before both are there: a disk may be full in between
         return _changed(manifest, since, Change({}, {}, []))
 
     def stored_since(self, manifest: Manifest) -> tuple[tuple[int, str], Segments] | None:
@@ -446,6 +450,10 @@ class Checkpoint:
 def _worth_a_change(change: Change, manifest: Manifest) -> bool:
     """Whether a manifest that says what has changed is much smaller than a new base."""
     return 4 * (len(change.files) + len(change.gone)) <= len(manifest.files)
+
+
+def _as_whole(manifest: Manifest) -> Manifest:
+    return msgspec.structs.replace(manifest, base=-1, base_digest="", gone=[])
 
 
 def _changed(manifest: Manifest, since: Since, change: Change) -> Manifest:

@@ -69,10 +69,7 @@ def _places(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
 
 
 def _manifests(
-    checkpoint: Checkpoint,
-    numbers: list[int],
-    published: Published | None,
-    program: dict[str, Any],
+    checkpoint: Checkpoint, numbers: list[int], published: Published | None, program: dict[str, Any]
 ) -> Iterator[tuple[Manifest | None, list[str]]]:
     """Every manifest if it is good, and what is wrong with it."""
     if published is not None and published.batch > max(numbers, default=-1):
@@ -126,11 +123,10 @@ def _packed(manifest: Manifest) -> str:
 
 def _waiting(manifest: Manifest, program: dict[str, Any]) -> Iterator[str]:
     """Committed results that wait to be put together in larger files and are not there."""
-    known = program.get("sinks")
-    directories = known if isinstance(known, dict) else {}
+    directories = program.get("sinks", {})
     for sink, files in manifest.waiting.items():
         directory = directories.get(sink)
-        if not isinstance(directory, str):
+        if directory is None:
             yield f"results wait for sink {sink!r}, which the program does not have"
             continue
         storage = open_storage(directory)
@@ -148,8 +144,7 @@ def _waiting(manifest: Manifest, program: dict[str, Any]) -> Iterator[str]:
 def _staged(checkpoint: Checkpoint, manifest: Manifest, program: dict[str, Any]) -> list[str]:
     """Outputs of a batch still to be published that are not what was written."""
     problems = []
-    known = program.get("sinks")
-    directories = known if isinstance(known, dict) else {}
+    directories = program.get("sinks", {})
     for output in manifest.outputs:
         directory = directories.get(output.sink)
         if manifest.format == 1 and directory is None and output.final is not None:
@@ -158,7 +153,7 @@ def _staged(checkpoint: Checkpoint, manifest: Manifest, program: dict[str, Any])
             place = staged_at(
                 manifest.batch,
                 output,
-                open_storage(directory) if isinstance(directory, str) else None,
+                None if directory is None else open_storage(directory),
                 checkpoint.staged,
             )
         except CheckpointError as error:

@@ -78,9 +78,10 @@ class SortedRows:
         """Per shard the newest segments worth rewriting together with so many new rows."""
         return worth_merging(self.stored, fresh)
 
-    def read(self, segments: list[Segment]) -> list[pa.Table]:
-        """The rows of some segments."""
-        return [self._rows(one) for one in segments]
+    def read(self, segments: list[Segment], fresh: pa.Table | None = None) -> list[pa.Table]:
+        """The rows of some segments, and new ones after them."""
+        tables = [self._rows(one) for one in segments]
+        return tables if fresh is None or not len(fresh) else [*tables, fresh]
 
     def _rows(self, segment: Segment) -> pa.Table:
         """The rows of one segment; opened once, however many keys are looked up."""
@@ -127,20 +128,13 @@ class KeyedTable(SortedRows):
                 yield merged.filter(pc.invert(merged.column("gone")))
 
     def merged(
-        self,
-        shard: str,
-        chosen: list[Segment],
-        fresh: pa.Table | None,
-        batch: int | None = None,
+        self, shard: str, chosen: list[Segment], fresh: pa.Table | None, batch: int | None = None
     ) -> pa.Table | None:
         """Chosen (newest) segments of a shard and new rows as one; the oldest drops tombstones.
 
         Those of `batch` stay until the next time: they are how others learn what it removed.
         """
-        tables = self.read(chosen)
-        if fresh is not None and len(fresh):
-            tables.append(fresh)
-        table = newest(tables)
+        table = newest(self.read(chosen, fresh))
         if table is not None and len(chosen) == len(self.stored.get(shard, [])):
             keep = pc.invert(table.column("gone"))
             if batch is not None:

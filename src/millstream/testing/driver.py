@@ -43,7 +43,7 @@ from millstream.run.replacing import Replacement, replace_program
 from millstream.run.resharding import reshard
 from millstream.run.shedding import Shedding, shedding
 from millstream.run.splits import AnySplit, SpoolSplit
-from millstream.run.tracking import WithoutFiles
+from millstream.run.tracking import Tracker
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import SourceState
@@ -55,7 +55,7 @@ from millstream.state.unflushed import both
 _RECORD_BYTES = 64  # what a record counts as
 
 
-class Pushed(WithoutFiles):
+class Pushed(Tracker):
     """A source that has what was pushed; it stands in for the real one."""
 
     def __init__(
@@ -71,9 +71,19 @@ class Pushed(WithoutFiles):
         self.number, self.spool, self.clock = number, spool, clock
         self.schema = schema if schema is not None else pa.schema([])
         self.by_arrival, self.sheds = by_arrival, sheds
-        self.ended = state.ended
+        self._over = state.ended
         self.next: int = state.extra.get("next", 0)
+        self.passed: int = state.extra.get("passed", 0)  # before which all has been taken
         self.waiting: list[list[Any]] = []
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over, and all that was pushed has been taken: a policy may hold it back."""
+        return self._over and not self.waiting
+
+    @ended.setter
+    def ended(self, over: bool) -> None:
+        self._over = over
 
     def poll(self, probe: object = None) -> None:
         """Nothing happens by itself."""
@@ -100,7 +110,8 @@ class Pushed(WithoutFiles):
     def _cut(self, several: int) -> list[AnySplit]:
         splits: list[AnySplit] = []
         for records in self.waiting[:several]:
-            name, arrival = f"{self.next:06d}.arrow", int(self.clock() * 1e6)
+            arrival = max(int(self.clock() * 1e6), self.passed)  # a test's clock may stand still
+            name = f"{self.next:06d}.arrow"
             self.spool.put(name, _as_file(records, self.schema))
             where, number = self.spool.where(), len(records)
             splits.append(SpoolSplit(self.number, self.next, where, name, arrival, number))
@@ -110,11 +121,12 @@ class Pushed(WithoutFiles):
 
     def horizon(self, now: int, since: int = 0) -> Horizon:
         """By arrival, all that was pushed has been taken."""
-        return Horizon(clock=now if self.by_arrival else None)
+        self.passed = max(now, self.passed)
+        return Horizon(clock=self.passed if self.by_arrival else None)
 
     def save(self, state: SourceState) -> None:
-        """Keep the number of the next piece."""
-        state.extra = {"next": self.next}
+        """Keep the number of the next piece, and when it comes at the earliest."""
+        state.extra = {"next": self.next, "passed": self.passed}
 
 
 def _as_file(records: list[Any], schema: pa.Schema) -> pa.Buffer:

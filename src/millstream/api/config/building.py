@@ -12,7 +12,7 @@ from typing import Any, Self
 from millstream.api.config.document import SECTIONS, Document, Mistake, together
 from millstream.api.config.functions import LoadModule, suggest
 from millstream.api.config.options import SETTINGS, SINKS, SOURCES, TWO, VERBS, Option, shown
-from millstream.api.config.positions import Place
+from millstream.api.config.positions import Place, Table
 from millstream.api.config.steps import StepReader
 from millstream.api.config.trust import foreign_variable, untrusted
 from millstream.api.flow import Flow
@@ -208,12 +208,12 @@ class _Builder(StepReader):
 
     # -- the graph --------------------------------------------------------------------------------
 
-    def _source(self, name: str, table: dict[str, Any]) -> Stream:
+    def _source(self, name: str, table: Table) -> Stream:
         spec = self.spec(("source", name), table, SOURCES, [])
         with self.document.at("source", name):
             return self.flow.source(spec, name=name)
 
-    def _sink(self, name: str, table: dict[str, Any]) -> None:
+    def _sink(self, name: str, table: Table) -> None:
         spec = self.spec(("sink", name), table, SINKS, ["from"])
         stream = self.united(("sink", name), self._inputs(("sink", name), table))
         with self.document.at("sink", name):
@@ -259,7 +259,7 @@ class _Builder(StepReader):
             )
         )
 
-    def _inputs(self, place: Place, table: dict[str, Any]) -> list[Stream]:
+    def _inputs(self, place: Place, table: Table) -> list[Stream]:
         """The streams a step or sink takes from."""
         given = table.get("from")
         names = [given] if isinstance(given, str) else given
@@ -301,10 +301,10 @@ class _Builder(StepReader):
         """Whether there is something of that name to take from."""
         return self.sections.get(name, "sink") != "sink"
 
-    def _tables(self, section: str) -> list[tuple[str, dict[str, Any]]]:
+    def _tables(self, section: str) -> list[tuple[str, Table]]:
         return [(name, self.document.values[section][name]) for name in self.names_of(section)]
 
-    def _step(self, name: str, table: dict[str, Any]) -> Stream:
+    def _step(self, name: str, table: Table) -> Stream:
         place: Place = ("step", name)
         verbs = [key for key in table if key in VERBS]
         if len(verbs) > 1:
@@ -319,7 +319,7 @@ class _Builder(StepReader):
             name, table, verb, self._inputs(place, table), self._other(table, place, verb)
         )
 
-    def _other(self, table: dict[str, Any], place: Place, verb: str) -> Stream | None:
+    def _other(self, table: Table, place: Place, verb: str) -> Stream | None:
         """The stream that a verb like join names."""
         if verb not in TWO:
             return None
@@ -328,7 +328,7 @@ class _Builder(StepReader):
             raise self.document.mistake((*place, verb), told)
         return self._stream((*place, verb), table[verb])
 
-    def _union(self, name: str, table: dict[str, Any]) -> Stream:
+    def _union(self, name: str, table: Table) -> Stream:
         place: Place = ("step", name)
         for key in table:
             near = suggest(key, VERBS)

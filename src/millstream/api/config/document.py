@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from millstream.api.config.positions import Place, lines_of
+from millstream.api.config.positions import Place, Table, lines_of
 from millstream.errors import ConfigError
 
 SECTIONS = ("source", "stream", "step", "sink")
@@ -42,7 +42,7 @@ class Document:
             raise _syntax(self.file, text, str(error)) from None
         self.lines = lines_of(text)
 
-    def tables(self, section: str) -> dict[str, dict[str, Any]]:
+    def tables(self, section: str) -> dict[str, Table]:
         """The tables of a section by name; what is no table was told before."""
         found = self.values.get(section, {})
         if not isinstance(found, dict):
@@ -97,7 +97,7 @@ def as_written(key: str | int) -> str:
     return text if re.fullmatch(r"[\w-]+", text) else json.dumps(text, ensure_ascii=False)
 
 
-def _spot(table: dict[str, Any], message: str) -> Place:
+def _spot(table: Table, message: str) -> Place:
     """The key of a table a message is about: it names the key, or quotes its value."""
     leaves = list(_leaves(table))
     for place, _ in leaves:

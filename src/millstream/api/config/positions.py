@@ -11,6 +11,7 @@ import re
 from bisect import bisect_right
 from typing import Any
 
+Table = dict[str, Any]  # of TOML
 Place = tuple[str | int, ...]  # keys, and numbers of list elements, from the top
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")

@@ -10,7 +10,7 @@ from typing import Any
 from millstream.api.config.document import Document, Mistake
 from millstream.api.config.functions import Functions, LoadModule, Unbuilt, suggest
 from millstream.api.config.options import Options, convert, options_of
-from millstream.api.config.positions import Place
+from millstream.api.config.positions import Place, Table
 
 
 class Reader:
@@ -36,14 +36,14 @@ class Reader:
         except Unbuilt:
             pass
 
-    def check_keys(self, place: Place, table: dict[str, Any], known: list[str]) -> None:
+    def check_keys(self, place: Place, table: Table, known: list[str]) -> None:
         """Tell of keys that do not belong there."""
         for key in table:
             if key not in known:
                 hint = suggest(key, known) or f"; it has: {', '.join(known) or 'no options'}"
                 self.note(self.document.mistake((*place, key), f"there is no option {key!r}{hint}"))
 
-    def read(self, place: Place, table: dict[str, Any], options: Options) -> dict[str, Any]:
+    def read(self, place: Place, table: Table, options: Options) -> dict[str, Any]:
         """The options of a table as the API takes them."""
         found = {}
         failed = False
@@ -61,9 +61,7 @@ class Reader:
             raise Unbuilt
         return found
 
-    def spec(
-        self, place: Place, table: dict[str, Any], kinds: dict[str, type], more: list[str]
-    ) -> Any:
+    def spec(self, place: Place, table: Table, kinds: dict[str, type], more: list[str]) -> Any:
         """A source or a sink: its kind, and the options of that kind."""
         kind = table.get("kind")
         if kind is None:

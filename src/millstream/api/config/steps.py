@@ -8,15 +8,8 @@ from typing import Any
 
 from millstream.api.config.document import Document, as_written
 from millstream.api.config.functions import LoadModule, suggest
-from millstream.api.config.options import (
-    KEYING,
-    VERBS,
-    WINDOWING,
-    Option,
-    aggregate,
-    shown,
-)
-from millstream.api.config.positions import Place
+from millstream.api.config.options import KEYING, VERBS, WINDOWING, Option, aggregate, shown
+from millstream.api.config.positions import Place, Table
 from millstream.api.config.reading import Reader
 from millstream.api.keyed import KeyedStream
 from millstream.api.stream import Stream
@@ -45,12 +38,7 @@ class StepReader(Reader):
             return streams[0].union(*streams[1:]).named(f"{place[1]}.union")
 
     def step(
-        self,
-        name: str,
-        table: dict[str, Any],
-        verb: str,
-        inputs: list[Stream],
-        other: Stream | None = None,
+        self, name: str, table: Table, verb: str, inputs: list[Stream], other: Stream | None = None
     ) -> Stream:
         """What one table stands for; `other` is the stream that the verb names."""
         place: Place = ("step", name)
@@ -66,7 +54,7 @@ class StepReader(Reader):
             made: Stream = getattr(stream, verb)(*argument, **options)
             return made.named(name)
 
-    def _check_step_keys(self, place: Place, table: dict[str, Any], verb: str) -> None:
+    def _check_step_keys(self, place: Place, table: Table, verb: str) -> None:
         known = ["from", verb, *VERBS[verb].keys]
         for key in table:
             if key in known:
@@ -82,7 +70,7 @@ class StepReader(Reader):
                 )
             )
 
-    def _argument(self, place: Place, table: dict[str, Any], verb: str) -> list[Any]:
+    def _argument(self, place: Place, table: Table, verb: str) -> list[Any]:
         """What a verb is called with."""
         value = table[verb]
         spot = (*place, verb)
@@ -101,11 +89,7 @@ class StepReader(Reader):
             return [value]
         if verb == "last":
             return [self.read(place, table, {"last": Option("last", timedelta)})["last"]]
-        texts = {
-            "where": "a SQL condition",
-            "at": "a SQL expression",
-            "view": "the name of a view",
-        }
+        texts = {"where": "a SQL condition", "at": "a SQL expression", "view": "the name of a view"}
         if not isinstance(value, str):
             what = texts.get(verb, 'a function like "module:name"')
             raise self.document.mistake(spot, f"{verb}: expected {what}, got {shown(value)}")
@@ -120,12 +104,7 @@ class StepReader(Reader):
     # -- keyed ------------------------------------------------------------------------------------
 
     def _keyed(
-        self,
-        name: str,
-        table: dict[str, Any],
-        verb: str,
-        inputs: list[Stream],
-        options: dict[str, Any],
+        self, name: str, table: Table, verb: str, inputs: list[Stream], options: dict[str, Any]
     ) -> Stream:
         place: Place = ("step", name)
         if "key_by" not in table and verb != "map_reduce":
@@ -157,7 +136,7 @@ class StepReader(Reader):
             made: Stream = getattr(windowed, verb)(argument, **options)
             return made.named(name)
 
-    def _grouped(self, name: str, table: dict[str, Any], keyed: KeyedStream) -> Stream:
+    def _grouped(self, name: str, table: Table, keyed: KeyedStream) -> Stream:
         """Aggregates without a window."""
         place: Place = ("step", name)
         options = self.read(place, table, WINDOWING)
@@ -170,7 +149,7 @@ class StepReader(Reader):
         for key in options:
             raise self.document.mistake((*place, key), f"{key}: goes with a window")
 
-    def _windowed(self, place: Place, table: dict[str, Any], keyed: KeyedStream) -> WindowedStream:
+    def _windowed(self, place: Place, table: Table, keyed: KeyedStream) -> WindowedStream:
         options = self.read(place, table, WINDOWING)
         if "window" not in table:
             self._refuse_window(place, options)
@@ -179,9 +158,7 @@ class StepReader(Reader):
         with self.document.at(*place, "window"):
             return keyed.window(spec["window"], **options)
 
-    def _subscribed(
-        self, place: Place, table: dict[str, Any], inputs: list[Stream]
-    ) -> KeyedStreams:
+    def _subscribed(self, place: Place, table: Table, inputs: list[Stream]) -> KeyedStreams:
         """The inputs of an updater, each with its own key columns."""
         given = table["from"]
         names = [given] if isinstance(given, str) else given
@@ -202,7 +179,7 @@ class StepReader(Reader):
             return KeyedStreams((keyed[0],)).union(*keyed[1:])
 
     def _keys(
-        self, place: Place, table: dict[str, Any], name: str | None
+        self, place: Place, table: Table, name: str | None
     ) -> tuple[list[str], dict[str, Any]]:
         """Key columns and what becomes of nulls; for a named input, if each has its own."""
         given = table.get("key_by", [])

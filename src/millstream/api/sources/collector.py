@@ -67,7 +67,6 @@ class Collector(Timing):
 
     def __init__(self, address: str, reads: Any = None, **options: Any) -> None:
         fill(self, Collector, {"address": address, "reads": reads, **options})
-        self.__post_init__()
 
     def __post_init__(self) -> None:
         reads, names = self.reads, self.agents

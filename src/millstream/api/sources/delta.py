@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ class Delta(Followed):
 
     def __init__(self, path: str | Path, **options: Any) -> None:
         fill(self, Delta, {"path": path, **options})
-        self.__post_init__()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,9 +53,4 @@ class Delta(Followed):
         return str(self.path)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        names = (name for name in self.__dataclass_fields__ if name != "path")
-        return _delta, (located(self.path).resolve(), {name: getattr(self, name) for name in names})
-
-
-def _delta(path: Path, options: dict[str, Any]) -> Delta:
-    return Delta(path, **options)
+        return partial(Delta, **{**vars(self), "path": located(self.path).resolve()}), ()

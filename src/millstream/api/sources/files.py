@@ -52,7 +52,6 @@ class Files(Followed):
 
     def __init__(self, path: str | Path, format: str | None = None, **options: Any) -> None:
         fill(self, Files, {"path": path, "format": format, **options})
-        self.__post_init__()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from millstream.api.frames import plainly
@@ -25,7 +26,6 @@ class Frame(Timing):
 
     def __init__(self, df: Any, **options: Any) -> None:
         fill(self, type(self), {"df": df, **options})
-        self.__post_init__()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,8 +54,7 @@ class Frame(Timing):
         return True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        names = (name for name in self.__dataclass_fields__ if name != "df")
-        return _without_frame, (type(self), {name: getattr(self, name) for name in names})
+        return partial(type(self), **{**vars(self), "df": None}), ()
 
 
 @dataclass(frozen=True, init=False)
@@ -75,7 +74,3 @@ class FrameStream(Frame):
     @property
     def bounded(self) -> bool:
         return False
-
-
-def _without_frame(kind: type[Frame], options: dict[str, Any]) -> Frame:
-    return kind(None, **options)

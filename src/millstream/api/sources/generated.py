@@ -27,7 +27,6 @@ class Generator(Timing):
 
     def __init__(self, fn: Callable[[], Iterable[Any]], **options: Any) -> None:
         fill(self, Generator, {"fn": fn, **options})
-        self.__post_init__()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,7 +53,6 @@ class Rate(Timing):
 
     def __init__(self, rows_per_second: float = 1.0, **options: Any) -> None:
         fill(self, Rate, {"rows_per_second": rows_per_second, "time": "ts", **options})
-        self.__post_init__()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,7 +93,6 @@ class HostStats(Timing):
 
     def __init__(self, every: Duration = "1s", **options: Any) -> None:
         fill(self, HostStats, {"every": every, **options})
-        self.__post_init__()
 
     def __post_init__(self) -> None:
         super().__post_init__()

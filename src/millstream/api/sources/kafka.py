@@ -82,7 +82,6 @@ class Kafka(Followed):
         self, servers: str, topic: str | Sequence[str] | None = None, **given: Any
     ) -> None:
         fill(self, Kafka, {"servers": servers, "topic": topic, **given})
-        self.__post_init__()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -48,7 +48,6 @@ class Socket(Lines):
 
     def __init__(self, host: str, port: int, **options: Any) -> None:
         fill(self, Socket, {"host": host, "port": port, **options})
-        self.__post_init__()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,7 +88,6 @@ class Http(Lines):
 
     def __init__(self, port: int, host: str = "127.0.0.1", **options: Any) -> None:
         fill(self, Http, {"port": port, "host": host, **options})
-        self.__post_init__()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -140,7 +140,7 @@ class Followed(Timing):
 
 
 def fill(self: Any, cls: type, options: dict[str, Any]) -> None:
-    """Fill a frozen source, refusing options it does not have."""
+    """Fill a frozen source and check it, refusing options it does not have."""
     fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
     fields = {name: one for name, one in fields.items() if one.init or name not in options}
     unknown = sorted(set(options) - set(fields))
@@ -152,3 +152,4 @@ def fill(self: Any, cls: type, options: dict[str, Any]) -> None:
         raise ConfigError(f"{cls.__name__}: no option {', '.join(unknown)}; {hint}")
     for name, described in fields.items():
         object.__setattr__(self, name, options.get(name, described.default))
+    self.__post_init__()

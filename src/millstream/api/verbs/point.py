@@ -33,8 +33,9 @@ class Point:
     def _to(self, node: nodes.Node) -> Stream:
         return cast("Stream", type(self)(self.flow, node))
 
-    def _add(self, cls: type[nodes.Node], stem: str, **fields: Any) -> Stream:
-        return self._to(self.flow.add(cls, stem, (self.node,), **fields))
+    def _add(self, cls: type[nodes.Node], stem: str, *others: Point, **fields: Any) -> Stream:
+        inputs = (self.node, *(other.node for other in others))
+        return self._to(self.flow.add(cls, stem, inputs, **fields))
 
     def _check_stream(self, step: str, other: Any) -> None:
         """Refuse what this stream cannot be put together with."""

@@ -109,18 +109,16 @@ class Relational(Point):
             raise ConfigError(f"join(how={how!r}): use {known}")
         if not isinstance(suffix, str):
             raise ConfigError(f"join(suffix={suffix!r}): expected a text")
-        bounds = join_bounds(how, within, between)
-        node = self.flow.add(
+        return self._add(
             Join,
             "join",
-            (self.node, other.node),
+            other,
             keys=tuple(left for left, _ in keys),
             right_keys=tuple(right for _, right in keys),
             how=how,
             suffix=suffix,
-            between=bounds,
+            between=join_bounds(how, within, between),
         )
-        return self._to(node)
 
     def intersect(self, other: Stream, *, all: bool = False) -> Stream:
         """The rows that both streams have, compared whole, null with null.
@@ -141,8 +139,7 @@ class Relational(Point):
         self._check_stream(how, other)
         if not isinstance(all, bool):
             raise ConfigError(f"{how}(all={all!r}): use True or False")
-        node = self.flow.add(Compare, how, (self.node, other.node), how=how, all=all)
-        return self._to(node)
+        return self._add(Compare, how, other, how=how, all=all)
 
 
 def _operations(

@@ -137,6 +137,4 @@ class Stateless(Point):
             raise ConfigError("union(): give at least one other stream, like a.union(b)")
         for other in others:
             self._check_stream("union", other)
-        inputs = (self.node, *(other.node for other in others))
-        node = self.flow.add(nodes.Union, "union", inputs=inputs)
-        return self._to(node)
+        return self._add(nodes.Union, "union", *others)

@@ -14,10 +14,7 @@ commands = typer.Typer()
 
 
 @commands.command(epilog="Example: [bold]millstream doctor .millstream/prices[/bold]")
-def doctor(
-    checkpoint: Checkpoint,
-    debug: Debug = False,
-) -> None:
+def doctor(checkpoint: Checkpoint, debug: Debug = False) -> None:
     """Check a checkpoint: every manifest and state file, against their checksums.
 
     Nothing is changed. Exit code 0 if it is sound, 1 if it is damaged.
@@ -50,14 +47,7 @@ def status(
 def reshard(
     checkpoint: Checkpoint,
     shards: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=2**20,
-            help="Parts of the state from now on.",
-            show_default=False,
-        ),
+        int, typer.Option(metavar="N", min=1, max=2**20, help="Parts of the state from now on.")
     ],
     file: Annotated[
         Path | None,
@@ -65,7 +55,6 @@ def reshard(
             "--app",
             metavar="APP.PY",
             help="The file with the flow; needed only if it has key_by(partition=).",
-            show_default=False,
         ),
     ] = None,
     flow: FlowName = None,
@@ -76,9 +65,25 @@ def reshard(
     All that is stored is dealt to the new shards and committed as one batch; a kill before that
     leaves everything as it was. Results are the same as without it.
     """
-    from millstream.cli.resharding import reshard_checkpoint
+    from millstream.cli.loading import load_application
+    from millstream.run.planning import plan_flow
+    from millstream.run.resharding import reshard as deal
 
-    reshard_checkpoint(checkpoint, shards, file, flow)
+    plan = None
+    if file is not None:
+        found = load_application(file, flow)
+        with found.locating():
+            plan = plan_flow(found.flow, checkpoint)
+    done = deal(checkpoint, shards, plan)
+    if done.before == done.now:
+        typer.echo(f"{checkpoint} has {done.now} shards already")
+        return
+    for owner, rows in done.rows.items():
+        typer.echo(f"  {owner}: {rows:,} rows")
+    for table in done.again:
+        typer.echo(f"  {table}: computed again with the next windows")
+    committed = f", committed as batch {done.batch}" if done.batch >= 0 else ""
+    typer.echo(f"{checkpoint} has {done.now} shards now, {done.before} before{committed}")
 
 
 @commands.command(epilog="Example: [bold]millstream serve .millstream/prices --port 8400[/bold]")
@@ -95,8 +100,7 @@ def serve(
         DEFAULT_PORT
     ),
     token_file: Annotated[
-        Path | None,
-        token_option("A file with the token that requests must carry."),
+        Path | None, token_option("A file with the token that requests must carry.")
     ] = None,
     debug: Debug = False,
 ) -> None:

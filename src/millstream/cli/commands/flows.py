@@ -14,9 +14,11 @@ from millstream.cli.options import (
     AppFile,
     AppFiles,
     Debug,
+    DryRun,
     FlowName,
     Master,
     Quiet,
+    RunningCheckpoint,
     TrustConfig,
     checkpoint_option,
     properties_of,
@@ -47,9 +49,7 @@ def run(
     master: Master = "local[*]",
     spark: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE", help="A property of Spark; may be repeated.", show_default=False
-        ),
+        typer.Option(metavar="NAME=VALUE", help="A property of Spark; may be repeated."),
     ] = None,
     runner: Annotated[
         str | None,
@@ -102,7 +102,6 @@ def run(
             metavar="NAME",
             help="An operator (or operator.aggregate) that the program no longer has: drop what "
             "is stored for it. May be given several times.",
-            show_default=False,
         ),
     ] = None,
     incremental: Annotated[
@@ -119,12 +118,10 @@ def run(
             metavar="[PORT]",
             help="Serve slates, status and a page while the flow runs: a port or host:port; "
             f"{DEFAULT_PORT} if none is given.",
-            show_default=False,
         ),
     ] = None,
     token_file: Annotated[
-        Path | None,
-        token_option("With --serve: a file with the token that requests must carry."),
+        Path | None, token_option("With --serve: a file with the token that requests must carry.")
     ] = None,
     snapshots: Annotated[
         str | None,
@@ -132,36 +129,24 @@ def run(
             metavar="10%,25%,...",
             help="Read stored files in random order, and show estimates with bounds when so much "
             "was read.",
-            show_default=False,
         ),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(
-            metavar="1%",
-            help="End once every estimate is within so much of itself.",
-            show_default=False,
-        ),
+        typer.Option(metavar="1%", help="End once every estimate is within so much of itself."),
     ] = None,
     within: Annotated[
         str | None,
-        typer.Option(
-            metavar="30s", help="End after so long, with the estimates so far.", show_default=False
-        ),
+        typer.Option(metavar="30s", help="End after so long, with the estimates so far."),
     ] = None,
     step: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME",
-            help="The aggregate that is looked at, if the flow has several.",
-            show_default=False,
+            metavar="NAME", help="The aggregate that is looked at, if the flow has several."
         ),
     ] = None,
     publish: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Where each snapshot appears as a file.", show_default=False
-        ),
+        Path | None, typer.Option(metavar="DIR", help="Where each snapshot appears as a file.")
     ] = None,
     trust_config: TrustConfig = False,
     ui: Annotated[bool, typer.Option("--ui", help="Serve Spark's web interface.")] = False,
@@ -245,15 +230,8 @@ def _chosen(
 def reload(
     file: AppFile,
     flow: FlowName = None,
-    checkpoint: Annotated[
-        Path | None,
-        checkpoint_option(
-            "The checkpoint of the running flow.  [dim]\\[default: .millstream/<flow name>][/dim]"
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would change, or why it cannot.")
-    ] = False,
+    checkpoint: RunningCheckpoint = None,
+    dry_run: DryRun = False,
     debug: Debug = False,
 ) -> None:
     """Let a flow that runs with `millstream run` load its file again, without stopping it.
@@ -284,10 +262,7 @@ def plan(
         ),
     ] = None,
     picture: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.SVG", help="Draw the plan into this file too.", show_default=False
-        ),
+        Path | None, typer.Option(metavar="FILE.SVG", help="Draw the plan into this file too.")
     ] = None,
     debug: Debug = False,
 ) -> None:

@@ -28,14 +28,10 @@ def agent(
             metavar="HOST:PORT",
             help="Where the collector or a relay listens; with Collector(trees=) once for all "
             "trees, or once for each in their order.",
-            show_default=False,
         ),
     ],
     name: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="What the collector knows it by, for ever.", show_default=False
-        ),
+        str, typer.Option(metavar="NAME", help="What the collector knows it by, for ever.")
     ],
     directory: Annotated[
         Path | None,
@@ -43,7 +39,6 @@ def agent(
             metavar="DIR",
             help="Where it keeps what is not committed yet.  "
             "[dim]\\[default: .millstream/agents/NAME][/dim]",
-            show_default=False,
         ),
     ] = None,
     flow: FlowName = None,
@@ -58,7 +53,6 @@ def agent(
             metavar="FILE",
             help="The certificate (PEM) the collector is known by; with it the connection is "
             "encrypted.",
-            show_default=False,
         ),
     ] = None,
     spool: Annotated[
@@ -72,12 +66,7 @@ def agent(
     ] = False,
     listen: Annotated[
         str | None,
-        typer.Option(
-            "--listen",
-            metavar="HOST:PORT",
-            help="Where a relay takes messages.",
-            show_default=False,
-        ),
+        typer.Option("--listen", metavar="HOST:PORT", help="Where a relay takes messages."),
     ] = None,
     children: Annotated[
         int, typer.Option(metavar="N", min=1, help="How many agents send to a relay.")
@@ -88,7 +77,6 @@ def agent(
             metavar="N",
             min=0,
             help="Which tree a relay is in, from 0 on.  [dim]\\[default: all][/dim]",
-            show_default=False,
         ),
     ] = None,
     overload: Annotated[
@@ -105,7 +93,6 @@ def agent(
             metavar="DURATION",
             help="How long one call of a function may take; then the agent ends, and says which.  "
             "[dim]\\[default: 5m][/dim]",
-            show_default=False,
         ),
     ] = None,
     accept_code: Annotated[
@@ -125,7 +112,7 @@ def agent(
     and the collector has not committed survives a crash of either. It ends when all is committed,
     if what it reads has an end, or with Ctrl-C.
     """
-    from millstream.cli.agents import Below, load_accepted, run_agent
+    from millstream.cli.agents import load_accepted, run_agent
     from millstream.cli.modules import imported_again
 
     if relay != (listen is not None):
@@ -133,7 +120,6 @@ def agent(
     found = load_trusted(file, flow, trust_config)
     if tree is not None and not relay:
         raise ConfigError("agent: --tree is for a relay; an agent sends to all trees")
-    below = Below(listen, children, tree) if relay else None
 
     def again() -> Flow:
         with imported_again(file.parent, keep=True):
@@ -149,7 +135,9 @@ def agent(
         ca,
         spool,
         overload,
-        below,
+        listen,
+        children,
+        tree,
         function_timeout=timeout,
         reload=again,
         accept=partial(load_accepted, file, trust_config) if accept_code else None,

@@ -7,23 +7,11 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli.options import AppFile, Debug, FlowName, checkpoint_option
+from millstream.cli.options import AppFile, Debug, DryRun, FlowName, RunningCheckpoint
 
 flow = typer.Typer(
-    help="Add queries to a flow and take them away, while it runs.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Add queries to a flow and take them away, while it runs.", no_args_is_help=True
 )
-Place = Annotated[
-    Path | None,
-    checkpoint_option(
-        "The checkpoint of the running flow.  [dim]\\[default: .millstream/<flow name>][/dim]"
-    ),
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only say what would change, or why it cannot.")
-]
 Later = Annotated[
     bool,
     typer.Option(
@@ -39,21 +27,17 @@ def add(
     query: Annotated[
         Path,
         typer.Argument(
-            metavar="QUERY",
-            help="A file of SQL, or of Python with `def query(flow):`.",
-            show_default=False,
+            metavar="QUERY", help="A file of SQL, or of Python with `def query(flow):`."
         ),
     ],
     name: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME",
-            help="What it is called.  [dim]\\[default: as its file][/dim]",
-            show_default=False,
+            metavar="NAME", help="What it is called.  [dim]\\[default: as its file][/dim]"
         ),
     ] = None,
     which: FlowName = None,
-    checkpoint: Place = None,
+    checkpoint: RunningCheckpoint = None,
     dry_run: DryRun = False,
     later: Later = False,
     debug: Debug = False,
@@ -73,11 +57,9 @@ def add(
 @flow.command(epilog="Example: [bold]millstream flow remove app.py slow[/bold]")
 def remove(
     file: AppFile,
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The query's name.", show_default=False)
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The query's name.")],
     which: FlowName = None,
-    checkpoint: Place = None,
+    checkpoint: RunningCheckpoint = None,
     dry_run: DryRun = False,
     later: Later = False,
     debug: Debug = False,

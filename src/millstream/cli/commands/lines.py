@@ -25,7 +25,6 @@ Window = Annotated[
         metavar="SIZE[,SLIDE]",
         help="Windows of time, like 10m,1m; each line of the result begins with its window. "
         "Without it the whole input is one.",
-        show_default=False,
     ),
 ]
 TimePattern = Annotated[
@@ -35,7 +34,6 @@ TimePattern = Annotated[
         metavar="REGEX",
         help="Where in a line its time stands: what the group of a regular expression matches, or "
         "all of it. Without it the time is that of arrival.",
-        show_default=False,
     ),
 ]
 TimeFormat = Annotated[
@@ -45,7 +43,6 @@ TimeFormat = Annotated[
         metavar="FORMAT",
         help="How that time is written, as for strptime.  [dim]\\[default: ISO-8601 or seconds]"
         "[/dim]",
-        show_default=False,
     ),
 ]
 Zone = Annotated[
@@ -53,13 +50,11 @@ Zone = Annotated[
     typer.Option("--zone", metavar="ZONE", help="The zone of times without one, like UTC."),
 ]
 Lateness = Annotated[
-    str | None,
-    typer.Option("--lateness", metavar="5s", help="How far lines may be out of order."),
+    str | None, typer.Option("--lateness", metavar="5s", help="How far lines may be out of order.")
 ]
 Follow = Annotated[bool, typer.Option("--follow", help="Go on with files as they grow and appear.")]
 Reducers = Annotated[
-    int | None,
-    typer.Option("--reducers", metavar="N", min=1, help="Parts that keys are dealt to."),
+    int | None, typer.Option("--reducers", metavar="N", min=1, help="Parts that keys are dealt to.")
 ]
 Ordered = Annotated[bool, typer.Option("--sorted", help="Write parts in the order of reducers.")]
 JobCheckpoint = Annotated[
@@ -67,8 +62,7 @@ JobCheckpoint = Annotated[
     checkpoint_option("Where state and progress are kept; the same command goes on after a kill."),
 ]
 JobParallelism = Annotated[
-    int | None,
-    typer.Option("--parallelism", metavar="N", min=1, help="Tasks per stage."),
+    int | None, typer.Option("--parallelism", metavar="N", min=1, help="Tasks per stage.")
 ]
 JobSnapshots = Annotated[
     str | None,
@@ -76,7 +70,6 @@ JobSnapshots = Annotated[
         "--snapshots",
         metavar="10%,25%,...",
         help="Read stored files in random order, and show the answer so far when so much was read.",
-        show_default=False,
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors and results.")]
@@ -94,14 +87,11 @@ def mrjob(
             metavar="SCRIPT [INPUT...]",
             help="A script with a job of the package mrjob, then its inputs and its own options; "
             "what follows -- is all for the script.",
-            show_default=False,
         ),
     ],
     output: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Where results go; without it they are printed.", show_default=False
-        ),
+        typer.Option(metavar="DIR", help="Where results go; without it they are printed."),
     ] = None,
     window: Window = None,
     time: TimePattern = None,
@@ -142,15 +132,9 @@ def streaming(
     context: typer.Context,
     input: Annotated[
         list[str],
-        typer.Option(
-            metavar="PATH",
-            help="A file, directory or glob; may be given several times.",
-            show_default=False,
-        ),
+        typer.Option(metavar="PATH", help="A file, directory or glob; may be given several times."),
     ],
-    output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where results go.", show_default=False)
-    ],
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Where results go.")],
     mapper: Annotated[
         str | None,
         typer.Option(metavar="CMD", help="Reads lines, writes lines.  [dim]\\[default: cat][/dim]"),

@@ -25,7 +25,6 @@ def sql(
             metavar="FILE",
             help="A file of SQL to run, or a query over the views of a checkpoint. Without either, "
             "a shell.",
-            show_default=False,
         ),
     ] = None,
     checkpoint: Annotated[
@@ -40,8 +39,7 @@ def sql(
         Output | None,
         typer.Option(
             help="How the rows of a query are printed.  "
-            "[dim]\\[default: table on a terminal, else jsonl][/dim]",
-            show_default=False,
+            "[dim]\\[default: table on a terminal, else jsonl][/dim]"
         ),
     ] = None,
     master: Master = "local[*]",
@@ -80,11 +78,4 @@ def sql(
         return  # statements that only look or declare
     where = checkpoint or Path(".millstream") / flow.name
     options = {"master": master, "debug": debug}
-    run_flow(
-        flow,
-        where,
-        options,
-        quiet=quiet,
-        file=path.absolute(),
-        load=load,
-    )
+    run_flow(flow, where, options, quiet=quiet, file=path.absolute(), load=load)

@@ -8,6 +8,7 @@ is a dead letter, and a schema with another type under a name is refused.
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import re
@@ -43,15 +44,14 @@ _LOGICAL = {  # all others are their plain types, as Avro says
 }
 
 
-def require_avro() -> Any:
-    """The library; one line says what to install."""
+def require_avro(module: str = "fastavro") -> Any:
+    """A library of that extra; one line says what to install."""
     try:
-        import fastavro
+        return importlib.import_module(module)
     except ImportError:
         raise ConfigError(
             "Avro and Protobuf need another package: pip install 'millstream[avro]'"
         ) from None
-    return fastavro
 
 
 # -- schemas to columns --------------------------------------------------------------------------

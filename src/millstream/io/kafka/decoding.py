@@ -169,9 +169,8 @@ def _registered(fmt: Format, topics: Topics, values: list[bytes | None], numbers
         try:
             rows.append(reader.row(value or b""))
             at.append(number)
-        except ValueError as error:
-            dead.append(Dead(number, _shown(value), str(error)))
-        except NotThere as error:  # a number that nobody has: a broken value, or another registry
+        # NotThere is of a number that nobody has: a broken value, or another registry.
+        except (ValueError, NotThere) as error:
             dead.append(Dead(number, _shown(value), str(error)))
     shown = dict(zip(numbers.tolist(), values, strict=True))
     try:

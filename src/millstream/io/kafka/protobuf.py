@@ -8,7 +8,6 @@ run started, unless a number means something else there.
 from __future__ import annotations
 
 import base64
-import binascii
 import importlib
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -227,12 +226,8 @@ def _plain(value: Any, field: Any) -> Any:
 def _messages(schema: Schema) -> list[Any]:
     """The messages of a schema, in their order."""
     require_avro()
-    try:
-        from google.protobuf import descriptor_pb2, descriptor_pool
-    except ImportError:
-        raise ConfigError(
-            "Avro and Protobuf need another package: pip install 'millstream[avro]'"
-        ) from None
+    descriptor_pb2 = require_avro("google.protobuf.descriptor_pb2")
+    descriptor_pool = require_avro("google.protobuf.descriptor_pool")
     pool = descriptor_pool.DescriptorPool()
     for name in _FILES:
         known = importlib.import_module(f"google.protobuf.{name}_pb2")
@@ -243,8 +238,6 @@ def _messages(schema: Schema) -> list[Any]:
             file.name = name or f"schema-{schema.number}.proto"
             found = pool.AddSerializedFile(file.SerializeToString())
             found = found or pool.FindFileByName(file.name)
-    except (binascii.Error, TypeError, ValueError) as error:
-        raise ConfigError(f"the schema is no descriptor of Protobuf: {told_of(error)}") from None
     except Exception as error:  # as above
         raise ConfigError(f"the schema is no descriptor of Protobuf: {told_of(error)}") from None
     messages = list(found.message_types_by_name.values())

@@ -88,8 +88,7 @@ class Arriving(Gathered):
             **{f"{VALUE}{name}": chunk.column(name) for name in names},
         }
         if self.named:
-            none = np.zeros(len(chunk), np.int64)
-            rows["window"] = pa.array(none if chunk.window is None else chunk.window)
+            rows["window"] = pa.array(chunk.mark("window"))
         exact = [f"{VALUE}{name}" for name in exact_columns(chunk.table) if name in names]
         self.tables.append(exactly(rows, exact))
 

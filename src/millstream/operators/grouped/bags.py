@@ -11,7 +11,7 @@ from millstream.operators.grouped.keeping import BagOf, States, finish, lift_row
 from millstream.operators.grouped.moves import VALUE, Kept, Moves
 from millstream.operators.stores import Bag
 from millstream.ops.answering import Answers, call_each
-from millstream.ops.chunks import flat
+from millstream.ops.chunks import flat, own_columns
 from millstream.ops.codec import encode, python_rows
 from millstream.ops.holding import gather_lists
 from millstream.ops.jobs import Measure
@@ -116,6 +116,5 @@ class Listed:
 
 def _records(rows: pa.Table) -> pa.Array:
     """Whole rows as one column, for functions that take them."""
-    names = [name for name in rows.column_names if name.startswith(VALUE)]
-    plain = rows.select(names).rename_columns([name.removeprefix(VALUE) for name in names])
-    return mixed(python_rows(plain)) if names else pa.nulls(len(rows))
+    plain = own_columns(rows, VALUE)
+    return mixed(python_rows(plain)) if plain.num_columns else pa.nulls(len(rows))

@@ -26,7 +26,7 @@ from millstream.ops.chunks import Chunk, Int64, Mask, concat, flat
 from millstream.ops.codec import as_key
 from millstream.ops.holding import naming
 from millstream.ops.jobs import Measure
-from millstream.ops.keys import factorize
+from millstream.ops.keys import factorize, key_names
 from millstream.ops.mixed import exact_columns, exactly
 from millstream.ops.progress import BEGIN
 from millstream.ops.records import DeadLetter, as_json
@@ -113,7 +113,7 @@ class _Work:
         self.keepers, self.bags = keepers, bags
         self.dead: list[DeadLetter] = []
         self.answered = 0  # groups that are there and have not failed
-        self.heads = {f"key.{nth}": self._key(f"key.{nth}") for nth in range(len(operator.keys))}
+        self.heads = {name: self._key(name) for name in key_names(operator.keys)}
 
     def _key(self, name: str) -> pa.Array:
         return flat(self.moves.table.column(name)).take(pa.array(self.moves.first))
@@ -167,8 +167,7 @@ class _Work:
         return states, answers
 
     def _named(self, row: int) -> Any:
-        names = [f"key.{nth}" for nth in range(len(self.operator.keys))]
-        key = [self.moves.table.column(name)[row].as_py() for name in names]
+        key = [self.moves.table.column(name)[row].as_py() for name in self.heads]
         return as_key(key[0] if len(key) == 1 else tuple(key))
 
     def _failed(self, group: int, why: str) -> DeadLetter:
@@ -177,12 +176,7 @@ class _Work:
         return DeadLetter(self.operator.name, -1, identity, as_json({"key": key}), why)
 
     def _chunk(
-        self,
-        removed: Mask,
-        added: Mask,
-        new: pa.Table,
-        times: tuple[Int64, Int64],
-        since: Int64,
+        self, removed: Mask, added: Mask, new: pa.Table, times: tuple[Int64, Int64], since: Int64
     ) -> Chunk:
         """What was given and is so no more, and what takes its place."""
         parts, ts, at, weight, revision = [], [], [], [], []
@@ -212,8 +206,8 @@ class _Work:
 
     def _with_keys(self, mask: Mask, rows: pa.Table) -> pa.Table:
         columns = {
-            name: self.heads[f"key.{nth}"].filter(pa.array(mask))
-            for nth, name in enumerate(self.operator.keys)
+            name: head.filter(pa.array(mask))
+            for name, head in zip(self.operator.keys, self.heads.values(), strict=True)
         }
         answers = {measure.name: rows.column(measure.name) for measure in self.operator.measures}
         return exactly(columns | answers, exact_columns(rows))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from millstream.operators.stores import Table
-from millstream.ops.chunks import Int64, Mask, flat, numbers
+from millstream.ops.chunks import Int64, Mask, flat, numbers, own_columns
 from millstream.ops.keys import distinct
 from millstream.state.bags import Keys
 
@@ -60,8 +59,7 @@ class Moves:
 
     def values(self) -> pa.Table:
         """The rows' own columns."""
-        names = [name for name in self.table.column_names if name.startswith(VALUE)]
-        return self.table.select(names).rename_columns([n.removeprefix(VALUE) for n in names])
+        return own_columns(self.table, VALUE)
 
     def sizes(self) -> Int64:
         """By how many rows every group grows."""
@@ -105,7 +103,4 @@ class Kept:
     def rows(self, prefix: str, groups: Mask) -> pa.Table:
         """Columns with a prefix, of some groups that are there."""
         assert self.known is not None
-        names = [name for name in self.known.column_names if name.startswith(prefix)]
-        at: Any = self.at.filter(pa.array(groups))
-        found = self.known.select(names).take(at)
-        return found.rename_columns([name.removeprefix(prefix) for name in names])
+        return own_columns(self.known, prefix).take(self.at.filter(pa.array(groups)))

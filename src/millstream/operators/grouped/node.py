@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
-
-import pyarrow as pa
+from typing import Any, ClassVar
 
 from millstream.graph.changing import changes_of
 from millstream.operators.grouped.choosing import keeper_of
 from millstream.operators.grouped.grouping import Grouping
-from millstream.operators.protocol import Input, KeyedStep, Names
+from millstream.operators.protocol import Columns, Inputs, KeyedStep, Names, Types
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Grouped(KeyedStep):
     """A row per group that has any rows, as a stream of changes."""
 
+    gives_changes: ClassVar[bool] = True
     keys: tuple[str, ...]
     aggs: tuple[tuple[str, Any], ...]
     null_keys: str = "dead"
-
-    @property
-    def gives_changes(self) -> bool:
-        """Always."""
-        return True
 
     def mentions(self) -> tuple[str, ...]:
         """The key and the aggregates."""
@@ -36,13 +30,11 @@ class Grouped(KeyedStep):
         measures = tuple(agg.measure(name) for name, agg in self.aggs)
         return Grouping(self.name, self.keys, measures, self.null_keys == "keep", number, changes)
 
-    def columns(self, have: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def columns(self, have: Columns) -> Columns:
         """The key and the aggregates."""
         return self.mentions()
 
-    def resolve(
-        self, inputs: tuple[Input, ...]
-    ) -> tuple[tuple[str, ...] | None, dict[str, pa.DataType]]:
+    def resolve(self, inputs: Inputs) -> tuple[Columns, Types]:
         """The key and the aggregates; the types of these follow from the values."""
         types = inputs[0].types
         return self.columns(None), {name: types[name] for name in self.keys if name in types}
@@ -61,7 +53,7 @@ class Grouped(KeyedStep):
             return None
         return {*self.keys, *(column for _, agg in self.aggs for column in agg.columns)}
 
-    def row_names(self, before: tuple[Names, ...], inputs: tuple[Input, ...]) -> Names:
+    def row_names(self, before: tuple[Names, ...], inputs: Inputs) -> Names:
         """The key."""
         return tuple(frozenset((name,)) for name in self.keys)
 
@@ -69,7 +61,7 @@ class Grouped(KeyedStep):
         """For the plan."""
         return f"aggregates by {', '.join(self.keys) or 'everything'}, as changes"
 
-    def details(self, inputs: tuple[Input, ...]) -> list[str]:
+    def details(self, inputs: Inputs) -> list[str]:
         """For the plan: what is kept of every group."""
         changes = inputs[0].changes
         return [

@@ -119,10 +119,7 @@ class Totalled:
 
 
 def _share(total: int | float, count: int) -> float:
-    try:
-        return float(total / count)
-    except OverflowError:
-        return math.inf if total > 0 else -math.inf
+    return exact.divided(total, 0, count) if isinstance(total, int) else total / count
 
 
 @dataclass(frozen=True)

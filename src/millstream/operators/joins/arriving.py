@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.graph.nodes import Node
-from millstream.operators.filing import Filed
+from millstream.operators.filing import Filed, Tables
 from millstream.operators.joins.layout import Layout
 from millstream.operators.protocol import Host
-from millstream.operators.waiting import addressed, without_late
+from millstream.operators.waiting import Waiting, addressed, without_late
 from millstream.ops.cells import Publication
 from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat, marked
 from millstream.ops.keynames import both_hashes
@@ -41,6 +41,29 @@ class Side:
     placed: bool = False  # which of two rows of the same time is the later one counts
 
 
+@dataclass(frozen=True)
+class Joining(Waiting):
+    """What the operators of all joins have in common."""
+
+    name: str
+    number: int
+    layout: Layout
+    sides: tuple[Side, Side]
+
+    @property
+    def waits(self) -> bool:
+        """Whether what the watermark has passed is too late."""
+        return True
+
+    def inlet(self, host: Host) -> Arriving:
+        """Rows of both sides by the hash of their key."""
+        return Arriving(self.layout, self.sides, host, self.waits)
+
+    def stored(self) -> Tables:
+        """Rows of both sides."""
+        return {self.name: FILED}
+
+
 @dataclass
 class Arriving:
     """Rows of both sides in one task."""
@@ -48,7 +71,7 @@ class Arriving:
     layout: Layout
     sides: tuple[Side, Side]
     host: Host
-    waits: bool = False  # what the watermark has passed is too late
+    waits: bool  # what the watermark has passed is too late
     tables: tuple[list[pa.Table], list[pa.Table]] = field(default_factory=lambda: ([], []))
 
     def take(self, step: Node, before: Node, chunk: Chunk) -> None:
@@ -77,8 +100,8 @@ class Arriving:
         zeros = np.zeros(len(chunk), np.uint64)
         hashes, checks = both_hashes(keys) if keys else (zeros, zeros)
         src = np.full(len(chunk), chunk.src, np.int64)
-        who = blended(src, chunk.pos, _or_zero(chunk.window, chunk))
-        revision = _or_zero(chunk.revision, chunk)
+        who = blended(src, chunk.pos, chunk.mark("window"))
+        revision = chunk.mark("revision")
         spread = np.where(null, who.astype(np.uint64), hashes)
         marks = {
             **addressed(hashes, checks, self.host.batch.shards, spread),
@@ -116,10 +139,6 @@ def _same(side: Side, chunk: Chunk, who: Int64, revision: Int64) -> Int64:
     if not side.changes:
         return chunk.ts if side.timed else who
     return blended(who, revision, content_hash(chunk.table))
-
-
-def _or_zero(numbers: Int64 | None, chunk: Chunk) -> Int64:
-    return np.zeros(len(chunk), np.int64) if numbers is None else numbers
 
 
 def _any_null(columns: list[pa.Array], count: int) -> Mask:

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millstream.operators.filing import Tables
-from millstream.operators.joins.arriving import FILED, SIDES, Arriving, Side
+from millstream.operators.joins.arriving import SIDES, Joining
 from millstream.operators.joins.giving import Giving
-from millstream.operators.joins.layout import Layout
 from millstream.operators.joins.matching import timed
 from millstream.operators.protocol import Host, Share
 from millstream.operators.stores import Queue, Table
-from millstream.operators.waiting import Waiting, rows_for
+from millstream.operators.waiting import rows_for
 from millstream.ops.chunks import Int64, Mask, concat, ends, numbers, with_column
 from millstream.ops.keys import blended, distinct
 from millstream.ops.updates import NEVER
@@ -28,23 +26,12 @@ _MARKS = ("shard", "hash", "check", "ts", "src", "pos")
 
 
 @dataclass(frozen=True)
-class AsOf(Waiting):
+class AsOf(Joining):
     """A join of each left record with the latest right one that is not after it."""
 
-    name: str
-    number: int
-    layout: Layout
-    sides: tuple[Side, Side]
     within: int | None = None  # how old the right record may be, in microseconds
 
-    def inlet(self, host: Host) -> Arriving:
-        """Rows of both sides by the hash of their key."""
-        return Arriving(self.layout, self.sides, host, waits=True)
-
-    @property
-    def queued(self) -> tuple[str, ...]:
-        """Rows of both sides wait."""
-        return tuple(f"{name} waiting" for name in SIDES)
+    queued = tuple(f"{name} waiting" for name in SIDES)  # rows of both sides wait
 
     def run(self, share: Share) -> None:
         """Look at the rows that the watermark has passed."""
@@ -98,13 +85,7 @@ class AsOf(Waiting):
         giving.push(left, matched, ts, who, ones, ones)
 
     def _keep(
-        self,
-        right: pa.Table,
-        order: Int64,
-        codes: Int64,
-        is_left: Mask,
-        lefts: int,
-        latest: Table,
+        self, right: pa.Table, order: Int64, codes: Int64, is_left: Mask, lefts: int, latest: Table
     ) -> None:
         """The last right row of every key takes the place of the one before."""
         ordered = order[~is_left[order]]
@@ -114,10 +95,6 @@ class AsOf(Waiting):
         expires = np.full(len(rows), NEVER) if self.within is None else ts + self.within
         rows = with_column(rows, "expires", expires)
         latest.put_hashed(rows.append_column("gone", pa.array(np.zeros(len(rows), np.bool_))))
-
-    def stored(self) -> Tables:
-        """Rows of both sides."""
-        return {self.name: FILED}
 
 
 def _last_before(order: Int64, codes: Int64, is_left: Mask) -> Int64:

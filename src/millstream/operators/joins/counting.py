@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millstream.operators.stores import Table, counted_rows
+from millstream.operators.stores import Table, counted_rows, stored_numbers
 from millstream.ops.chunks import Int64, Mask, numbers
 from millstream.ops.joins import Keys, keys_of, pairs
 from millstream.ops.keys import distinct
@@ -35,12 +35,7 @@ class Counted:
         codes, some = distinct((marks[0], marks[1]))
         keys = marks[0][some], marks[1][some]
         place, known = counts.rows.find(shard[some], *keys)
-        old = {}
-        for name in _COLUMNS:
-            old[name] = np.zeros(len(some), np.int64)
-            if known is not None:
-                values = numbers(known, name)[np.maximum(place, 0)]
-                old[name] = np.where(place >= 0, values, 0)
+        old = {name: stored_numbers(place, known, name) for name in _COLUMNS}
         found = Counted(keys, shard[some], old, dict(old))
         begin = 0
         for number, rows in enumerate(new):

@@ -10,11 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import ConfigError
-from millstream.operators.protocol import Input
+from millstream.operators.protocol import Input, Inputs, Types
 from millstream.ops.chunks import concat, own_columns
 from millstream.ops.mixed import differ, exact_columns, exactly, mixed, wider
 
-Types = dict[str, pa.DataType]
 Refused = dict[int, str]  # rows, and why
 _DIGITS = 15  # that every double keeps
 _EXACT = Context(prec=80)  # more than any decimal has
@@ -95,7 +94,7 @@ def _either(
 
 
 def lay_out(
-    step: str, how: str, keys: tuple[tuple[str, str], ...], suffix: str, inputs: tuple[Input, ...]
+    step: str, how: str, keys: tuple[tuple[str, str], ...], suffix: str, inputs: Inputs
 ) -> Layout:
     """The layout of a join, as far as columns are known; refuses what cannot be."""
     left, right = inputs

@@ -16,15 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millstream.operators.filing import Tables
-from millstream.operators.joins.arriving import FILED, SIDES, Arriving, Side
+from millstream.operators.joins.arriving import SIDES, Joining
 from millstream.operators.joins.counting import Counted
 from millstream.operators.joins.giving import Giving
-from millstream.operators.joins.layout import Layout
 from millstream.operators.protocol import Host, Share
 from millstream.operators.stores import Queue, Table
 from millstream.operators.traces import Traced
-from millstream.operators.waiting import Waiting, rows_for
+from millstream.operators.waiting import rows_for
 from millstream.ops.chunks import concat, numbers
 from millstream.ops.joins import keys_of, pairs, settled
 
@@ -34,23 +32,15 @@ ALONE = {"left": (0,), "right": (1,), "full": (0, 1), "semi": (0,), "anti": (0,)
 
 
 @dataclass(frozen=True)
-class Matching(Waiting):
+class Matching(Joining):
     """A join of two streams, of records or of changes.
 
     Right records of a semi-join wait for the watermark: the first of them gives left rows their
     time, and which one that is must not depend on batches.
     """
 
-    name: str
     how: str
-    number: int
-    layout: Layout
-    sides: tuple[Side, Side]
     changes: bool  # what it gave may be taken back
-
-    def inlet(self, host: Host) -> Arriving:
-        """Rows of both sides by the hash of their key."""
-        return Arriving(self.layout, self.sides, host, self.waits)
 
     @property
     def waits(self) -> bool:
@@ -82,10 +72,6 @@ class Matching(Waiting):
         due = queue.due(closed, watermark)
         self.tell(share, watermark, queue.store(watermark))
         return None if due is None else due.drop_columns(["time"])
-
-    def stored(self) -> Tables:
-        """Rows of both sides."""
-        return {self.name: FILED}
 
 
 def timed(rows: pa.Table | None, after: int) -> pa.Table | None:

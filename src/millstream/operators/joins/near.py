@@ -13,39 +13,26 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millstream.operators.filing import Tables
-from millstream.operators.joins.arriving import FILED, SIDES, Arriving, Side
+from millstream.operators.joins.arriving import SIDES, Joining
 from millstream.operators.joins.giving import Giving
-from millstream.operators.joins.layout import Layout
 from millstream.operators.joins.matching import ALONE, PAIRS, timed
-from millstream.operators.protocol import Host, Share
+from millstream.operators.protocol import Share
 from millstream.operators.stores import Queue
 from millstream.operators.traces import Traced
-from millstream.operators.waiting import Waiting, rows_for
+from millstream.operators.waiting import rows_for
 from millstream.ops.chunks import Int64, concat, numbers, with_column
 from millstream.ops.joins import keys_of, near
 
 
 @dataclass(frozen=True)
-class Near(Waiting):
+class Near(Joining):
     """A join of records whose times differ by so much."""
 
-    name: str
     how: str
-    number: int
-    layout: Layout
-    sides: tuple[Side, Side]
     low: int  # the time of the right row less that of the left one, in microseconds
     high: int
 
-    def inlet(self, host: Host) -> Arriving:
-        """Rows of both sides by the hash of their key."""
-        return Arriving(self.layout, self.sides, host, waits=True)
-
-    @property
-    def queued(self) -> tuple[str, ...]:
-        """Rows meet others as they come."""
-        return ()
+    queued = ()  # rows meet others as they come
 
     def run(self, share: Share) -> None:
         """Let new rows meet others; give those by themselves whose time is over."""
@@ -63,10 +50,6 @@ class Near(Waiting):
         last = self.span(number)[1]
         looked = 1 - number in ALONE.get(self.how, ())
         return last + max(0, self.span(1 - number)[1]) if looked else last
-
-    def stored(self) -> Tables:
-        """Rows of both sides."""
-        return {self.name: FILED}
 
 
 class Work:

@@ -15,7 +15,7 @@ from millstream.operators.joins.asof import AsOf
 from millstream.operators.joins.layout import lay_out
 from millstream.operators.joins.matching import ALONE, Matching
 from millstream.operators.joins.near import Near
-from millstream.operators.protocol import Input, KeyedStep, Names, Operator, Row
+from millstream.operators.protocol import Columns, Inputs, KeyedStep, Names, Operator, Row, Types
 from millstream.ops.progress import BEGIN, END
 
 HOW = ("inner", "left", "right", "full", "semi", "anti", "asof")
@@ -55,7 +55,7 @@ class Join(KeyedStep):
         ends = (self.between[1], -self.between[0])
         return at - max(0, *(ends[number] for number in alone))
 
-    def operator_over(self, number: int, inputs: tuple[Input, ...]) -> Operator:
+    def operator_over(self, number: int, inputs: Inputs) -> Operator:
         """Lets rows of both sides meet."""
         layout = lay_out(self.name, self.how, self.pairs, self.suffix, inputs)
         alone = {"semi": (), "asof": (0,)}.get(self.how, ALONE.get(self.how, ()))
@@ -64,17 +64,16 @@ class Join(KeyedStep):
             Side(one.changes, at == 0 or self.how not in _ONE_SIDE, at in alone, timed, placed)
             for at, one in enumerate(inputs)
         )
+        joining = self.name, number, layout, (left, right)
         if self.how == "asof":
             within = None if self.between is None else -self.between[0]
-            return AsOf(self.name, number, layout, (left, right), within)
+            return AsOf(*joining, within)
         if self.between is not None:
-            return Near(self.name, self.how, number, layout, (left, right), *self.between)
+            return Near(*joining, self.how, *self.between)
         changes = self.gives_changes or any(one.changes for one in inputs)
-        return Matching(self.name, self.how, number, layout, (left, right), changes)
+        return Matching(*joining, self.how, changes)
 
-    def resolve(
-        self, inputs: tuple[Input, ...]
-    ) -> tuple[tuple[str, ...] | None, dict[str, pa.DataType]]:
+    def resolve(self, inputs: Inputs) -> tuple[Columns, Types]:
         """Those of the left side, then those of the right one that are not keys of the same name.
 
         A right column of a name that the left side has gets the suffix.
@@ -97,9 +96,7 @@ class Join(KeyedStep):
             types |= {layout.renamed.get(name, name): kind for name, kind in others.items()}
         return tuple(types), {n: kind for n, kind in types.items() if not pa.types.is_null(kind)}
 
-    def uses_of(
-        self, number: int, wanted: set[str] | None, inputs: tuple[Input, ...]
-    ) -> set[str] | None:
+    def uses_of(self, number: int, wanted: set[str] | None, inputs: Inputs) -> set[str] | None:
         """Its keys, and what is wanted of it."""
         mine, keys = inputs[number].columns, set(self.keys_of(number))
         if number == 1 and self.how in _ONE_SIDE:
@@ -110,7 +107,7 @@ class Join(KeyedStep):
         renamed = layout.renamed if number == 1 else {}
         return keys | {name for name in mine if renamed.get(name, name) in wanted}
 
-    def row_names(self, before: tuple[Names, ...], inputs: tuple[Input, ...]) -> Names:
+    def row_names(self, before: tuple[Names, ...], inputs: Inputs) -> Names:
         """Those of both sides, or of the left one if rows of it are given by themselves.
 
         A key of one side stands for the equal one of the other, unless it may be null.
@@ -149,7 +146,7 @@ class Join(KeyedStep):
         low, high = ("-" * (at < 0) + text(abs(at)) for at in self.between)
         return f"{told}, from {low} to {high} after it"
 
-    def details(self, inputs: tuple[Input, ...]) -> list[str]:
+    def details(self, inputs: Inputs) -> list[str]:
         """For the plan: what is kept, and for how long."""
         sides = ["rows as they are now" if one.changes else "records" for one in inputs]
         if self.how == "asof":

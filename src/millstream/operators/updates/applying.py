@@ -17,16 +17,10 @@ from millstream.errors import RunError
 from millstream.operators.stores import Queue
 from millstream.operators.updates.cycles import Item, event_rows, simulate
 from millstream.operators.updates.flushing import Applied, Moment
-from millstream.operators.updates.members import (
-    Member,
-    behind,
-    in_order,
-    machine_at,
-    member_of,
-)
+from millstream.operators.updates.members import Member, behind, in_order, machine_at, member_of
 from millstream.operators.updates.relieving import withhold
 from millstream.operators.updates.work import Work
-from millstream.ops.cells import Cell, Outcome
+from millstream.ops.cells import Cell, Outcome, blank_cell
 from millstream.ops.cells import Item as Event
 from millstream.ops.chunks import concat, decode_block, flat, numbers
 from millstream.ops.codec import decode_key
@@ -119,32 +113,27 @@ def _by_key(member: Member, ready: pa.Table | None, timers: Times, alarms: Times
         keys = list(zip(hashes[starts].tolist(), checks[starts].tolist(), strict=True))
         for key, shard, name in zip(keys, shards, packed, strict=True):
             if key not in member.cells:
-                member.cells[key] = (Cell(name, *key), shard)
+                member.cells[key] = blank_cell(name, *key, shard)
         columns = [flat(rows.column(name)).to_pylist() for name in ("time", "src", "pos", "value")]
         items = list(zip(*columns, behind(rows), strict=True))
     member.load()
-    stops = [*starts[1:], len(items)]
-    machine, call = member.machine, member.machine.call
+    machine = member.machine
+    cells = map(member.cells.__getitem__, keys)
+    of_key = map(slice, starts, [*starts[1:], len(items)])
+    calls = zip(cells, map(items.__getitem__, of_key), strict=False)
     if machine.is_plain:
-        for key, start, stop in zip(keys, starts, stops, strict=False):
-            machine.call_plain(member.cells[key][0], items[start:stop])
+        machine.call_plain(calls)
         return
     if member.job.on_timer is None:
-        for key, start, stop in zip(keys, starts, stops, strict=False):
-            cell = member.cells[key][0]
-            for us, src, pos, value, late_by in items[start:stop]:
-                call(cell, us, src, pos, value, late_by)
+        for cell, mine in calls:
+            for us, src, pos, value, late_by in mine:
+                machine.call(cell, us, src, pos, value, late_by)
         return
-    for key, start, stop in zip(keys, starts, stops, strict=False):
-        run_key(
-            machine,
-            member.cells[key][0],
-            items[start:stop],
-            timers.pop(key, []),
-            alarms.pop(key, None) is not None,
-        )
+    for key, (cell, mine) in zip(keys, calls, strict=True):
+        alarm = alarms.pop(key, None) is not None
+        run_key(machine, cell, mine, timers.pop(key, []), alarm)
     for key in {**timers, **alarms}:
-        run_key(machine, member.cells[key][0], (), timers.get(key, []), key in alarms)
+        run_key(machine, member.cells[key], (), timers.get(key, []), key in alarms)
 
 
 def _merge(member: Member, ready: pa.Table | None) -> None:
@@ -156,11 +145,11 @@ def _merge(member: Member, ready: pa.Table | None) -> None:
         zip(*(flat(in_order(ready).column(name)).to_pylist() for name in names), strict=True)
     )
     for key_hash, check, packed, shard, *_ in rows:
-        member.cells.setdefault((key_hash, check), (Cell(packed, key_hash, check), shard))
+        member.cells.setdefault((key_hash, check), blank_cell(packed, key_hash, check, shard))
     member.load()
     keeper, out = member.machine.keeper, member.machine.out
     for key_hash, check, _, _, *at, partial, events in rows:
-        keeper.merge(member.cells[key_hash, check][0], (at[0], at[1], at[2]), partial, events, out)
+        keeper.merge(member.cells[key_hash, check], (at[0], at[1], at[2]), partial, events, out)
 
 
 # -- leaving ------------------------------------------------------------------------------------
@@ -170,14 +159,13 @@ def _settle(work: Work, member: Member, until: int, next_event: int, applied: Ap
     """Store slates, timers and alarms; say how far the updater came and when it is due next."""
     job, machine = member.job, member.machine
     reached = min(machine.limit, until)
-    next_timer = member.timers.store(reached, _time_rows(machine.out.timers, member))
-    next_alarm = member.alarms.store(work.batch.now + 1, _time_rows(machine.out.alarms, member))
+    next_timer = member.timers.store(reached, _time_rows(machine.out.timers))
+    next_alarm = member.alarms.store(work.batch.now + 1, _time_rows(machine.out.alarms))
     stands = work.clocks.stands(job.name, reached, machine.closed)
     if stands < reached < END:  # what timers set off beyond the end of input takes several batches
         work.report.worked[job.name] = reached
     reached = stands
-    changed = [one for one in member.cells.values() if one[0].wrote]
-    member.slates.put_cells(changed)
+    member.slates.put_cells([cell for cell in member.cells.values() if cell.wrote])
     keeping = job.name in work.order.keeping and not work.group.cyclic
     if keeping and member.slates.keep():
         member.slates.log.append(applied)
@@ -187,16 +175,14 @@ def _settle(work: Work, member: Member, until: int, next_event: int, applied: Ap
     work.report.due[job.name] = (min(next_event, next_timer), next_alarm)
 
 
-def _time_rows(times: list[tuple[int, Cell]], member: Member) -> pa.Table | None:
+def _time_rows(times: list[tuple[int, Cell]]) -> pa.Table | None:
     if not times:
         return None
     unique = {(at, cell.hash, cell.check): cell for at, cell in times}
     cells = list(unique.values())
     return pa.table(
         {
-            "shard": pa.array(
-                [member.cells[cell.hash, cell.check][1] for cell in cells], pa.int32()
-            ),
+            "shard": pa.array([cell.shard for cell in cells], pa.int32()),
             "time": pa.array([at for at, _, _ in unique], pa.int64()),
             "hash": pa.array([cell.hash for cell in cells], pa.uint64()),
             "check": pa.array([cell.check for cell in cells], pa.uint64()),

@@ -14,7 +14,7 @@ from millstream.operators.protocol import Host
 from millstream.operators.published import event_chunk
 from millstream.operators.updates.relieving import note_ways, turn_away
 from millstream.operators.updates.work import Arrival, Order
-from millstream.ops.cells import Cell, Publication
+from millstream.ops.cells import Cell, Publication, blank_cell
 from millstream.ops.chunks import Chunk, Int64, concat
 from millstream.ops.codec import decode_row
 from millstream.ops.events import Keys, event_rows, keys_of, keys_of_values, packed_values
@@ -222,7 +222,7 @@ class _Partial:
         ):
             cell = cells.get((key_hash, check))
             if cell is None:
-                cell = cells[key_hash, check] = Cell(packed, key_hash, check)
+                cell = cells[key_hash, check] = blank_cell(packed, key_hash, check)
             cell.events += 1
             call(cell, us, src, at, value)
 

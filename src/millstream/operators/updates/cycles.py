@@ -14,7 +14,7 @@ import pyarrow as pa
 from millstream.errors import RunError
 from millstream.operators.updates.members import Member, behind, in_order
 from millstream.operators.updates.work import Arrival, Work
-from millstream.ops.cells import Cell
+from millstream.ops.cells import Cell, blank_cell
 from millstream.ops.chunks import flat
 from millstream.ops.events import SCHEMA
 from millstream.ops.machine import Machine, alarm_time
@@ -63,15 +63,15 @@ class _Cycle:
         for to, member in enumerate(self.members):
             for key, moments in member.times(member.timers_due()).items():
                 for at in set(moments):
-                    self._timer(at, to, member.cells[key][0], alarm=False)
+                    self._timer(at, to, member.cells[key], alarm=False)
             for key in member.times(member.alarms_due()):
-                self._timer(0, to, member.cells[key][0], alarm=True)
+                self._timer(0, to, member.cells[key], alarm=True)
         for row in () if ready is None else _events(in_order(ready)):
             to, us, src, pos, key_hash, check, packed, value, hops, late_by = row
             cells = self.members[to].cells
             if (key_hash, check) not in cells:
-                cells[key_hash, check] = (Cell(packed, key_hash, check), 0)
-            cell = cells[key_hash, check][0]
+                cells[key_hash, check] = blank_cell(packed, key_hash, check)
+            cell = cells[key_hash, check]
             place = (us, 1, src, pos, self._number(), to)
             self.heap.append(Item(*place, cell, value, False, False, hops, late_by))
         for member in self.members:

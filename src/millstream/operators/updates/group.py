@@ -14,12 +14,7 @@ from millstream.operators.published import as_chunk, publish
 from millstream.operators.updates.applying import run_group
 from millstream.operators.updates.arriving import Events
 from millstream.operators.updates.parting import parted_events, parted_slates
-from millstream.operators.updates.relieving import (
-    note_relief,
-    relief_of,
-    throttles,
-    without_relief,
-)
+from millstream.operators.updates.relieving import note_relief, relief_of, throttles, without_relief
 from millstream.operators.updates.work import Arrival, Order, Origins, Relief, Report, Work
 from millstream.operators.waiting import backlog_by_time
 from millstream.ops.cells import Outcome

@@ -13,7 +13,7 @@ from millstream.operators.stores import Queue
 from millstream.operators.updates.flushing import Moment
 from millstream.operators.updates.slates import Slates
 from millstream.operators.updates.work import Order, Work
-from millstream.ops.cells import Cell
+from millstream.ops.cells import Cell, blank_cell
 from millstream.ops.chunks import flat, numbers
 from millstream.ops.machine import Machine
 from millstream.ops.progress import BEGIN, END
@@ -30,22 +30,20 @@ class Member:
     slates: Slates
     timers: Queue
     alarms: Queue
-    cells: dict[tuple[int, int], tuple[Cell, int]] = field(default_factory=dict)
+    cells: dict[tuple[int, int], Cell] = field(default_factory=dict)
     loaded: int = 0  # of these, the first that have what is stored
 
     def cell(self, key_hash: int, check: int, packed: bytes, shard: int) -> Cell:
         """The slate of a key; loaded alone if no other way brought it here."""
         known = self.cells.get((key_hash, check))
         if known is None:
-            made = Cell(packed, key_hash, check)
-            self.slates.load([made], [shard])
-            self.cells[key_hash, check] = known = (made, shard)
-        return known[0]
+            known = self.cells[key_hash, check] = blank_cell(packed, key_hash, check, shard)
+            self.slates.load([known])
+        return known
 
     def load(self) -> None:
         """Give every cell that is new what is stored of its slate."""
-        held = list(islice(self.cells.values(), self.loaded, None))
-        self.slates.load([cell for cell, _ in held], [shard for _, shard in held])
+        self.slates.load(list(islice(self.cells.values(), self.loaded, None)))
         self.loaded = len(self.cells)
 
     def timers_due(self) -> pa.Table | None:
@@ -68,7 +66,7 @@ class Member:
         ):
             found.setdefault((key_hash, check), []).append(at)
             if (key_hash, check) not in self.cells:
-                self.cells[key_hash, check] = (Cell(packed, key_hash, check), shard)
+                self.cells[key_hash, check] = blank_cell(packed, key_hash, check, shard)
         return found
 
 

@@ -32,14 +32,15 @@ class Slates(Table):
         tables = {"slates": self.stored, UNFLUSHED: self._held}
         self.rows = KeyedTable(self.root, both(tables, "slates"), batch.files, self.by)
 
-    def load(self, cells: Sequence[Cell], shards: Iterable[int]) -> None:
+    def load(self, cells: Sequence[Cell]) -> None:
         """Give cells what is stored of their slates."""
         if not self.rows.stored or not cells:
             return
         count = len(cells)
         hashes = np.fromiter((cell.hash for cell in cells), np.uint64, count)
         checks = np.fromiter((cell.check for cell in cells), np.uint64, count)
-        place, found = self.rows.find(np.fromiter(shards, np.int64, count), hashes, checks)
+        shards = np.fromiter((cell.shard for cell in cells), np.int64, count)
+        place, found = self.rows.find(shards, hashes, checks)
         if found is None:
             return
         data = flat(found.column("slate")).to_pylist()
@@ -47,27 +48,27 @@ class Slates(Table):
         expires = flat(found.column("expires")).to_pylist()
         for cell, at in zip(cells, place.tolist(), strict=True):
             if at >= 0:
-                cell.load(data[at], ts[at], expires[at])
+                cell.data, cell.ts, cell.expires, cell.stored = data[at], ts[at], expires[at], True
 
-    def put_cells(self, cells: list[tuple[Cell, int]]) -> None:
-        """Slates that have changed, with their shards."""
+    def put_cells(self, cells: list[Cell]) -> None:
+        """Slates that have changed."""
         if not cells:
             return
-        texts = [key_text(cell.key) for cell, _ in cells]
-        expires = [NEVER if cell.gone else cell.expires for cell, _ in cells]
+        texts = [key_text(cell.key) for cell in cells]
+        expires = [NEVER if cell.gone else cell.expires for cell in cells]
         self.put_hashed(
             pa.table(
                 {
-                    "shard": pa.array([shard for _, shard in cells], pa.int32()),
+                    "shard": pa.array([cell.shard for cell in cells], pa.int32()),
                     "expires": pa.array(expires, pa.int64()),
-                    "hash": pa.array([cell.hash for cell, _ in cells], pa.uint64()),
-                    "check": pa.array([cell.check for cell, _ in cells], pa.uint64()),
-                    "gone": pa.array([cell.gone for cell, _ in cells], pa.bool_()),
+                    "hash": pa.array([cell.hash for cell in cells], pa.uint64()),
+                    "check": pa.array([cell.check for cell in cells], pa.uint64()),
+                    "gone": pa.array([cell.gone for cell in cells], pa.bool_()),
                     "key": pa.array([text for text, _ in texts], pa.string()),
                     "plain": pa.array([plain for _, plain in texts], pa.bool_()),
-                    "ts": pa.array([cell.ts for cell, _ in cells], pa.int64()),
+                    "ts": pa.array([cell.ts for cell in cells], pa.int64()),
                     "batch": pa.array(np.full(len(cells), self.batch.number, np.int64)),
-                    "slate": pa.array([cell.data or b"" for cell, _ in cells], pa.binary()),
+                    "slate": pa.array([cell.data or b"" for cell in cells], pa.binary()),
                 }
             )
         )

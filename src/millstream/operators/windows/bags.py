@@ -33,18 +33,17 @@ class PaneBag(Store):
         self.combines = table == "panes" and not work.order.single
         self.new = self._together([decode_block(block) for block in blocks])
 
-    def _together(self, tables: list[pa.Table]) -> pa.Table | None:
+    def _together(self, tables: list[pa.Table | None]) -> pa.Table | None:
         """Rows as they are kept: those of the same pane as one, or each value by itself."""
-        tables = [table for table in tables if len(table)]
-        if not tables:
+        found = [table for table in tables if table is not None and len(table)]
+        if not found:
             return None
-        table = concat(tables)
+        table = concat(found)
         return merge_panes(self.family, table) if self.combines else without_pairs(table)
 
     def lowest(self) -> int:
         """The first pane of any row here."""
-        first = [s.low for segments in self.stored.values() for s in segments]
-        return min([*first, self.first_new()])
+        return min([*(one.low for one in self.segments()), self.first_new()])
 
     def first_new(self) -> int:
         """The first pane of any new row."""
@@ -69,16 +68,13 @@ class PaneBag(Store):
 
     def every_row(self) -> pa.Table | None:
         """New and stored rows, all of them."""
-        segments = [s for found in self.stored.values() for s in found]
-        tables = self._read(segments)
-        rows = self._together([*tables, *([] if self.new is None else [self.new])])
+        rows = self._together([*self._read(self.segments()), self.new])
         return None if rows is None else settle(rows)
 
     def all_rows(self) -> pa.Table | None:
         """New and stored rows that a window not yet closed can need, not merged."""
         closed = self.closed
-        wanted = [s for found in self.stored.values() for s in found if self._alive(s, closed)]
-        tables = self._read(wanted)
+        tables = self._read(one for one in self.segments() if self._alive(one, closed))
         if self.new is not None:
             tables.append(self.new)
         if not tables:
@@ -87,9 +83,7 @@ class PaneBag(Store):
 
     def size(self) -> int:
         """Stored rows that a window not yet closed can need."""
-        closed = self.closed
-        found = (s for segments in self.stored.values() for s in segments)
-        return sum(s.rows for s in found if self._alive(s, closed))
+        return sum(one.rows for one in self.segments() if self._alive(one, self.closed))
 
     def rows_in(self, *ranges: tuple[int, int]) -> pa.Table | None:
         """New and stored panes that lie in one of some ranges [low, high), merged."""
@@ -100,7 +94,8 @@ class PaneBag(Store):
 
     def append(self) -> None:
         """Keep all there is, and what is new."""
-        self._store_with({**self.stored}, self.new, None)
+        merging = small_ones(self.stored, _rows(self.new))
+        self._rewrite(self.stored, merging, [*self._read(merging), self.new])
 
     def replace(self, rows: pa.Table | None) -> None:
         """Keep these rows and nothing else."""
@@ -113,62 +108,46 @@ class PaneBag(Store):
             for shard, segments in self.stored.items()
         }
         fresh = None if self.new is None else live(self.jobs, self.new, closing)
-        self._store_with(kept, fresh, closing)
+        merging = small_ones(kept, _rows(fresh))
+        tables = [live(self.jobs, table, closing) for table in self._read(merging)]
+        self._rewrite(kept, merging, [*tables, fresh])
 
     # -- rows over the whole input, which may go on after its end ---------------------------------
 
     def is_settled(self) -> bool:
         """Whether the answers of all rows were given before."""
-        stored = (one for found in self.stored.values() for one in found)
-        return self.new is None and all(one.high == SETTLED for one in stored)
+        return self.new is None and all(one.high == SETTLED for one in self.segments())
 
     def parted(self) -> tuple[pa.Table | None, pa.Table | None]:
         """Rows whose answers were given before, and those that came since."""
-        tables = self._read(one for found in self.stored.values() for one in found)
+        tables = self._read(self.segments())
         old = [_of_age(table, old=True) for table in tables]
         new = [_of_age(table, old=False) for table in tables]
-        return self._together(old), self._together(new + ([] if self.new is None else [self.new]))
+        return self._together(old), self._together([*new, self.new])
 
     def add(self) -> None:
         """Keep all there is, and what is new beside what was given before."""
         open = self._stored_in(lambda one: one.low != SETTLED)
-        merging = small_ones(open, 0 if self.new is None else len(self.new))
-        self._rewrite(merging, self.new)
+        merging = small_ones(open, _rows(self.new))
+        self._rewrite(self.stored, merging, [*self._read(merging), self.new])
 
     def settle(self, fresh: pa.Table | None) -> None:
         """Keep all there is: the answers of rows that came since are given now."""
         old = self._stored_in(lambda one: one.high == SETTLED)
-        merging = small_ones(old, 0 if fresh is None else len(fresh))
-        gone = [one for found in self.stored.values() for one in found if one.high != SETTLED]
+        merging = small_ones(old, _rows(fresh))
         # Where shards were dealt anew, rows of both kinds lie in one segment.
-        mixed = self._read(one for one in gone if one.low == SETTLED)
+        mixed = self._read(one for one in self.segments() if one.low == SETTLED < one.high)
         settled = [_of_age(table, old=True) for table in mixed]
         settled += [] if fresh is None else [in_pane(fresh, SETTLED)]
-        self._rewrite(merging, concat(settled) if settled else None, gone)
+        self._rewrite(old, merging, [*self._read(merging), *settled])
 
     def _stored_in(self, wanted: Callable[[Segment], bool]) -> dict[str, list[Segment]]:
         return {shard: list(filter(wanted, found)) for shard, found in self.stored.items()}
 
     def _rewrite(
-        self, merging: list[Segment], fresh: pa.Table | None, dropped: Iterable[Segment] = ()
+        self, kept: dict[str, list[Segment]], merging: list[Segment], tables: list[pa.Table | None]
     ) -> None:
-        gone = {*merging, *dropped}
-        left = {shard: [s for s in found if s not in gone] for shard, found in self.stored.items()}
-        tables = [*self._read(merging), *([] if fresh is None else [fresh])]
-        self._report(left, self._write(self._together(tables)))
-
-    def _store_with(
-        self,
-        kept: dict[str, list[Segment]],
-        fresh: pa.Table | None,
-        closing: dict[str, int] | None,
-    ) -> None:
-        merging = small_ones(kept, 0 if fresh is None else len(fresh))
-        tables = self._read(merging)
-        if fresh is not None:
-            tables.append(fresh)
-        if closing is not None:
-            tables = [live(self.jobs, table, closing) for table in tables]
+        """Keep segments without those that are merged, and rows in a segment of their own."""
         gone = set(merging)
         left = {shard: [s for s in segments if s not in gone] for shard, segments in kept.items()}
         self._report(left, self._write(self._together(tables)))
@@ -177,6 +156,10 @@ class PaneBag(Store):
         """Whether a window that has not closed can need rows of a segment."""
         high = np.array([segment.high])
         return any(bool(job.needed_until(high)[0] > closed[job.name]) for job in self.jobs)
+
+
+def _rows(table: pa.Table | None) -> int:
+    return 0 if table is None else len(table)
 
 
 def _of_age(rows: pa.Table, *, old: bool) -> pa.Table:

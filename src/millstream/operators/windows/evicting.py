@@ -92,11 +92,7 @@ def _ranges(opened: Opened) -> Ranges:
 
 
 def note_opened(
-    family: Family,
-    known: Known,
-    reached: dict[str, int],
-    reports: list[Report],
-    manifest: Manifest,
+    family: Family, known: Known, reached: dict[str, int], reports: list[Report], manifest: Manifest
 ) -> None:
     """Write into a manifest which windows are open, since when, and whose records were late."""
     jobs = [job for job in family.jobs if job.evicts]

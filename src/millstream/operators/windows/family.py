@@ -218,8 +218,7 @@ class Windows:
         order: Order = done.batch.orders[self.name]
         reached = {
             job.name: max(
-                order.evicts_to(job.name),
-                _reached(job, known, done.watermarks[job.name], reports),
+                order.evicts_to(job.name), _reached(job, known, done.watermarks[job.name], reports)
             )
             for job in self.family.jobs
         }
@@ -329,10 +328,7 @@ class Panes:
         return rows.filter(pa.array(needed))
 
     def note_sent(
-        self,
-        counts: dict[str, dict[int, int]],
-        late: dict[str, int],
-        sender: tuple[str, str],
+        self, counts: dict[str, dict[int, int]], late: dict[str, int], sender: tuple[str, str]
     ) -> None:
         """Put accounts right that came with rows: what is too late now was not when they were made.
 

@@ -141,12 +141,7 @@ def landmark_rounds(
 
 
 def numbered_rounds(
-    work: Work,
-    job: WindowJob,
-    look: Look,
-    ready: pa.Table | None,
-    known: Numbered,
-    final: Chunk,
+    work: Work, job: WindowJob, look: Look, ready: pa.Table | None, known: Numbered, final: Chunk
 ) -> list[Round]:
     """Windows over rows or bytes that have begun and are not full at multiples of event time."""
     found: list[Round] = []

@@ -20,8 +20,7 @@ from millstream.ops.chunks import Chunk, concat
 from millstream.ops.closing import Outcome, close
 from millstream.ops.emission import joined
 from millstream.ops.jobs import WindowJob
-from millstream.ops.keys import factorize, key_arrays
-from millstream.ops.preparing import merge_panes
+from millstream.ops.preparing import merge_panes, of_keys
 
 Rows = dict[str, pa.Table | None]  # by table: panes, values
 
@@ -73,12 +72,7 @@ def _of_groups(job: WindowJob, rows: pa.Table | None, new: Rows) -> pa.Table | N
     fresh = [one for one in new.values() if one is not None]
     if rows is None or not fresh:
         return None
-    names = tuple(f"key.{i}" for i in range(len(job.keys)))
-    if not names:
-        return rows
-    keys = concat([one.select(list(names)) for one in (rows, *fresh)])
-    codes, _ = factorize(key_arrays(keys, names))
-    return rows.filter(pa.array(np.isin(codes[: len(rows)], codes[len(rows) :])))
+    return of_keys(job.keys, rows, fresh)
 
 
 def _both(old: pa.Table | None, new: pa.Table | None) -> pa.Table | None:

@@ -7,12 +7,11 @@ and for each aggregate that has an estimator the moments of its blocks are kept.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from millstream.ops.chunks import Int64, concat, flat
+from millstream.ops.chunks import Floats, Int64, begins, concat, flat
 from millstream.ops.estimating.estimates import Confidence, Estimates, mean, total, variance
 from millstream.ops.estimating.incidence import Incidence
 from millstream.ops.estimating.kinds import Kind, answer_type, kind_of, state_of, totals_of
@@ -24,9 +23,7 @@ from millstream.ops.estimating.tails import Tail
 from millstream.ops.estimating.values import counts_values, quantile_of
 from millstream.ops.jobs import Measure, WindowJob
 from millstream.ops.kernels import Variance
-from millstream.ops.keys import factorize, key_arrays
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+from millstream.ops.keys import factorize, key_arrays, key_names
 
 # Of numbers as large as floats go, or infinite, there are no bounds; that is all there is to say.
 _of_any_size = np.errstate(over="ignore", invalid="ignore")
@@ -133,10 +130,7 @@ class Answers:
         elif name in self._incidence:
             order = np.lexsort((value, groups, block))  # pieces of a block may repeat a value
             groups, block, value = groups[order], block[order], value[order]
-            new = np.ones(len(value), np.bool_)
-            for one in (groups, block, value):
-                new[1:] &= one[1:] == one[:-1]
-            new[1:] = ~new[1:]
+            new = begins(groups, block, value)
             self._incidence[name].add(groups[new], block[new], value[new])
 
     def _block(self, given: pa.Table) -> Int64:
@@ -146,7 +140,7 @@ class Answers:
 
     def _number(self, given: pa.Table) -> Int64:
         """The number of the group of every row."""
-        names = tuple(f"key.{index}" for index in range(len(self.keys)))
+        names = key_names(self.keys)
         if not names:
             self._known = pa.table({"whole": [0]})
             return np.zeros(len(given), np.int64)

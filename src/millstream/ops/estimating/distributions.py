@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+from millstream.ops.chunks import Floats
 
 
 def normal(share: float) -> float:

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from millstream.ops.chunks import Floats
 from millstream.ops.estimating.distributions import normal
 from millstream.ops.estimating.intervals import ANYTIME, radius, stretched
 from millstream.ops.estimating.moments import COUNT, SIZE, SQUARES, TOTAL, Blocks, Moments
 from millstream.ops.estimating.sparse import sparse_total
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 LEAST_PRESENT = 20  # with a group in them, before its blocks say how much they differ
 LEAST_ACTIVE = 40  # with anything but zeros, where some blocks have nothing else
@@ -181,11 +180,7 @@ def _around(
 
 
 def _ratio(
-    moments: Moments,
-    weights: dict[str, Floats],
-    blocks: Blocks,
-    sure: Confidence,
-    least: int = 0,
+    moments: Moments, weights: dict[str, Floats], blocks: Blocks, sure: Confidence, least: int = 0
 ) -> _Radii:
     """How far the mean of what is left of blocks may be from nothing.
 

@@ -9,17 +9,12 @@ of Chao and Lin (2012) for sampling without replacement.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from millstream.ops.chunks import Int64
+from millstream.ops.chunks import Floats, Int64, UInt64, begins
 from millstream.ops.estimating.distributions import gamma
 from millstream.ops.estimating.estimates import LEAST_PRESENT, Confidence, Estimates
 from millstream.ops.estimating.moments import Blocks
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 
 MOST = 10_000_000  # values of all groups that are followed
 
@@ -50,9 +45,7 @@ class Incidence:
         last = np.concatenate([self._last, block])
         order = np.lexsort((value, group))
         group, value, times, last = (one[order] for one in (group, value, times, last))
-        new = np.ones(len(group), np.bool_)
-        new[1:] = (group[1:] != group[:-1]) | (value[1:] != value[:-1])
-        first = np.flatnonzero(new)
+        first = np.flatnonzero(begins(group, value))
         self._group, self._value, self._last = group[first], value[first], last[first]
         self._blocks = np.add.reduceat(times, first) if len(first) else times
 

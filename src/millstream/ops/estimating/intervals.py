@@ -14,13 +14,10 @@ without replacement, 2020).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from millstream.ops.chunks import Floats
 from millstream.ops.estimating.distributions import far_student, student
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 POINTWISE, ANYTIME = "pointwise", "anytime"
 PROMISES = {

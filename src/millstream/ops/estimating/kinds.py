@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from millstream.ops.chunks import flat
+from millstream.ops.chunks import Floats, flat
 from millstream.ops.codec import decode
 from millstream.ops.jobs import Measure
 from millstream.ops.kernels import Count, Sum, Variance
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Kind(Enum):

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from millstream.ops.chunks import Int64
+from millstream.ops.chunks import Floats, Int64
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 Product = tuple[str, ...]  # the factors, in order
 
 SIZE = "size"  # of a block: bytes or rows, known before it is read

@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from millstream.ops.chunks import Int64
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+from millstream.ops.chunks import Floats, Int64
 
 
 @dataclass(frozen=True)

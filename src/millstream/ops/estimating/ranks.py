@@ -7,17 +7,12 @@ bound the quantile (Woodruff 1952), whatever the values are distributed like.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from millstream.ops.chunks import Int64
+from millstream.ops.chunks import Floats, Int64, Mask
 from millstream.ops.estimating.estimates import Confidence, Estimates
 from millstream.ops.estimating.intervals import radius
 from millstream.ops.estimating.moments import Blocks
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 LEAST_PRESENT = 15  # blocks with a group before there are bounds
 _LEAST_TAIL = 10  # blocks with values on either side, unless as many full ones would not matter

@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from millstream.errors import ConfigError
-from millstream.ops.chunks import Int64
+from millstream.ops.chunks import Floats, Int64
 from millstream.ops.estimating.estimates import LEAST_PRESENT, Confidence, Estimates
 from millstream.ops.estimating.intervals import radius, stretched
 from millstream.ops.estimating.moments import Blocks
 from millstream.ops.records import describe
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 Metric = Callable[[dict[str, Any]], float | None]
 
 _PARTS = 20

@@ -9,22 +9,15 @@ full of it, in shuffled ones it has hardly any.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from millstream.ops.chunks import Floats
 from millstream.ops.estimating.distributions import gamma
 from millstream.ops.estimating.moments import COUNT, Blocks, Moments
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-
 
 def sparse_total(
-    moments: Moments,
-    factor: str,
-    blocks: Blocks,
-    risk: float,
-    heaviest: Floats | None = None,
+    moments: Moments, factor: str, blocks: Blocks, risk: float, heaviest: Floats | None = None
 ) -> tuple[Floats, Floats]:
     """Lower and upper bounds of the totals of all groups, for those in few blocks.
 

@@ -8,11 +8,9 @@ variance and tails without one.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+from millstream.ops.chunks import Floats
 
 PER_BLOCK = 8  # values that a task reports
 _SHARE = 0.05  # of all values: those of the tail

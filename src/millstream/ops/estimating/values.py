@@ -7,13 +7,11 @@ states of other aggregates.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.ops.chunks import Chunk, Int64
+from millstream.ops.chunks import Chunk, Int64, begins
 from millstream.ops.estimating.kinds import Kind, kind_of
 from millstream.ops.estimating.ranks import picked
 from millstream.ops.estimating.tails import furthest
@@ -22,8 +20,6 @@ from millstream.ops.kernels import as_numbers
 from millstream.ops.keys import canonical, factorize, hash_keys
 from millstream.ops.preparing import null_keys
 from millstream.ops.sketches import ExactQuantile
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def quantile_of(measure: Measure) -> float | None:
@@ -95,6 +91,5 @@ def _hashes(column: pa.Array, groups: Int64, at: int) -> tuple[Int64, dict[str, 
     hashes = hash_keys([canonical(column)])
     order = np.lexsort((hashes, groups))
     of, value = groups[order], hashes[order]
-    new = np.ones(len(of), np.bool_)
-    new[1:] = (of[1:] != of[:-1]) | (value[1:] != value[:-1])
+    new = begins(of, value)
     return of[new], {"value": pa.array(value[new])}

@@ -18,14 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.ops.sql.casts import cast_datum
-from millstream.ops.sql.coercion import Coerce
-from millstream.ops.sql.types import (
-    DataType,
-    Datum,
-    ExpressionError,
-    Types,
-    as_array,
-)
+from millstream.ops.sql.coercion import Coerce, fixed
+from millstream.ops.sql.types import DataType, Datum, ExpressionError, Types, as_array
 
 _FEW = 100  # rows of which it does not matter how many are equal
 
@@ -70,8 +64,7 @@ def elementwise(scalar: Callable[..., Any], result: DataType) -> Callable[..., D
         ]
         rows = zip(*columns, strict=False)  # a constant repeats for ever
         return pa.array(
-            (None if any(v is None for v in row) else scalar(*row, *params) for row in rows),
-            result,
+            (None if any(v is None for v in row) else scalar(*row, *params) for row in rows), result
         )
 
     def vector(args: Sequence[Datum], *params: object) -> Datum:
@@ -85,6 +78,11 @@ def elementwise(scalar: Callable[..., Any], result: DataType) -> Callable[..., D
         return each(different, *params).take(known.indices)
 
     return vector
+
+
+def by_row(scalar: Callable[..., Any], *wanted: DataType, result: DataType) -> Function:
+    """A function of one row of plain values."""
+    return Function(fixed(*wanted, result=result), elementwise(scalar, result))
 
 
 def constants(args: Sequence[Datum]) -> list[Any] | None:

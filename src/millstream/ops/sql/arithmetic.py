@@ -14,14 +14,7 @@ import pyarrow.compute as pc
 from millstream.ops.sql import decimals
 from millstream.ops.sql.applying import Function, elementwise, kernel
 from millstream.ops.sql.casts import cast_datum
-from millstream.ops.sql.coercion import (
-    all_of,
-    arithmetic,
-    operation,
-    rounding,
-    to_whole,
-    whole,
-)
+from millstream.ops.sql.coercion import all_of, arithmetic, operation, rounding, to_whole, whole
 from millstream.ops.sql.types import (
     INTEGERS,
     MOST_DIGITS,
@@ -40,10 +33,12 @@ def _exactly(name: str, vector: Callable[[Sequence[Datum]], Datum]) -> Callable[
         if not is_decimal(args[0].type):
             return vector(args)
         types = tuple(arg.type for arg in args)
-        needed = decimals.digits_of(name, types)
-        if name in "+-*" and needed <= MOST_DIGITS:
+        if name in "+-*" and decimals.digits_of(name, types) <= MOST_DIGITS:
             return vector(args)
-        return decimals.vector(name, args, decimals.result_of(name, types))
+        result = decimals.result_of(name, types)
+        return elementwise(lambda x, y: decimals.fit(decimals.compute(name, x, y), result), result)(
+            args
+        )
 
     return both
 
@@ -91,11 +86,8 @@ def _round(args: Sequence[Datum], digits: int) -> Datum:
         rounded = elementwise(round_value, pa.decimal128(38, 0))(args, digits)
         return rounded.cast(of.type)
     numbers = of.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
-    return pa.array(_round_floats(numbers, digits), mask=_null_mask(of)).cast(of.type, safe=False)
-
-
-def _null_mask(of: Datum) -> Any:
-    return of.is_null().to_numpy(zero_copy_only=False)
+    missing = np.asarray(of.is_null())
+    return pa.array(_round_floats(numbers, digits), mask=missing).cast(of.type, safe=False)
 
 
 def _round_floats(numbers: Any, digits: int) -> Any:
@@ -173,10 +165,7 @@ def _log_base(args: Sequence[Datum]) -> Datum:
 def _power(args: Sequence[Datum]) -> Datum:
     base, exponent = args
     # C makes pow(±1, ±Infinity) and pow(1, NaN) one, Java makes them NaN.
-    odd = pc.or_(
-        pc.is_nan(exponent),
-        pc.and_(pc.equal(pc.abs(base), 1.0), pc.is_inf(exponent)),
-    )
+    odd = pc.or_(pc.is_nan(exponent), pc.and_(pc.equal(pc.abs(base), 1.0), pc.is_inf(exponent)))
     return pc.if_else(odd, pa.scalar(math.nan), pc.power(base, exponent))
 
 

@@ -16,13 +16,7 @@ from millstream.ops.sql.casts import cast_datum
 from millstream.ops.sql.frames import Frame, TypeOf
 from millstream.ops.sql.functions import FUNCTIONS
 from millstream.ops.sql.nodes import Node, exact_numbers
-from millstream.ops.sql.types import (
-    DataType,
-    Datum,
-    ExpressionError,
-    as_array,
-    common_type,
-)
+from millstream.ops.sql.types import DataType, Datum, ExpressionError, as_array, common_type
 
 
 @dataclass(frozen=True)

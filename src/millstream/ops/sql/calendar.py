@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.ops.sql.applying import Function, elementwise, kernel
+from millstream.ops.sql.applying import Function, by_row, elementwise, kernel
 from millstream.ops.sql.coercion import fixed
 from millstream.ops.sql.conversions import zone_of
 from millstream.ops.sql.types import (
@@ -27,6 +27,7 @@ from millstream.ops.sql.types import (
     TypeMismatch,
     Types,
     as_array,
+    row_count,
     to_micros,
     type_name,
 )
@@ -54,9 +55,8 @@ def _moving(types: Types, months: int, micros: int) -> tuple[Types, DataType]:
     """A date stays one if it is moved by whole days or months."""
     (of,) = types
     if of == DATE:
-        return (DATE,) if not micros % DAY else (TIMESTAMP,), DATE if not micros % DAY else (
-            TIMESTAMP
-        )
+        moved = TIMESTAMP if micros % DAY else DATE
+        return (moved,), moved
     if of not in (TIMESTAMP, pa.null()):
         raise TypeMismatch(f"an INTERVAL goes with a date or a timestamp, not {type_name(of)}")
     return (TIMESTAMP,), TIMESTAMP
@@ -124,8 +124,7 @@ def _added(args: Sequence[Datum], unit: str) -> Datum:
 
 
 def _columns(args: Sequence[Datum]) -> list[Datum]:
-    length = max(1 if isinstance(arg, pa.Scalar) else len(arg) for arg in args)
-    return [as_array(arg, length) for arg in args]
+    return [as_array(arg, max(map(row_count, args))) for arg in args]
 
 
 def _between(args: Sequence[Datum], unit: str) -> Datum:
@@ -218,12 +217,10 @@ FUNCTIONS: dict[str, Function] = {
     "datediff": Function(fixed(DATE, DATE, result=_INT), _days_between),
     "add_months": Function(fixed(DATE, _INT, result=DATE), _months_added),
     "last_day": Function(fixed(DATE, result=DATE), _last_days),
-    "make_date": Function(fixed(_INT, _INT, _INT, result=DATE), elementwise(made_date, DATE)),
+    "make_date": by_row(made_date, _INT, _INT, _INT, result=DATE),
     "dayofweek": Function(fixed(DATE, result=_INT), lambda args: pc.day_of_week(args[0], **_WHOLE)),
     "weekday": Function(fixed(DATE, result=_INT), lambda args: pc.day_of_week(args[0])),
     "weekofyear": Function(fixed(DATE, result=_INT), kernel("iso_week")),
     "from_utc_timestamp": Function(fixed(TIMESTAMP, result=TIMESTAMP), _local),
-    "to_utc_timestamp": Function(
-        fixed(TIMESTAMP, result=TIMESTAMP), elementwise(instant_of, TIMESTAMP)
-    ),
+    "to_utc_timestamp": by_row(instant_of, TIMESTAMP, result=TIMESTAMP),
 }

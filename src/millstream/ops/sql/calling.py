@@ -45,14 +45,12 @@ class UserCall:
         try:
             return pa.array(values, self.function.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise ExpressionError(f"{self.function.name}() gave no {self._type}: {error}") from None
+            raise ExpressionError(
+                f"{self.function.name}() gave no {self.function.type}: {error}"
+            ) from None
 
     def call(self, args: Sequence[Any]) -> Any:
         try:
             return self.function.fn(*args)
         except BaseException as error:  # a user's function may raise anything
             raise ExpressionError(f"{self.function.name}() failed: {describe(error)}") from error
-
-    @property
-    def _type(self) -> str:
-        return str(self.function.type)

@@ -14,18 +14,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millstream.ops.sql.types import (
-    INTEGERS,
-    MOST_DIGITS,
-    DataType,
-    Datum,
-    ExpressionError,
-    Types,
-    digits,
-)
+from millstream.ops.sql.types import INTEGERS, MOST_DIGITS, DataType, ExpressionError, Types, digits
 
 _LEAST_SCALE = 6  # digits behind the point that are kept where not all fit
 _WIDE = Context(prec=160, rounding=ROUND_HALF_UP)
+_OPERATIONS: dict[str, Callable[[Decimal, Decimal], Decimal]] = {
+    "+": _WIDE.add,
+    "-": _WIDE.subtract,
+    "*": _WIDE.multiply,
+    "/": _WIDE.divide,
+    "%": _WIDE.remainder,
+}
 
 
 def as_decimal(of: DataType) -> DataType:
@@ -79,10 +78,8 @@ def fit(number: Decimal, of: DataType) -> Decimal:
     try:
         made = number.quantize(Decimal(1).scaleb(-of.scale), context=_WIDE)
     except InvalidOperation:
-        raise ExpressionError(f"{number} does not fit in decimal({of.precision},{of.scale})") from (
-            None
-        )
-    if made.copy_abs() >= Decimal(1).scaleb(of.precision - of.scale):
+        made = None
+    if made is None or made.copy_abs() >= Decimal(1).scaleb(of.precision - of.scale):
         raise ExpressionError(f"{number} does not fit in decimal({of.precision},{of.scale})")
     return made
 
@@ -91,33 +88,7 @@ def compute(function: str, x: Decimal, y: Decimal) -> Decimal:
     """One operation on two numbers, with more digits than any type has."""
     if function in "/%" and y == 0:
         raise ExpressionError("divide by zero")
-    match function:
-        case "+":
-            return _WIDE.add(x, y)
-        case "-":
-            return _WIDE.subtract(x, y)
-        case "*":
-            return _WIDE.multiply(x, y)
-        case "/":
-            return _WIDE.divide(x, y)
-    return _WIDE.remainder(x, y)
-
-
-def vector(function: str, args: Sequence[Datum], result: DataType) -> Datum:
-    """The same over columns, where no kernel of Arrow gives the digits of Spark."""
-    columns = [
-        [arg.as_py()] * _length(args) if isinstance(arg, pa.Scalar) else arg.to_pylist()
-        for arg in args
-    ]
-    made = (
-        None if x is None or y is None else fit(compute(function, x, y), result)
-        for x, y in zip(*columns, strict=True)
-    )
-    return pa.array(made, result)
-
-
-def _length(args: Sequence[Datum]) -> int:
-    return max(1 if isinstance(arg, pa.Scalar) else len(arg) for arg in args)
+    return _OPERATIONS[function](x, y)
 
 
 def round_half_up(number: Decimal, places: int, result: DataType) -> Decimal:

@@ -6,16 +6,14 @@ Regular expressions are Java's, run by Python's `re`: it is closer to Java's tha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.ops.sql.applying import Function, elementwise, with_options
-from millstream.ops.sql.coercion import all_of, fixed
-from millstream.ops.sql.types import DataType, Datum, ExpressionError
+from millstream.ops.sql.applying import Function, by_row, with_options
+from millstream.ops.sql.coercion import all_of
+from millstream.ops.sql.types import Datum, ExpressionError
 
 _STRING, _BOOL = pa.string(), pa.bool_()
 
@@ -120,13 +118,9 @@ def _row_regexp_replace(text: str, pattern: str, replacement: str) -> str:
     return regex.sub(expand, text)
 
 
-def _by_row(scalar: Callable[..., Any], *wanted: DataType, result: DataType) -> Function:
-    return Function(fixed(*wanted, result=result), elementwise(scalar, result))
-
-
 FUNCTIONS: dict[str, Function] = {
     "like": Function(all_of(_STRING, _BOOL), with_options(_like, _row_like, _BOOL)),
-    "rlike": _by_row(_row_rlike, _STRING, _STRING, result=_BOOL),
-    "regexp_extract": _by_row(_row_regexp_extract, _STRING, _STRING, pa.int32(), result=_STRING),
-    "regexp_replace": _by_row(_row_regexp_replace, _STRING, _STRING, _STRING, result=_STRING),
+    "rlike": by_row(_row_rlike, _STRING, _STRING, result=_BOOL),
+    "regexp_extract": by_row(_row_regexp_extract, _STRING, _STRING, pa.int32(), result=_STRING),
+    "regexp_replace": by_row(_row_regexp_replace, _STRING, _STRING, _STRING, result=_STRING),
 }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.ops.sql.applying import Function, elementwise, kernel, with_options
+from millstream.ops.sql.applying import Function, by_row, elementwise, kernel, with_options
 from millstream.ops.sql.coercion import all_of, fixed
 from millstream.ops.sql.types import Datum, ExpressionError
 
@@ -120,14 +120,7 @@ FUNCTIONS: dict[str, Function] = {
         all_of(_STRING, pa.int32()),
         with_options(_position, lambda text, part: text.find(part) + 1, pa.int32()),
     ),
-    **{
-        name: Function(
-            fixed(_STRING, pa.int32(), _STRING, result=_STRING), elementwise(row, _STRING)
-        )
-        for name, row in (("lpad", _row_lpad), ("rpad", _row_rpad))
-    },
-    "split_part": Function(
-        fixed(_STRING, _STRING, pa.int32(), result=_STRING),
-        elementwise(_row_split_part, _STRING),
-    ),
+    "lpad": by_row(_row_lpad, _STRING, pa.int32(), _STRING, result=_STRING),
+    "rpad": by_row(_row_rpad, _STRING, pa.int32(), _STRING, result=_STRING),
+    "split_part": by_row(_row_split_part, _STRING, _STRING, pa.int32(), result=_STRING),
 }

@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import ConfigError
-from millstream.ops.sql.applying import Function, elementwise
+from millstream.ops.sql.applying import Function, by_row, elementwise
 from millstream.ops.sql.coercion import fixed
 from millstream.ops.sql.types import DATE, TIMESTAMP, Datum, ExpressionError, to_micros
 
@@ -70,7 +69,6 @@ def _half(at: datetime) -> str:
     return "AM" if at.hour < 12 else "PM"
 
 
-_OFFSET = r"[+-]\d{2}:?\d{2}"
 _PARTS: dict[str, _Part] = {
     "yyyy": _number(4, "year", lambda at: at.year),
     "y": _number(1, "year", lambda at: at.year, r"\d{1,4}"),
@@ -204,10 +202,6 @@ def _from_seconds(count: int, pattern: str) -> str:
         raise ExpressionError("a time outside the years 1 to 9999") from None
 
 
-def _each(wanted: Any, result: Any, scalar: Callable[..., Any]) -> Function:
-    return Function(fixed(wanted, result=result), elementwise(scalar, result))
-
-
 def _write_all(args: Sequence[Datum], pattern: str) -> Datum:
     """Texts of many moments, of which most are equal as far as the pattern tells them apart."""
     fields = {one.field for one in parts_of(pattern) if not isinstance(one, str)}
@@ -219,8 +213,8 @@ def _write_all(args: Sequence[Datum], pattern: str) -> Datum:
 
 FUNCTIONS: dict[str, Function] = {
     "date_format": Function(fixed(TIMESTAMP, result=pa.string()), _write_all),
-    "to_timestamp by": _each(pa.string(), TIMESTAMP, read),
-    "to_date by": _each(pa.string(), DATE, lambda text, pattern: read(text, pattern).date()),
-    "unix_timestamp by": _each(pa.string(), pa.int64(), _seconds),
-    "from_unixtime": _each(pa.int64(), pa.string(), _from_seconds),
+    "to_timestamp by": by_row(read, pa.string(), result=TIMESTAMP),
+    "to_date by": by_row(lambda *given: read(*given).date(), pa.string(), result=DATE),
+    "unix_timestamp by": by_row(_seconds, pa.string(), result=pa.int64()),
+    "from_unixtime": by_row(_from_seconds, pa.int64(), result=pa.string()),
 }

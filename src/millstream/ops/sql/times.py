@@ -9,16 +9,10 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.ops.sql.applying import Function, elementwise, kernel
+from millstream.ops.sql.applying import Function, by_row, kernel
 from millstream.ops.sql.casts import floor_divide
 from millstream.ops.sql.coercion import fixed
-from millstream.ops.sql.types import (
-    DATE,
-    MICROS,
-    TIMESTAMP,
-    DataType,
-    Datum,
-)
+from millstream.ops.sql.types import DATE, MICROS, TIMESTAMP, DataType, Datum
 
 # Arrow's unit for each name that DATE_TRUNC takes.
 TRUNC_UNITS = {
@@ -35,12 +29,8 @@ TRUNC_UNITS = {
 }
 
 
-def _date_trunc(args: Sequence[Datum], unit: str) -> Datum:
-    return pc.floor_temporal(args[0], unit=unit).cast(TIMESTAMP)
-
-
-def _trunc(args: Sequence[Datum], unit: str) -> Datum:
-    return pc.floor_temporal(args[0], unit=unit).cast(DATE)
+def _cut(args: Sequence[Datum], unit: str) -> Datum:
+    return pc.floor_temporal(args[0], unit=unit)
 
 
 def seconds_of(moment: datetime) -> Decimal:
@@ -74,12 +64,10 @@ FUNCTIONS: dict[str, Function] = {
     "hour": _time_part("hour", TIMESTAMP),
     "minute": _time_part("minute", TIMESTAMP),
     "second": _time_part("second", TIMESTAMP),
-    "second.fraction": Function(  # what EXTRACT(SECOND ...) gives
-        fixed(TIMESTAMP, result=pa.decimal128(8, 6)),
-        elementwise(seconds_of, pa.decimal128(8, 6)),
-    ),
-    "trunc": Function(fixed(DATE, result=DATE), _trunc),
-    "date_trunc": Function(fixed(TIMESTAMP, result=TIMESTAMP), _date_trunc),
+    # What EXTRACT(SECOND ...) gives.
+    "second.fraction": by_row(seconds_of, TIMESTAMP, result=pa.decimal128(8, 6)),
+    "trunc": Function(fixed(DATE, result=DATE), _cut),
+    "date_trunc": Function(fixed(TIMESTAMP, result=TIMESTAMP), _cut),
     "unix_seconds": _unix(MICROS),
     "unix_timestamp": Function(  # unlike unix_seconds, cut towards zero before 1970
         fixed(TIMESTAMP, result=pa.int64()),

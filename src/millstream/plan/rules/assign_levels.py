@@ -12,9 +12,7 @@ def assign_levels(plan: Plan) -> Plan:
     """The level of each keyed operator: 1 + the deepest keyed operator above it."""
     reached: dict[str, int] = {}
     levels: dict[str, int] = {}
-    for names in plan.order:
-        members = [plan.node(name) for name in names]
-        feeding = {one.name for node in members for one in plan.feeding(node)} - set(names)
+    for members, feeding in plan.walk():
         above = max((reached[name] for name in feeding), default=0)
         keyed = [n.name for n in members if isinstance(n, nodes.Keyed)]
         if keyed:
@@ -22,5 +20,5 @@ def assign_levels(plan: Plan) -> Plan:
             levels.update(dict.fromkeys(keyed, above))
             if any(isinstance(n, nodes.Keyed) and n.in_order for n in members):
                 above += 2  # their results are parted into ranges, and sorted there
-        reached.update(dict.fromkeys(names, above))
+        reached.update({node.name: above for node in members})
     return replace(plan, levels=levels)

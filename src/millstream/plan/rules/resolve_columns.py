@@ -23,11 +23,12 @@ from millstream.api.tables import Iceberg, Postgres
 from millstream.errors import ConfigError, MillstreamError
 from millstream.graph import nodes
 from millstream.graph.changing import marks_changes
-from millstream.operators.protocol import KeyedStep
+from millstream.operators.protocol import Columns, KeyedStep, Types
 from millstream.ops.edges import MARK
 from millstream.ops.expressions import Expression, ExpressionError, find_name
 from millstream.ops.fidelity import COLUMNS as FIDELITY
 from millstream.ops.mixed import differ, wider
+from millstream.ops.preparing import TEXTS
 from millstream.ops.sql.nodes import Column
 from millstream.ops.sql.types import TIMESTAMP, logical_type
 from millstream.plan.answers import answer_types, typed_aggregates
@@ -37,8 +38,8 @@ from millstream.plan.stages import Plan
 
 def resolve_columns(plan: Plan) -> Plan:
     """Columns (and types, where they are known) at the output of every node."""
-    columns: dict[str, tuple[str, ...] | None] = {}
-    types: dict[str, dict[str, pa.DataType]] = {}
+    columns: dict[str, Columns] = {}
+    types: dict[str, Types] = {}
     exact: dict[str, dict[str, Any]] = {}
     for name in (name for names in plan.order for name in names):
         node = plan.node(name)
@@ -66,9 +67,7 @@ def resolve_columns(plan: Plan) -> Plan:
     return replace(plan, columns=columns, types=types, nodes=tuple(made.values()) or plan.nodes)
 
 
-def _input_columns(
-    node: nodes.Node, columns: dict[str, tuple[str, ...] | None]
-) -> tuple[str, ...] | None:
+def _input_columns(node: nodes.Node, columns: dict[str, Columns]) -> Columns:
     merged: dict[str, None] = {}
     for one in node.inputs:
         names = columns.get(one.name)  # not there yet: around a cycle
@@ -78,7 +77,7 @@ def _input_columns(
     return tuple(merged)
 
 
-def _united(node: nodes.Union, types: dict[str, dict[str, pa.DataType]]) -> dict[str, pa.DataType]:
+def _united(node: nodes.Union, types: dict[str, Types]) -> Types:
     """The types of all columns of a union; a column that is of two is refused."""
     found: dict[str, tuple[pa.DataType, str]] = {}
     for one in node.inputs:
@@ -95,12 +94,7 @@ def _united(node: nodes.Union, types: dict[str, dict[str, pa.DataType]]) -> dict
     return {column: kind for column, (kind, _) in found.items()}
 
 
-def _check(
-    node: nodes.Node,
-    have: tuple[str, ...] | None,
-    types: dict[str, pa.DataType],
-    columns: dict[str, tuple[str, ...] | None],
-) -> None:
+def _check(node: nodes.Node, have: Columns, types: Types, columns: dict[str, Columns]) -> None:
     if isinstance(node, nodes.Sink | nodes.Update):
         _check_mark(node, columns)
     if isinstance(node, nodes.Update):
@@ -132,9 +126,7 @@ def _check(
                 _check_number(node, f"{name}={agg}", agg.numbers, types)
 
 
-def _check_keyed(
-    node: KeyedStep, types: dict[str, pa.DataType], columns: dict[str, tuple[str, ...] | None]
-) -> None:
+def _check_keyed(node: KeyedStep, types: Types, columns: dict[str, Columns]) -> None:
     for number, one in enumerate(node.inputs):
         mine = columns.get(one.name)
         for what, column, numbers in node.needs(number) if mine is not None else ():
@@ -143,7 +135,7 @@ def _check_keyed(
                 _check_number(node, what, column, types)
 
 
-def _check_sink(node: nodes.Sink, have: tuple[str, ...], types: dict[str, pa.DataType]) -> None:
+def _check_sink(node: nodes.Sink, have: tuple[str, ...], types: Types) -> None:
     match node.spec:
         case Parquet() as spec:
             for column in spec.folders:
@@ -166,9 +158,7 @@ def _check_sink(node: nodes.Sink, have: tuple[str, ...], types: dict[str, pa.Dat
                 _check_text(node, f"format={spec.format!r}", _values_of(node, spec, have), types)
 
 
-def _check_mark(
-    node: nodes.Sink | nodes.Update, columns: dict[str, tuple[str, ...] | None]
-) -> None:
+def _check_mark(node: nodes.Sink | nodes.Update, columns: dict[str, Columns]) -> None:
     """Refuse changes of records that have the column by which changes are marked."""
     for one in node.inputs:
         if marks_changes(one) and MARK in (columns.get(one.name) or ()):
@@ -179,9 +169,7 @@ def _check_mark(
             )
 
 
-def _check_zone(
-    node: nodes.At, expression: Any, have: tuple[str, ...], types: dict[str, pa.DataType]
-) -> None:
+def _check_zone(node: nodes.At, expression: Any, have: tuple[str, ...], types: Types) -> None:
     """Refuse a zone for moments: it would be left out, and the times be off by hours."""
     if node.zone is None:
         return
@@ -204,29 +192,21 @@ def _values_of(node: nodes.Node, spec: Kafka, have: tuple[str, ...]) -> tuple[st
     return tuple(one for one in left if one not in spec.keys) or tuple(left)
 
 
-def _check_text(
-    node: nodes.Node, who: str, have: tuple[str, ...], types: dict[str, pa.DataType]
-) -> None:
+def _check_text(node: nodes.Node, who: str, have: tuple[str, ...], types: Types) -> None:
     if len(have) != 1:
         raise ConfigError(
             f"{node.name}: {who} writes one column, and there are {len(have)} "
             f"({', '.join(have)}); choose one with select()"
         )
     kind = types.get(have[0], pa.string())
-    lines = (
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-    )
-    if not any(is_line(kind) for is_line in (*lines, pa.types.is_null)):
+    if not any(is_line(kind) for is_line in (*TEXTS, pa.types.is_null)):
         raise ConfigError(
             f"{node.name}: {who} writes texts or bytes, and {have[0]!r} is {kind}; make a text "
             f"of it, like select('CAST({have[0]} AS STRING) AS line')"
         )
 
 
-def _check_number(node: nodes.Node, what: str, column: str, types: dict[str, pa.DataType]) -> None:
+def _check_number(node: nodes.Node, what: str, column: str, types: Types) -> None:
     if _not_a_number(types.get(column)):
         raise ConfigError(
             f"{node.name}: {what} needs numbers, but {column!r} is {types[column]}; "
@@ -234,11 +214,7 @@ def _check_number(node: nodes.Node, what: str, column: str, types: dict[str, pa.
         )
 
 
-def _check_updater(
-    node: nodes.Update,
-    types: dict[str, pa.DataType],
-    columns: dict[str, tuple[str, ...] | None],
-) -> None:
+def _check_updater(node: nodes.Update, types: Types, columns: dict[str, Columns]) -> None:
     for one, keys in zip(node.inputs, node.keys, strict=True):
         have = columns.get(one.name)
         for key in keys if have is not None else ():
@@ -267,10 +243,7 @@ def _not_a_number(kind: pa.DataType | None) -> bool:
 
 
 def _check_expression(
-    node: nodes.Node,
-    expression: Expression,
-    have: Sequence[str],
-    types: dict[str, pa.DataType],
+    node: nodes.Node, expression: Expression, have: Sequence[str], types: Types
 ) -> None:
     """Refuse names that are not there, and types that an expression has no meaning for."""
     try:
@@ -295,9 +268,7 @@ def _check_name(node: nodes.Node, what: str, name: str, have: Sequence[str]) -> 
         )
 
 
-def _output(
-    plan: Plan, node: nodes.Node, have: tuple[str, ...] | None, types: dict[str, pa.DataType]
-) -> tuple[tuple[str, ...] | None, dict[str, pa.DataType]]:
+def _output(plan: Plan, node: nodes.Node, have: Columns, types: Types) -> tuple[Columns, Types]:
     match node:
         case nodes.Source():
             schema = plan.formats[node.name].schema
@@ -310,9 +281,7 @@ def _output(
             return tuple(schema.names), {field.name: field.type for field in schema}
         case nodes.Map() | nodes.MapBatches() | nodes.Process() | nodes.Update():
             return None, {}
-        case nodes.Published():
-            return ("key", "value"), {}
-        case nodes.Pairs():
+        case nodes.Published() | nodes.Pairs():
             return ("key", "value"), {}
         case nodes.Windowed():
             bounds = () if node.window.span.whole else ("window_start", "window_end")
@@ -334,9 +303,7 @@ def _output(
             return have, types
 
 
-def _selected(
-    node: nodes.Select, have: tuple[str, ...] | None, types: dict[str, pa.DataType]
-) -> tuple[tuple[str, ...] | None, dict[str, pa.DataType]]:
+def _selected(node: nodes.Select, have: Columns, types: Types) -> tuple[Columns, Types]:
     names: dict[str, None] = {}
     for item in node.items:
         if item.name == "*":
@@ -349,9 +316,7 @@ def _selected(
     return tuple(names), {**kept, **_computed(node, have, types)}
 
 
-def _computed(
-    node: nodes.Select, have: tuple[str, ...] | None, types: dict[str, pa.DataType]
-) -> dict[str, pa.DataType]:
+def _computed(node: nodes.Select, have: Columns, types: Types) -> Types:
     """The types of what expressions compute, where those of all they look at are known."""
 
     def type_of(name: str) -> pa.DataType:

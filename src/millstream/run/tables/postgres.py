@@ -94,11 +94,8 @@ class PostgresWriter:
             )
 
     def _name(self, name: str) -> Any:
-        return (
-            self._sql.Identifier(*name.split("."))
-            if name == self.spec.table
-            else (self._sql.Identifier(name))
-        )
+        parts = name.split(".") if name == self.spec.table else [name]
+        return self._sql.Identifier(*parts)
 
     def _make(self, schema: pa.Schema) -> None:
         """The table with all columns of rows: those that it lacks are added."""

@@ -36,10 +36,7 @@ class Answer(dict[str, list[Row]]):
 
 
 def reference(
-    flow: Flow,
-    inputs: Mapping[str, Given] | None = None,
-    *,
-    batches: Batches | None = None,
+    flow: Flow, inputs: Mapping[str, Given] | None = None, *, batches: Batches | None = None
 ) -> Answer:
     """The complete answer of a flow: per sink its rows, once all input was read.
 

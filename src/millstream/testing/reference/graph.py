@@ -325,8 +325,7 @@ class Run:
                 flat = [(one, row) for one, several in rows for row in several]
                 full = filled([row for _, row in flat])
                 self.push(
-                    node,
-                    [replace(one, row=row) for (one, _), row in zip(flat, full, strict=True)],
+                    node, [replace(one, row=row) for (one, _), row in zip(flat, full, strict=True)]
                 )
 
     def _expect(self, node: nodes.Process, stream: str) -> None:

@@ -24,14 +24,7 @@ from millstream.errors import ConfigError, RunError
 from millstream.graph import nodes
 from millstream.ops.keynames import derived_position, hashes_of_values
 from millstream.ops.updates import UpdateJob
-from millstream.testing.reference.records import (
-    Record,
-    Row,
-    as_key,
-    identity,
-    moment,
-    several,
-)
+from millstream.testing.reference.records import Record, Row, as_key, identity, moment, several
 
 LONGEST_KEY = 1024  # bytes
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -85,11 +78,7 @@ class Context:
         self.published.append((stream, as_key(_travelled(key)), _travelled(value)))
 
     def timer(
-        self,
-        *,
-        after: Duration | None = None,
-        at: datetime | None = None,
-        clock: str | None = None,
+        self, *, after: Duration | None = None, at: datetime | None = None, clock: str | None = None
     ) -> None:
         """Have `on_timer` called."""
         if self._job.on_timer is None or (after is None) == (at is None):
