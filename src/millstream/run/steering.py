@@ -36,6 +36,7 @@ _AT_ONCE = 16  # executors that are tried
 _ROUNDS = 5_000_000  # of a trial: about 100 ms; in less, chance decides
 _WAIT = 0.5  # seconds for which a batch waits at most for those
 _LONGEST = 20.0  # seconds for which the others wait for one that is tried
+_AGAIN = 0.02  # seconds between looks at which of them did it
 _PATIENCE = 1.0  # seconds after which one that has not done it gets no tasks until it has
 _TRIAL = "millstream: which executors keep up"
 
@@ -211,13 +212,19 @@ class Steering:
         with suppress(Exception):  # the context may be stopped at any time
             self._context.setJobDescription(_TRIAL)
             told = rdd.mapPartitions(lambda records: trial_task(prepare, records)).collect()
-            where = {
-                task["taskId"]: task["executorId"]
-                for stage in {stage for stage, _, _ in told}
-                for task in self._tasks(stage)
-            }
+            where = self._where({stage for stage, _, _ in told}, {task for _, task, _ in told})
             return {where[task]: seconds for _, task, seconds in told if task in where}
         return {}
+
+    def _where(self, stages: set[int], tasks: set[int]) -> dict[int, str]:
+        """The executor of each task; Spark keeps what it hears of, and that may come later."""
+        until = time.monotonic() + _LONGEST
+        while True:
+            known = (task for stage in stages for task in self._tasks(stage))
+            found = {task["taskId"]: task["executorId"] for task in known}
+            if tasks <= found.keys() or time.monotonic() > until:
+                return found
+            time.sleep(_AGAIN)
 
     def _take_up(self) -> None:
         """What the last trial came to."""
