@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from millstream.agent import agent as agents
+from millstream.run import files
 from tests.agent.centre import free_port, write
+
+
+@pytest.fixture(autouse=True)
+def looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks at files does so at every step, however long the last look took."""
+    monkeypatch.setattr(files, "_BETWEEN", 0)
 
 
 @pytest.fixture

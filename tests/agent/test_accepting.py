@@ -146,7 +146,7 @@ def centre(site: Site) -> Iterator[Centre]:
 
 
 def until(what: Callable[[], object], *steps: Callable[[], object]) -> None:
-    for _ in range(1000):
+    for _ in range(5000):
         for step in steps:
             step()
         if what():

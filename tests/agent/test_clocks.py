@@ -101,6 +101,7 @@ def test_a_clock_two_hours_ahead_moves_nothing_and_holds_nobody(
                 for one in relays:
                     one.step()
                 centre.step()
+                time.sleep(0.005)  # a boundary is said every 20 ms
 
         with caplog.at_level(logging.WARNING, "millstream.collector"):
             go(HOURS)
@@ -136,6 +137,7 @@ def test_within_the_declared_limit_nothing_is_said(
         for _ in range(20):
             step(agent, HOURS, monkeypatch)
             centre.step()
+            time.sleep(0.005)
         assert said == [] and centre.ledger["in"].get("future", 0) == 0
         assert [row["n"] for row in rows(tmp_path)] == [1]
         agent.close()

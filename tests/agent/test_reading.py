@@ -152,10 +152,10 @@ def test_a_function_that_hangs_ends_the_agent_and_loses_nothing(
     port = free_port()
     with Centre(load(tmp_path, port, monkeypatch), tmp_path / "collector") as centre:
         given = lines_of(1) + lines_of(2).replace('"x"', '"hang"') + lines_of(12)
-        agent = run_agent(tmp_path, port, given, "--function-timeout", "300ms")
+        agent = run_agent(tmp_path, port, given, "--function-timeout", "1s")
         said = drive(centre, agent)
         assert agent.returncode != 0
-        assert "'slow' hangs: its function had not returned after 300ms on record" in said
+        assert "'slow' hangs: its function had not returned after 1s on record" in said
         assert '"hang"' in said and "--function-timeout" in said and "Traceback" not in said
         monkeypatch.setattr("tests.agent.test_reading.APP", APP.replace("sleep(1000)", "sleep(0)"))
         again = run_agent(tmp_path, port, "")  # it kept what it had received

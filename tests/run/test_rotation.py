@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -254,7 +255,12 @@ def test_what_comes_after_a_file_was_removed_is_another_one(tmp_path: Path) -> N
     assert drain(kept) == [1, 1, 1, 1, 2]
 
 
-def test_a_slow_look_for_first_times_does_not_delay_the_next_look(tmp_path: Path) -> None:
+def test_a_slow_look_for_first_times_does_not_delay_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
+    monkeypatch.setattr("millstream.run.files.time", clock)
     (tmp_path / "in").mkdir()
     options = {"time": "ts", "schema": "ts bigint", "format": "json", "lateness": "0s"}
     spec = Files(tmp_path / "in", follow=True, **options)
@@ -264,14 +270,14 @@ def test_a_slow_look_for_first_times_does_not_delay_the_next_look(tmp_path: Path
     (tmp_path / "in" / "a.json").write_text('{"ts": 1}\n')
 
     def slow(look: Any, paths: list[str]) -> list[Any]:
-        time.sleep(0.5)
+        nonlocal now
+        now += 60
         return [1_000_000 for _ in paths]
 
     tracker.poll(slow)
     tracker.take(100, 1000, 1)
     with open(tmp_path / "in" / "a.json", "a") as out:
         out.write('{"ts": 2}\n')
-    time.sleep(0.3)
     tracker.poll(slow)
     assert tracker.pending() > 0
 

@@ -45,6 +45,7 @@ from millstream.state.storage import Storage
 _GUESSED = 1.25  # times as many rows as were guessed, up to which a file is read at once
 _STORED_ROW = 16.0  # the same for what a row of a parquet file takes
 _LEAST_ROWS = 1_000  # a piece with fewer is not worth a task of its own
+_BETWEEN = 4  # looks: so many times as long as one took, a fifth of the time at most
 _AHEAD = 64  # waiting files looked at first; twice as many if all of them are to be begun
 
 
@@ -149,8 +150,7 @@ class FilesTracker(OfFiles):
         self._listed = True
         if not self.spec.follow:
             self.ended = self.pending() == 0
-        # Looking at very many files takes a while: spend at most a fifth of the time on it.
-        self._next_look = time.monotonic() + 4 * looked
+        self._next_look = time.monotonic() + _BETWEEN * looked  # very many files take a while
 
     def _look(self) -> tuple[list[Seen], Recognised]:
         """What is listed, and what of that is known."""
