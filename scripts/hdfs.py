@@ -52,7 +52,7 @@ class MiniDfs:
             self._process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, cwd=self.directory
             )
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300  # beside much else
         while not self._holds():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()

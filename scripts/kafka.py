@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import hashlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -77,11 +78,12 @@ def _fetch(place: Path, name: str, checksum: str) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on, below those that others get who ask for any."""
+    while True:
+        port = random.SystemRandom().randrange(12_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Broker:
@@ -111,7 +113,7 @@ class Broker:
         with log:
             command = self._command("kafka.Kafka", str(self.directory / "server.properties"))
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300  # beside much else
         while not self._listens():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()

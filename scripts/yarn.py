@@ -79,7 +79,7 @@ class Yarn:
                         [*self._command, main], stdout=log, stderr=log, cwd=self.directory
                     )
                 )
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300  # beside much else
         while b"Registered with ResourceManager" not in self._log("node"):
             if any(one.poll() is not None for one in self.processes) or time.monotonic() > deadline:
                 self.stop()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -29,11 +31,15 @@ def unavailable(why: str) -> NoReturn:
 
 
 def free_port() -> int:
-    """A port that nobody has just now."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-    return port
+    """A port that nobody has just now, below those that others get who ask for any.
+
+    Such a one may be gone again before a server that takes seconds to start has it.
+    """
+    while True:
+        port = random.SystemRandom().randrange(12_000, 32_000)
+        with socket.socket() as taken, contextlib.suppress(OSError):
+            taken.bind(("127.0.0.1", port))
+            return port
 
 
 def create_at_once(create: Callable[[bytes], object]) -> bytes:
@@ -58,7 +64,7 @@ def create_at_once(create: Callable[[bytes], object]) -> bytes:
 
 def await_answer(ask: Callable[[], object], process: subprocess.Popen[bytes], what: str) -> None:
     """Wait until a server answers."""
-    deadline = time.monotonic() + 180  # other tests run at the same time
+    deadline = time.monotonic() + 300  # other tests run at the same time
     while True:
         try:
             ask()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -26,14 +25,9 @@ from tests.chaos.support import (
     wait_for,
     wait_gone,
 )
-from tests.services import QUICK
+from tests.services import QUICK, free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @contextmanager
@@ -63,7 +57,7 @@ def daemon(tmp: Path, name: str, *arguments: str) -> Iterator[subprocess.Popen[b
         for one in family:
             kill(one)
         process.wait()
-        assert not wait_gone(family, 10)
+        assert not wait_gone(family, 60)
 
 
 def kill(process: psutil.Process) -> None:
@@ -118,8 +112,8 @@ def test_a_lost_worker_changes_nothing(tmp_path: Path) -> None:
             kill(one)
         code = finish(driver, 300)
         assert code == 0, (tmp_path / "work" / "stderr.txt").read_text()[-3000:]
-        assert not wait_gone(lost, 10)
+        assert not wait_gone(lost, 60)
     assert check_readable(tmp_path / "work" / "out")
     assert outputs(tmp_path / "work" / "out") == expected(data)
     ours = [p for p in psutil.process_iter(["cmdline"]) if f"127.0.0.1:{port}" in str(p.info)]
-    assert not wait_gone(ours, 5)
+    assert not wait_gone(ours, 60)

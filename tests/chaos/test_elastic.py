@@ -21,13 +21,13 @@ from tests.chaos.apps.elastic import BATCH_ROWS
 from tests.chaos.support import finish, spawn, wait_for
 from tests.chaos.test_cluster import (
     daemon,
-    free_port,
     kill,
     master_arguments,
     wait_for_text,
     worker_arguments,
 )
 from tests.prepared import Started
+from tests.services import free_port
 
 APP = Path(__file__).parent / "apps" / "elastic.py"
 RECORDS = 3_000_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-import socket
 import threading
 import time
 from pathlib import Path
@@ -16,13 +15,13 @@ from millstream.run.executors import InProcess
 from millstream.run.planning import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
+from tests.services import free_port
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "orders_posted.py"
 
 
 def test_orders_posted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setenv("PORT", str(server.getsockname()[1]))
+    monkeypatch.setenv("PORT", str(free_port()))
     monkeypatch.setenv("OUT", str(tmp_path / "out"))
     example = runpy.run_path(str(EXAMPLE))
     now = int(time.time() * 1000)

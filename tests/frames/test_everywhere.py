@@ -20,7 +20,7 @@ import millstream as ms
 from tests.chaos import test_cluster
 from tests.frames.apps import everywhere
 from tests.frames.apps.everywhere import ROWS, make_flow, records
-from tests.services import Connect, unavailable
+from tests.services import Connect, free_port, unavailable
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 from kafka import Unavailable  # type: ignore[import-not-found]
@@ -120,7 +120,7 @@ def test_the_answer_is_the_same_everywhere(
 
 def run_on_cluster(source: ms.Files, place: Path) -> None:
     """The flow as a process of its own, on a master and two workers."""
-    port = test_cluster.free_port()
+    port = free_port()
     with ExitStack() as stack:
         spark = place / "spark"
         master = test_cluster.master_arguments(port)
