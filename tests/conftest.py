@@ -13,10 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# No example has a time to keep: machines are busy.
-settings.register_profile("busy", deadline=None, suppress_health_check=list(HealthCheck))
-settings.load_profile("busy")
-
 # Files without fixtures worth keeping: their tests may run in any process, after all others, so
 # that no process is left with a long file at the end.
 SPREAD = frozenset(
@@ -60,6 +56,15 @@ ENOUGH = 2**32
 def pytest_configure(config: pytest.Config) -> None:
     """Let temporary files lie in memory, here and in every process that is started."""
     gc.disable()  # until all is collected: none of it is garbage, and all of it would be looked at
+    # No example has a time to keep: machines are busy. What has to pass before a change goes in
+    # draws the same examples every time; campaigns, or `-m ""`, look for others.
+    settings.register_profile(
+        "busy",
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        derandomize="not long" in config.getoption("markexpr"),
+    )
+    settings.load_profile("busy")
     if hasattr(config, "workerinput") or "TMPDIR" in os.environ:
         return  # a process of xdist has it from the one that started it
     if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < ENOUGH:
