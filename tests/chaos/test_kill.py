@@ -275,7 +275,7 @@ class Server:
     def close(self) -> None:
         self.listener.shutdown(socket.SHUT_RDWR)  # wakes the thread up
         self.listener.close()
-        self.thread.join(5)
+        self.thread.join(60)
 
 
 def sealed(work: Path) -> set[int]:
@@ -295,6 +295,9 @@ def test_what_a_socket_source_sealed_is_neither_lost_nor_doubled(tmp_path: Path)
         for _ in range(3):
             process = spawn(source, tmp_path, app=SPOOLED)
             wait_for(process, "ready")
+            until = time.monotonic() + 100
+            while not sealed(tmp_path) and time.monotonic() < until:
+                time.sleep(0.05)
             time.sleep(random_.uniform(0.2, 0.5))
             assert kill(process), failed(tmp_path)
             now = sealed(tmp_path)
@@ -302,7 +305,7 @@ def test_what_a_socket_source_sealed_is_neither_lost_nor_doubled(tmp_path: Path)
             safe = now
         assert safe
         server.last.set()
-        assert finish(spawn(source, tmp_path, app=SPOOLED), 60) == 0, failed(tmp_path)
+        assert finish(spawn(source, tmp_path, app=SPOOLED)) == 0, failed(tmp_path)
     finally:
         server.close()
     got = ids(tmp_path)

@@ -118,10 +118,10 @@ def test_serve_until_a_signal(here: Here, flow: Writer, number: signal.Signals) 
     line = process.stderr.readline()
     url = line.partition(" at ")[2].partition(";")[0]
     assert line.startswith("serving .millstream/shops at http://127.0.0.1:")
-    assert httpx.get(f"{url}/slates/counts/k07").json()["slate"]["n"] == 7
+    assert httpx.get(f"{url}/slates/counts/k07", timeout=60).json()["slate"]["n"] == 7
     flow.commit(Put("k07", {"n": 70}))
     until = time.monotonic() + 100
-    while httpx.get(f"{url}/slates/counts/k07").json()["slate"]["n"] != 70:
+    while httpx.get(f"{url}/slates/counts/k07", timeout=60).json()["slate"]["n"] != 70:
         assert time.monotonic() < until
     process.send_signal(number)
     assert process.wait(100) == 0
@@ -156,9 +156,9 @@ def test_serve_beyond_this_machine_with_a_token(here: Here, flow: Writer) -> Non
         assert TOKEN not in line
         port = int(line.partition("0.0.0.0:")[2].partition(" ")[0])
         url = f"http://127.0.0.1:{port}/slates/counts/k07"
-        assert httpx.get(url).status_code == 401
+        assert httpx.get(url, timeout=60).status_code == 401
         mine = {"authorization": f"Bearer {TOKEN}"}
-        assert httpx.get(url, headers=mine).status_code == 200
+        assert httpx.get(url, headers=mine, timeout=60).status_code == 200
     finally:
         process.terminate()
         process.communicate(timeout=100)

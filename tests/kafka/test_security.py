@@ -50,10 +50,10 @@ def through(topics: Any, read: str, written: str, place: Path, given: dict[str, 
     servers = f"127.0.0.1:{topics.broker.secure}"
     flow = ms.Flow("secure")
     source = ms.Kafka(
-        servers, read, schema=SCHEMA, time="ts", follow=False, options=given, wait="2s"
+        servers, read, schema=SCHEMA, time="ts", follow=False, options=given, wait="100s"
     )
     flow.source(source, name="in").sink(
-        ms.Kafka(servers, written, key="k", options=given, wait="2s"), name="out"
+        ms.Kafka(servers, written, key="k", options=given, wait="100s"), name="out"
     )
     run_in_process(flow, place)
 

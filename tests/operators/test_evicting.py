@@ -463,7 +463,7 @@ def test_a_policy_that_hangs_is_given_up_and_named() -> None:
         def __repr__(self) -> str:
             return "Asks()"
 
-    with Driver(tumbling(Asks()), now=START, function_timeout="100ms") as driver:
+    with Driver(tumbling(Asks()), now=START, function_timeout="1s") as driver:
         driver.push("in", [record(*one) for one in FIGURE]).step()
         with pytest.raises(RunError, match=r"its closing policy Asks\(\) hangs"):
             driver.step()

@@ -212,7 +212,7 @@ def test_a_piece_that_is_being_written_holds_windows(
 
     def slowly(self: Directory, name: str, data: bytes, **options: Any) -> None:
         writing.set()
-        written.wait(10)
+        written.wait(60)
         real(self, name, data, **options)
 
     monkeypatch.setattr(Directory, "put", slowly)
@@ -220,7 +220,7 @@ def test_a_piece_that_is_being_written_holds_windows(
     receiver.feed(b"x\n")
     sealing = threading.Thread(target=receiver.seal)
     sealing.start()
-    writing.wait(10)
+    assert writing.wait(60)
     clock.passed = 60
     assert receiver.received() == ([], (NOON + 1) * SECOND)
     written.set()

@@ -421,9 +421,9 @@ def test_a_call_that_hangs_is_made_again_once_and_then_named(tmp_path: Path) -> 
 
     flow = handing(fn)
     with pytest.raises(RunError) as caught:
-        run_in_process(flow, tmp_path / "ck", function_timeout="100ms")
+        run_in_process(flow, tmp_path / "ck", function_timeout="1s")
     text = str(caught.value)
-    assert text.startswith("sink 'to' hangs: its function had not returned after 100ms on {")
+    assert text.startswith("sink 'to' hangs: its function had not returned after 1s on {")
     assert "'v': 1}, 2 times" in text and "handed over again at the next start" in text
     assert got == [0, 1, 1]
     hang.set()
@@ -441,15 +441,15 @@ def test_a_call_that_returns_the_second_time_is_no_error(tmp_path: Path) -> None
         if got == [0, 1]:
             never.wait(60)
 
-    run_in_process(handing(fn), tmp_path / "ck", function_timeout="100ms")
+    run_in_process(handing(fn), tmp_path / "ck", function_timeout="1s")
     never.set()
     assert got == [0, 1, 1, 2]
     assert len(threads) == 2
 
 
 def test_a_function_that_is_told_of_progress_hangs_or_fails_by_name() -> None:
-    hang, hands = threading.Event(), Hands(100_000)
-    with pytest.raises(RunError, match=r"^on_progress hangs: .* after 100ms; what was committed"):
+    hang, hands = threading.Event(), Hands(1_000_000)
+    with pytest.raises(RunError, match=r"^on_progress hangs: .* after 1s; what was committed"):
         hands.tell("on_progress", lambda _: hang.wait(60), 1)
     hang.set()
     with pytest.raises(RunError, match=r"^on_progress: SystemExit: 3; a function must not end"):

@@ -26,14 +26,10 @@ from millstream.state.manifests import SourceState
 from millstream.state.storage import open_storage
 from tests.prepared import start
 from tests.run.pieces import pieces
+from tests.services import free_port
 
 MUCH = 10**9
 TOKEN = "a-token-of-some-length"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def until(condition: Callable[[], object], seconds: float = 100) -> None:
@@ -77,7 +73,7 @@ class Input:
 def request(
     port: int, body: bytes | str, method: str = "POST", path: str = "/", headers: Any = None
 ) -> tuple[int, dict[str, Any]]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path, body, headers or {})
         answer = connection.getresponse()
@@ -120,10 +116,11 @@ def test_not_answered_before_it_is_durable(tmp_path: Path, monkeypatch: pytest.M
         real(self, name, data, **options)
 
     monkeypatch.setattr(Directory, "put", write)
-    monkeypatch.setattr(posting, "_DURABLE_SECONDS", 0.3)
     one = Input(tmp_path)
     full.set()
-    status, said = one.send('{"n": 1}', idempotency_key="a")
+    with monkeypatch.context() as hurried:
+        hurried.setattr(posting, "_DURABLE_SECONDS", 0.3)
+        status, said = one.send('{"n": 1}', idempotency_key="a")
     assert (status, "durable" in said["error"]) == (503, True)
     full.clear()
     assert one.send('{"n": 1}', idempotency_key="a") == (200, {"records": 1})
@@ -159,13 +156,13 @@ def test_requests_share_a_piece_while_the_disk_is_busy(
 
     def slowly(self: Directory, name: str, data: bytes, **options: Any) -> None:
         writing.set()
-        go_on.wait(10)
+        go_on.wait(60)
         real(self, name, data, **options)
 
     monkeypatch.setattr(Directory, "put", slowly)
     threads = [threading.Thread(target=one.send, args=('{"n": 0}',)) for _ in range(8)]
     threads[0].start()
-    writing.wait(10)
+    writing.wait(60)
     for thread in threads[1:]:
         thread.start()
     until(lambda: one.receiver.amount() == 7)
@@ -264,12 +261,15 @@ def test_a_body_of_unknown_length_is_bounded_too(
 def test_who_sends_slowly_or_goes_away_leaves_nothing(
     one: Input, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(posting, "_BODY_SECONDS", 0.2)
     head = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", one.spec.port), timeout=10) as slow:
+    with (
+        monkeypatch.context() as hurried,
+        socket.create_connection(("127.0.0.1", one.spec.port), timeout=60) as slow,
+    ):
+        hurried.setattr(posting, "_BODY_SECONDS", 0.2)
         slow.sendall(head + b'{"n": 1}\n')
         assert slow.recv(1000).startswith(b"HTTP/1.1 408 ")
-    with socket.create_connection(("127.0.0.1", one.spec.port), timeout=10) as gone:
+    with socket.create_connection(("127.0.0.1", one.spec.port), timeout=60) as gone:
         gone.sendall(head + b'{"n": 2}\n')
     assert one.send('{"n": 3}') == (200, {"records": 1})
     assert one.texts() == [b'{"n": 3}']

@@ -266,7 +266,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     time.sleep(0.05)
     assert waiting.is_alive()
     room = True
-    waiting.join(5)
+    waiting.join(60)
     source.poll()
     assert texts(source.take(MUCH, MUCH, 1)) == [b"1\n", b"2\n"]
 
@@ -321,7 +321,7 @@ def test_a_full_disk_at_the_end_of_a_run_is_never_silent(
     engine = Engine(plan, place, Settings(parallelism=1))
     monkeypatch.setattr(Directory, "put", no_room_for_pieces)
     engine.open(1)
-    drawn.wait(10)
+    assert drawn.wait(60)
     if replayable:  # it is called again, and gives them again
         engine.close()
     else:
@@ -510,7 +510,7 @@ def test_a_generator_that_takes_long_is_sealed_meanwhile(tmp_path: Path) -> None
 
     def rows() -> Iterator[dict[str, int]]:
         yield {"n": 1}
-        go_on.wait(10)
+        go_on.wait(60)
         yield {"n": 2}
 
     source = tracker(GeneratorReceiver("rows", Generator(rows), open_storage(tmp_path)))
@@ -550,7 +550,7 @@ def test_a_generator_that_never_comes_back_is_left_behind(
 
     def rows() -> Iterator[dict[str, int]]:
         yield {"n": 1}
-        go_on.wait(20)
+        go_on.wait(60)
         yield {"n": 2}
 
     receiver = GeneratorReceiver("rows", Generator(rows), open_storage(tmp_path))
@@ -587,7 +587,7 @@ def test_a_disk_that_cannot_be_written_ends_the_run(
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(10)
+        server.settimeout(60)
         yield server
 
 
@@ -642,12 +642,13 @@ def test_a_broken_line_is_not_glued_to_the_next_connection(
     source.close()
 
 
-def test_a_server_that_is_not_there(tmp_path: Path, listener: socket.socket) -> None:
-    port = listener.getsockname()[1]
-    listener.close()
-    source = tracker(SocketReceiver("lines", Socket("127.0.0.1", port), open_storage(tmp_path)))
-    with pytest.raises(RunError, match=f"127.0.0.1:{port} cannot be reached.*is the server"):
-        until(lambda: source.poll())
+def test_a_server_that_is_not_there(tmp_path: Path) -> None:
+    with socket.socket() as taken:  # nobody else listens there
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        source = tracker(SocketReceiver("lines", Socket("127.0.0.1", port), open_storage(tmp_path)))
+        with pytest.raises(RunError, match=f"127.0.0.1:{port} cannot be reached.*is the server"):
+            until(lambda: source.poll())
 
 
 def test_a_socket_end_to_end_with_bad_lines(tmp_path: Path, listener: socket.socket) -> None:
@@ -791,7 +792,7 @@ def test_a_stopped_generator_keeps_what_it_drew(tmp_path: Path) -> None:
         spec = Generator(rows, replayable=False)
         receiver = GeneratorReceiver("rows", spec, open_storage(tmp_path / str(run)))
         source = tracker(receiver)
-        asked.wait(5)
+        assert asked.wait(60)
         source.close()
         for piece in receiver.received()[0]:
             taken += pa.ipc.open_file(receiver.spool.map(piece.name)).read_all()["n"].to_pylist()

@@ -32,7 +32,7 @@ def serve() -> Iterator[Serve]:
         view = Served(Follower(path, eager=True))
         server = Server(view, "127.0.0.1", 0, Rules(**rules))  # type: ignore[arg-type]
         server.start()
-        client = httpx.Client(base_url=server.url, timeout=10)
+        client = httpx.Client(base_url=server.url, timeout=60)
         open_ones.append((server, client))
         return client
 

@@ -47,7 +47,7 @@ HOSTILE = [
 
 def raw(url: httpx.URL, request: bytes) -> tuple[int, bytes]:
     """Bytes a client library would not send; gives status and body."""
-    with socket.create_connection((url.host, url.port), timeout=10) as wire:
+    with socket.create_connection((url.host, url.port), timeout=60) as wire:
         wire.sendall(request)
         answer = b""
         while piece := wire.recv(65536):

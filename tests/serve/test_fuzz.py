@@ -55,7 +55,7 @@ def test_answers_are_as_described(described: Any, path: str, mode: GenerationMod
         for updater in {names.get("updater"), names.get("updater") and "counts"}:
             if updater is not None:
                 names["updater"] = updater
-            answer = case.call(timeout=10)
+            answer = case.call(timeout=60)
             assert answer.status_code < 500
             case.validate_response(answer)
 
@@ -95,11 +95,11 @@ def test_rows_are_as_described(shown: Any, mode: GenerationMode) -> None:
     )
     def ask(case: Any, text: list[str]) -> None:
         if mode == GenerationMode.NEGATIVE:
-            case.validate_response(case.call(timeout=10))
+            case.validate_response(case.call(timeout=60))
             return
         case.path_parameters["view"] = "rows"
         case.query = {"where": " ".join(text)}
-        answer = case.call(timeout=10)
+        answer = case.call(timeout=60)
         assert answer.status_code in (200, 400)
         assert ("rows" if answer.status_code == 200 else "error") in answer.json()
 
@@ -107,7 +107,7 @@ def test_rows_are_as_described(shown: Any, mode: GenerationMode) -> None:
 
 
 def test_views_are_as_described(shown: Any) -> None:
-    answer = shown["/views"]["GET"].Case().call(timeout=10)
+    answer = shown["/views"]["GET"].Case().call(timeout=60)
     assert answer.json()["views"] == [
         {
             "name": "rows",
