@@ -117,6 +117,8 @@ def test_equal_rows_count_as_often_as_they_are_there() -> None:
         ({"n": 1, "by": ["v", "v ASC"]}, "each once"),
         ({"n": 1, "by": 3}, "expected"),
         ({"n": 1, "by": "v", "rank": ""}, "name of a column"),
+        ({"n": 1, "by": "v", "rank": "g"}, "a column 'g' of their own"),
+        ({"n": 1, "by": "v", "rank": "v"}, "a column 'v' of their own"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: dict[str, Any], words: str) -> None:
@@ -130,6 +132,21 @@ def test_a_column_that_is_not_there() -> None:
     objects(flow).key_by("g").top(1, by="w").sink(ms.Memory(), name="out")
     with pytest.raises(ms.ConfigError, match="by: there is no column 'w'"):
         Driver(flow)
+
+
+def test_a_number_overwrites_no_column() -> None:
+    flow = ms.Flow("taken")
+    objects(flow).key_by("g").top(1, by="v", rank="s").sink(ms.Memory(), name="out")
+    with pytest.raises(ms.ConfigError, match="top: rank='s': rows have a column 's'"):
+        Driver(flow)
+
+
+def test_a_number_overwrites_no_column_of_rows_that_functions_make() -> None:
+    flow = ms.Flow("made")
+    made = source(flow, "ts timestamp, v long").map(lambda row: {"v": row["v"], "nth": 9})
+    made.key_by().top(1, by="v", rank="nth").sink(ms.Memory(), name="out")
+    with Driver(flow) as driver, pytest.raises(ms.MillstreamError, match="a column 'nth' of"):
+        driver.push("in", [{"ts": START, "v": 1}]).step()
 
 
 @pytest.mark.parametrize("seed", variants(range(3)))

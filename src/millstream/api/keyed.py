@@ -24,6 +24,7 @@ from millstream.graph import nodes
 from millstream.graph.changing import gives_changes
 from millstream.operators.grouped.node import Grouped
 from millstream.operators.top import Top, parse_order
+from millstream.operators.topping import taken_rank
 from millstream.ops.firing import FINAL, Emission
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class KeyedStream:
         by: a column, or several; the largest come first, or the smallest with `"price ASC"`. Nulls
             come last, unless it says `NULLS FIRST`. Of rows that are equal in these the earlier
             comes first.
-        rank: the name of a column with the number of a row in its group, from 1.
+        rank: the name of a new column with the number of a row in its group, from 1.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise ConfigError(f"top({n!r}): expected a whole number from 1")
@@ -197,6 +198,8 @@ class KeyedStream:
         order = tuple(map(parse_order, several))
         if not order or len({one.column for one in order}) != len(order):
             raise ConfigError(f"top(by={by!r}): expected a column, or several, each once")
+        if rank is not None and rank in (*self.keys, *(one.column for one in order)):
+            raise taken_rank("top", rank)
         if self.partition is not None:
             raise ConfigError("top() after key_by(partition=): leave partition= out")
         return self.stream._add(

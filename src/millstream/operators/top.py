@@ -18,7 +18,7 @@ from millstream.graph.changing import gives_changes
 from millstream.operators.foremost import Foremost
 from millstream.operators.grouped.moves import VALUE
 from millstream.operators.protocol import Columns, Inputs, KeyedStep, Names, Types
-from millstream.operators.topping import PLACE, Topping
+from millstream.operators.topping import PLACE, Topping, taken_rank
 from millstream.state.bags import Order
 
 
@@ -47,6 +47,8 @@ class Top(KeyedStep):
 
     def resolve(self, inputs: Inputs) -> tuple[Columns, Types]:
         """The same, with types."""
+        if self.rank is not None and self.rank in (inputs[0].columns or ()):
+            raise taken_rank(self.name, self.rank)
         names, types = super().resolve(inputs)
         return names, types if self.rank is None else {**types, self.rank: pa.int64()}
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from millstream.errors import ConfigError
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.grouped.arriving import Arriving, names_of
 from millstream.operators.grouped.moves import VALUE, Moves
@@ -89,6 +90,8 @@ class Topping(Immediate):
         )
         row = names_of(src, pos, window)
         if self.rank is not None:
+            if self.rank in columns:  # of functions that do not say which columns they give
+                raise taken_rank(self.name, self.rank)
             nth = numbers(changed, RANK)
             columns[self.rank] = changed.column(RANK)
             hashes = numbers(changed, "hash")
@@ -101,6 +104,14 @@ class Topping(Immediate):
         """Rows of groups in order, and those that were given, by the hash of the group."""
         rows, given = Filed("bag", "expires", "hash", self.by), Filed("bag", "expires", "hash")
         return {self.name: {"rows": rows, "given": given}}
+
+
+def taken_rank(step: str, rank: str) -> ConfigError:
+    """What is said where rows have a column of the name that their number is to have."""
+    return ConfigError(
+        f"{step}: rank={rank!r}: rows have a column {rank!r} of their own, which their number "
+        "would overwrite; give the number another name"
+    )
 
 
 def changed_rows(before: pa.Table | None, now: pa.Table | None, batch: int) -> pa.Table | None:
