@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from millstream.cli.jobs import SNAPSHOTS, Glimpses
 from millstream.cli.running import watch
 from millstream.state.checkpoint import Checkpoint
 from millstream.testing import snapshots_in_process
-from tests.adapters.programs import lines_in
+from tests.adapters.programs import lines_in, run_stages
 from tests.adapters.test_streaming import AWK_MAP, AWK_SUM
 
 FILES, LINES = 12, 1500
@@ -55,6 +56,19 @@ def test_a_snapshot_is_what_the_program_gives_for_what_was_read(tmp_path: Path) 
     path.write_bytes(b"taken before\n")
     peek(begun.progress, manifest.batch)  # an earlier run has read it
     assert path.read_bytes() == b"taken before\n"
+
+
+def test_a_combiner_without_a_reducer_is_not_run(tmp_path: Path) -> None:
+    """Neither by a run nor in its snapshots, as with Hadoop: there is nothing to combine for."""
+    lines = [b"2020-01-01T00:00:00Z b", b"2020-01-01T00:00:01Z a"]
+    (tmp_path / "in.txt").write_bytes(b"\n".join(lines) + b"\n")
+    first = streaming_stage("cat", "cat")
+    only = replace(streaming_stage("cat", None, "sed s/^/combined/"), name="only")
+    assert Counter(answer_of([first, only], {0: lines})) == Counter(lines)
+    for window in (None, "1h"):
+        time = {"window": window, "time": r"\S+"} if window else {}
+        found = run_stages([first, only], [tmp_path / "in.txt"], tmp_path / str(window), **time)
+        assert Counter(line.split(b"\t")[-1] for line in found) == Counter(lines)
 
 
 def test_looks_that_come_while_one_is_taken_are_not_left_out() -> None:

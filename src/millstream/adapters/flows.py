@@ -65,7 +65,7 @@ def build_flow(
     for number, stage in enumerate(stages):
         last = number == len(stages) - 1
         if window is not None and stage.reducer is None:
-            stage = replace(stage, reducer=())
+            stage = replace(stage, combiner=(), reducer=())  # nothing to combine for
         if stage.reducer is None:
             stream = stream.map_batches(MapOnly(stage, encoding)).named(stage.name)
         else:

@@ -100,10 +100,10 @@ class Stage:
     def answer(self, lines: list[bytes], counters: Counters) -> list[bytes]:
         """All of it at once, for few lines: what `flows.py` does of many, in one place."""
         given = self.mapped(lines, counters)
-        if self.combiner:
-            given = self.combined(given, counters)
         if self.reducer is None:
             return given
+        if self.combiner:
+            given = self.combined(given, counters)
         parts = parted(given, self.keys, self.reducers)
         return [
             line
