@@ -550,6 +550,24 @@ def test_a_cycle_that_explodes_is_reported() -> None:
             driver.end()
 
 
+def test_a_cycle_that_would_settle_is_told_what_to_raise() -> None:
+    """Who sets off many events at once is not told that they never end."""
+
+    def spread(event: Any, slate: Any, ctx: Any) -> None:
+        slate["n"] = slate.get("n", 0) + 1
+        for number in range(60 if event.stream == "in" else 0):
+            ctx.publish("round", number, 1)
+
+    flow, records = flow_with()
+    records.key_by("k").union(flow.stream("round").key_by("key")).update(spread, name="u")
+    told = r"60 events wait by now, over 50 times the 1 of a batch .*raise cycle_events"
+    with Driver(flow, cycle_events=1) as driver, pytest.raises(ms.RunError, match=told):
+        driver.push("in", [event(0)]).end()
+    with Driver(flow, cycle_events=2) as driver:
+        driver.push("in", [event(0)]).end()
+        assert len(driver.slates("u")) == 61
+
+
 def test_a_cycle_with_a_long_backlog_is_not_taken_for_one_that_never_settles() -> None:
     with Driver(halving(), cycle_events=5, cycle_hops=10) as driver:
         driver.push("in", [event(i, value=300 + i) for i in range(60)]).end()

@@ -69,9 +69,11 @@ def run_group(work: Work, blocks: list[bytes]) -> dict[str, Outcome]:
             again = sum(1 for item in rest if item.hops)  # the others have just come
             if again > _MOST_CARRIED * work.order.cycle_events:
                 raise RunError(
-                    f"the cycle of {group.name!r} does not settle: every event sets off more of "
-                    f"them, and {again:,} wait by now. Let an updater publish less; this batch "
-                    "was not committed"
+                    f"the cycle of {group.name!r} sets off more than it handles: {again:,} events "
+                    f"wait by now, over {_MOST_CARRIED} times the {work.order.cycle_events:,} of a "
+                    "batch (cycle_events). If every event sets off more of them it never settles: "
+                    "let an updater publish less. If so many are meant, raise cycle_events; this "
+                    "batch was not committed"
                 )
     return {member.job.name: member.machine.out for member in members}
 
