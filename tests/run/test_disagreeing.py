@@ -51,5 +51,6 @@ def test_then_it_is_an_error_and_nothing_is_committed() -> None:
         mine._executor.losses = 1_000
         with pytest.raises(ms.MillstreamError, match="batch 0 did not agree, 8 times in a row"):
             mine.step()
+        assert mine._executor.runs == TRIES
         assert mine.engine.manifest.batch == -1
         assert not list((mine._path / "state").rglob("*.arrow"))

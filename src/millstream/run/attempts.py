@@ -40,7 +40,8 @@ class Attempts:
 
         discard: removes what they wrote.
         """
-        for _ in range(TRIES + len(trackers)):  # each source may once be found out of order
+        tries = 0
+        while tries < TRIES:
             ordered = {name for name, until in self._ordered.items() if batch.number <= until}
             tasks = self.spreading.spread(splits, trackers, batch.parallelism, ordered)
             self.readers = readers(tasks, list(trackers))
@@ -52,10 +53,11 @@ class Attempts:
             if counts and agree:
                 return items
             self._ordered.update(dict.fromkeys(jumbled, batch.number + _ORDERED))
+            tries += not jumbled  # each source may once be found out of order
             discard(batch)
             if counts:  # else its results are others next time, and so may be their columns
                 batch = replace(batch, written=written)
-        raise _disagreement(batch.number, TRIES, counts)
+        raise _disagreement(batch.number, counts)
 
 
 def controls_of(items: list[Item]) -> list[Control]:
@@ -94,7 +96,7 @@ def same_attempts(controls: list[Control]) -> bool:
     return all(control.upstream == wanted.get(control.level, "") for control in controls)
 
 
-def _disagreement(batch: int, tries: int, columns: bool) -> RunError:
+def _disagreement(batch: int, columns: bool) -> RunError:
     """What is said when they differ however often they try; `columns`: only in those of files."""
     why = (
         "files of one sink got other columns from each"
@@ -102,7 +104,7 @@ def _disagreement(batch: int, tries: int, columns: bool) -> RunError:
         else "workers were lost while others had begun to work on what they gave"
     )
     return RunError(
-        f"the tasks of batch {batch} did not agree, {tries} times in a row: {why}. The "
+        f"the tasks of batch {batch} did not agree, {TRIES} times in a row: {why}. The "
         "batch was not committed and nothing is lost; look at Spark's log for executors that "
         "die, and let functions give the same for the same record. Then run the same command "
         "again"
