@@ -57,11 +57,9 @@ def add(
         raise ConfigError(unchanged(error)) from error
     where = checkpoint or found.checkpoint or Path(".millstream") / found.flow.name
     place = folder / f"{name}{query.suffix}"
-    folder.mkdir(exist_ok=True)
     with _alone(folder):
         _write(place, text)
         told = _asked(where, file, place.unlink, dry_run=dry_run, later=later)
-    _tidy(folder)
     return told if dry_run else f"{told}\nquery {name} is in {place}"
 
 
@@ -84,7 +82,6 @@ def remove(
             told = _asked(where, file, lambda: hidden.rename(place), dry_run=dry_run, later=later)
         finally:
             hidden.unlink(missing_ok=True)
-    _tidy(place.parent)
     return told
 
 
@@ -123,13 +120,19 @@ def listed(file: Path, flow: str | None) -> str:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Nobody else adds or removes meanwhile: a refusal must be of this change."""
+    """Nobody else adds or removes meanwhile: a refusal must be of this change.
+
+    There is no folder without queries, whatever became of the change.
+    """
+    folder.mkdir(exist_ok=True)
     held = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield
     finally:
         os.close(held)
+        with contextlib.suppress(OSError):  # others are in it
+            folder.rmdir()
 
 
 def _write(place: Path, text: bytes) -> None:
@@ -140,8 +143,3 @@ def _write(place: Path, text: bytes) -> None:
         out.flush()
         os.fsync(out.fileno())
     hidden.rename(place)
-
-
-def _tidy(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # others are in it
-        folder.rmdir()
