@@ -15,6 +15,7 @@ from millstream.cli.standing import told_status
 from millstream.run import scheduler
 from millstream.run.memory import Memory
 from millstream.run.queues import Waits
+from millstream.run.reporting import Reporter
 from millstream.run.scheduler import Scheduler
 from millstream.serve.following import Follower
 from millstream.serve.metrics import exposition
@@ -275,6 +276,40 @@ def test_before_the_first_batch_there_is_nothing_to_tell(tmp_path: Path) -> None
     flow.source(ms.Generator(tuple, time="ts", schema="ts bigint")).sink(ms.Memory())
     with Driver(flow, checkpoint=tmp_path / "ck"):
         assert told_status(tmp_path / "ck") == "new: running, no batch committed yet"
+
+
+def test_what_has_ended_has_no_watermark(tmp_path: Path) -> None:
+    """Neither while the flow runs nor for who looks at its checkpoint: they tell the same."""
+    flow = ms.Flow("ended")
+    for name in ("short", "long"):
+        source = flow.source(ms.Generator(tuple, time="ts", lateness="0s"), name=name)
+        counted = source.where("k = 'a'").key_by("k").window(ms.tumbling("10s")).agg(n=ms.count())
+        counted.named(f"of {name}").sink(ms.Memory(), name=f"out of {name}")
+    with Driver(flow, checkpoint=tmp_path) as driver:
+        driver.push("short", rows(0, 5)).push("long", rows(0, 50)).step()
+        told = [_watermarks_told(driver, tmp_path)]
+        driver.push("long", rows(50, 60)).end("short")
+        told.append(_watermarks_told(driver, tmp_path))
+        driver.end()
+        told.append(_watermarks_told(driver, tmp_path))
+    assert told == [
+        ("2026-01-01T00:00:04Z", ["2026-01-01T00:00:04Z", "2026-01-01T00:00:49Z"]),
+        ("2026-01-01T00:00:59Z", [None, "2026-01-01T00:00:59Z"]),
+        (None, [None, None]),
+    ]
+    assert told_status(tmp_path).splitlines()[1].startswith("queue")
+
+
+def _watermarks_told(driver: Driver, checkpoint: Path) -> tuple[Any, list[Any]]:
+    """What of the flow and of its operators, by itself and from outside."""
+    reporter = Reporter(driver.engine)
+    live = reporter.live(reporter.progress(), None)
+    found = []
+    for one in (Served(Follower(checkpoint)), Served(Follower(checkpoint), lambda: live)):
+        status = one.status()
+        found.append((status["watermark"], [at["watermark"] for at in status["operators"]]))
+    assert found[0] == found[1]
+    return found[0]
 
 
 def test_queues_are_told(tmp_path: Path) -> None:

@@ -173,9 +173,17 @@ def _offered(snapshot: Snapshot) -> int:
 
 
 def _watermarks(snapshot: Snapshot, live: Live | None) -> dict[str, int]:
-    """Event time reached by what came to each operator, and by each source."""
+    """Event time reached by what came to each operator, and by each source.
+
+    An operator all of whose input has ended has none: its manifest tells where it was before.
+    """
     operators, sources = (snapshot.program.get(kind, {}) for kind in ("operators", "sources"))
-    known = {name: at for name, at in snapshot.manifest.watermarks.items() if name in operators}
+    goes_on = {name for name in sources if snapshot.manifest.source(name).watermark != END}
+    edges = (snapshot.program.get("graph") or {"edges": []})["edges"]
+    while more := {to for one, to in edges if one in goes_on} - goes_on:
+        goes_on |= more
+    marks = snapshot.manifest.watermarks
+    known = {name: at for name, at in marks.items() if name in operators and name in goes_on}
     for name, state in snapshot.manifest.sources.items():
         if name in sources and state.watermark is not None:
             known[name] = state.watermark
