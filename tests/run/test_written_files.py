@@ -202,3 +202,20 @@ def test_a_text_that_is_the_mark_of_null_is_a_folder_of_its_own(
         "SELECT k FROM read_parquet('out/*/*.parquet', hive_types_autocast=false) ORDER BY n"
     )
     assert [row[0] for row in found.fetchall()] == values
+
+
+@pytest.mark.parametrize("kind", [ms.Jsonl, ms.Csv, ms.Parquet])
+def test_names_that_are_one_in_json_are_dead_letters(kind: Any) -> None:
+    """A dict has 1 and "1" beside each other, JSON has not; a function gets both."""
+    given = [{1: "a", "2": "b"}, [{"n": {1: "a", "1": "b"}}], {None: 1, "None": 2}, {1: 2}]
+    flow, memory = ms.Flow("names"), ms.Memory()
+    stream = flow.source(ms.Generator(lambda: [{"n": n} for n in range(4)], schema="n long"))
+    made = stream.map(lambda row: {"v": given[row["n"]]})
+    made.sink(kind("out"), name="to")
+    made.sink(memory, name="here")
+    ledger = run_in_process(flow, "ck", dead_letter_limit=1.0)
+    assert (ledger["to"]["aggregated"], ledger["to"]["dead"]) == (2, 2)
+    assert [row["v"] for row in memory.rows] == given
+    (letters,) = Path("ck/dead").glob("*.jsonl")
+    told = [json.loads(line)["error"] for line in letters.read_text().splitlines()]
+    assert "{1: 'a', '1': 'b'} in 'v' has several that are the same text" in told[0]

@@ -187,6 +187,31 @@ def with_breaks(table: pa.Table) -> dict[int, str]:
     }
 
 
+def with_same_names(table: pa.Table) -> dict[int, str]:
+    """The rows with names that are one and the same in JSON, as 1 and "1" in a dict; and why."""
+    names = [field.name for field in table.schema if holds_mixed(field.type)]
+    return {
+        at: (
+            f"names are texts in JSON, and {found!r:.80} in {name!r} has several that are the same "
+            "text; give them others"
+        )
+        for at, row in enumerate(python_rows(table.select(names)))
+        for name, value in zip(names, row, strict=True)
+        if (found := _merged(value)) is not None
+    }
+
+
+def _merged(value: Any) -> dict[Any, Any] | None:
+    """The first dict in a value that loses names in JSON."""
+    if isinstance(value, dict):
+        if len({str(name) for name in value}) < len(value):
+            return value
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return None
+    return next((found for one in value if (found := _merged(one)) is not None), None)
+
+
 def without_key(key: Sequence[str], table: pa.Table) -> dict[int, str]:
     """The rows of a function that lack a part of the key: its name may not be the one of key=."""
     found: dict[int, str] = {}

@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from millstream.api.sinks import FileSink, Parquet
+from millstream.api.sinks import Call, Console, FileSink, Memory, Parquet
 from millstream.api.sources import Kafka
 from millstream.api.tables import Postgres, TableSink
 from millstream.graph import nodes
 from millstream.io.folders import by_folder, without_folder
 from millstream.io.kafka.encoding import encode
-from millstream.io.writers import stage_file, with_breaks, without_key, without_line
+from millstream.io.writers import (
+    stage_file,
+    with_breaks,
+    with_same_names,
+    without_key,
+    without_line,
+)
 from millstream.operators.naming import made, names_of
 from millstream.ops.chunks import Chunk, Int64, concat, encode_block, placed
 from millstream.ops.edges import MARK, given, leaving
@@ -75,6 +81,8 @@ def sink_outputs(task: Task) -> Iterator[Item]:
         spec = node.spec  # type: ignore[attr-defined]
         chunks = [one for one in edge(task, node, node.inputs[0], chunks) if len(one)]
         task.count(name, sum(map(len, chunks)), 0)
+        if not isinstance(spec, Call | Console | Memory):
+            chunks = [one for one in (_with_own_names(task, name, c) for c in chunks) if len(one)]
         if not chunks:
             continue
         if isinstance(spec, FileSink):
@@ -86,6 +94,13 @@ def sink_outputs(task: Task) -> Iterator[Item]:
             chunks = _fit_for_table(task, node, spec, chunks)
         if chunks := [one for one in chunks if len(one)]:
             yield (DRIVER, "deliver", name, encode_block(concat([placed(c) for c in chunks])))
+
+
+def _with_own_names(task: Task, name: str, chunk: Chunk) -> Chunk:
+    """Rows in which JSON loses no name; others are dead letters."""
+    refused = with_same_names(chunk.table)
+    _refuse(task, name, refused, chunk.table, [chunk])
+    return chunk.take(~np.isin(np.arange(len(chunk)), [*refused])) if refused else chunk
 
 
 def _stage(task: Task, name: str, spec: FileSink, chunks: list[Chunk]) -> None:
