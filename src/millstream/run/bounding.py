@@ -52,6 +52,21 @@ class Bounded:
         self._aim_at(error / until.error)
         return None
 
+    def notes(self, found: dict[str, Estimates]) -> list[str]:
+        """Why no error is small enough, where that is so: none is a share of 0."""
+        until = self._until
+        if until.error is None:
+            return []
+        zero = {name: (one.value == 0) & (one.lower < one.upper) for name, one in found.items()}
+        every, some = (sum(map(count, zero.values())) for count in (len, np.sum))
+        if some <= every - np.ceil(until.share * every):
+            return []
+        return [
+            f"{', '.join(name for name, one in zero.items() if one.any())}: no error is a share of "
+            f"an estimate of 0, so while there is one {replace(until, within=None)} does not end "
+            "this; say share= to leave some out, or a time limit"
+        ]
+
     def _aim_at(self, times: float) -> None:
         """Let the next batch read as much as makes errors so many times smaller, if it may be so.
 

@@ -179,6 +179,7 @@ class Looker:
             )
         heavy = () if self.looked.top is not None else answers.heavy
         notes += told_of_tails(heavy, looks.confidence)
+        notes += self._bounded.notes(found)
         notes += self._set_aside()
         left = population.sizes[gathered.read :] / population.sizes.sum()
         held = unseen(len(population.blocks), gathered.read, left, 1 - looks.confidence)

@@ -229,6 +229,27 @@ def test_a_run_ends_once_the_error_is_small_enough_and_says_so(tmp_path: Path) -
     assert rest[-1].table.to_pylist()[0]["n"] == 60_000
 
 
+def test_an_error_that_is_no_share_of_zero_is_told(tmp_path: Path) -> None:
+    """Bounds about a median of 0 are within no share of it, unless they are 0 themselves."""
+    values = np.random.default_rng(1).choice([-1, 0, 1], 20_000, p=[0.49, 0.02, 0.49])
+    lines = [f"{one},{'x' * 40}" for one in values.tolist()]
+    (tmp_path / "in.csv").write_text("\n".join(["v,pad", *lines, ""]))
+    flow = ms.Flow("zero")
+    stream = flow.source(ms.Files(tmp_path / "in.csv"), name="in")
+    stream.key_by().agg(middle=ms.quantile("v", 0.5), n=ms.count()).sink(ms.Memory())
+
+    def seen(place: str, until: Any) -> list[ms.Snapshot]:
+        return list(
+            snapshots_in_process(flow, tmp_path / place, [0.5], until=until, batch_rows=1_000)
+        )
+
+    half, _ = seen("all", ms.rel_error(0.5))
+    (note,) = half.notes
+    assert note.startswith("middle: no error is a share of an estimate of 0, so while there is one")
+    (first,) = seen("one of two", ms.rel_error(0.5, share=0.5))
+    assert (first.ended_by, first.notes) == ("rel_error(0.5, share=0.5)", ())
+
+
 def test_a_run_ends_in_time(tmp_path: Path) -> None:
     write(tmp_path / "in")
     until = ms.rel_error(0.0001) | ms.time_limit("1ms")
