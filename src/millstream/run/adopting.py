@@ -26,7 +26,7 @@ from millstream.state.manifests import Manifest
 _OF_OPERATORS = ("memos", "closed", "firing", "strategies", "rung", "due", "carried", "hot")
 _SHARED = ("panes", "values", "totals", "tails")  # tables of a family; others belong to one job
 _FOREVER = -(2**61)
-_DESCRIBED = ("operators", "families", "numbers", "sinks", "stored", "graph")  # as it is now
+_DESCRIBED = ("operators", "families", "changes", "numbers", "sinks", "stored", "graph")  # as is
 
 
 def adopt(

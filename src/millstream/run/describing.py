@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from millstream.api.programs import Program
@@ -13,7 +14,7 @@ from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.preparing import held_columns
 from millstream.ops.updates import DICTS
 from millstream.plan.rules.prune_columns import stored_columns
-from millstream.plan.stages import Plan
+from millstream.plan.stages import Plan, gives_changes, marks_changes
 
 _ORIGINS = ("source", "windowed", "update", "published")
 ALL = "*"
@@ -36,6 +37,7 @@ def describe_program(plan: Plan) -> dict[str, Any]:
             for sink in plan.sinks()
             if isinstance(sink.spec, FileSink)
         },
+        "changes": dict(_readers(plan)),
         "numbers": plan.numbers,
         "stored": {
             owner: {table: how.told() for table, how in tables.items()}
@@ -110,6 +112,50 @@ def _family(family: Family) -> dict[str, Any]:
         "holds": family.holds,
         "held": _held(family),
     }
+
+
+def _readers(plan: Plan) -> Iterator[tuple[str, dict[str, list[str]]]]:
+    """Who works on changes: on those of which operators, and through which steps they come.
+
+    What a function makes of a row cannot be compared.
+    """
+    for node in plan.nodes:
+        match node:
+            case nodes.Sink() if marks_changes(node.inputs[0]):
+                yield node.name, _reads(node.inputs)
+            case nodes.Keyed() if any(map(gives_changes, node.inputs)):
+                yield node.name, _reads(node.inputs)
+
+
+def _reads(inputs: tuple[nodes.Node, ...]) -> dict[str, list[str]]:
+    """The steps before a reader, each before its inputs and told once, however they fork."""
+    origins, steps = set(), []
+    seen: dict[nodes.Node, int] = {}
+    waiting = [*reversed(inputs)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, nodes.Keyed) or not node.inputs:
+            steps.append(node.name)
+            if gives_changes(node):
+                origins.add(node.name)
+        elif node in seen:
+            steps.append(f"step {seen[node]} again")
+        else:
+            seen[node] = len(seen) + 1
+            steps.append(_stateless(node))
+            waiting.extend(reversed(node.inputs))
+    return {"of": sorted(origins), "steps": steps}
+
+
+def _stateless(node: nodes.Node) -> str:
+    match node:
+        case nodes.Where():
+            return f"where {node.condition.sql}"
+        case nodes.Select():
+            return f"select {', '.join(item.sql for item in node.items)}"
+        case nodes.Union():
+            return f"union of {len(node.inputs)}"
+    return node.kind
 
 
 def _partitioned(partition: Any) -> dict[str, bool]:

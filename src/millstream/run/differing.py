@@ -1,8 +1,9 @@
 """What has changed from one program to the next, and what of that stored state cannot follow.
 
 What must stay is what the stored state and offsets mean: sources, and keyed operators with their
-keys and windows. Functions, stateless steps and sinks may change. Windows, aggregates and updaters
-may be added and taken away; `adopting.py` fits the stored state to that.
+keys and windows. Functions, stateless steps over records, and sinks may change. Windows, aggregates
+and updaters may be added and taken away; `adopting.py` fits the stored state to that. Over changes
+stateless steps must stay, and who works on them must have done so from the start.
 """
 
 from __future__ import annotations
@@ -51,12 +52,7 @@ def difference(known: dict[str, Any], now: dict[str, Any]) -> Difference:
         refused.extend(_additions(name, known, now))
         aggs = after.get("aggregates", {})
         removed.extend(f"{name}.{agg}" for agg in before.get("aggregates", {}) if agg not in aggs)
-    for name in now["operators"].keys() - known["operators"].keys():
-        if now["operators"][name].get("from the start"):
-            refused.append(
-                f"operator {name!r} is new and works on changes: of rows that came before, it "
-                "would only see that they go"
-            )
+    refused.extend(_readers(known, now))
     return Difference(sorted(refused), removed)
 
 
@@ -144,6 +140,36 @@ def _additions(name: str, known: dict[str, Any], now: dict[str, Any]) -> Iterato
         yield f"{what}: the values kept of its open windows lack a column; {instead}"
     elif not after["plain"] and not set(family["states"]) <= set(stored["states"]):
         yield f"{what}: its open windows have no panes that could tell; {instead}"
+
+
+def _readers(known: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """Steps and sinks that cannot work on changes from now on.
+
+    Of rows that were there before they would be told only that they go; where a step before them is
+    another one, as what they never were. Windows that are new begin after all that was read.
+    """
+    there = known["operators"]
+    before = known.get("changes")  # not known of what an earlier version began
+    for name, reads in now["changes"].items():
+        step = now["operators"].get(name)
+        what = f"{'sink' if step is None else 'operator'} {name!r}"
+        if before is not None and name in before:
+            if before[name]["steps"] != reads["steps"]:
+                was, is_now = (", ".join(one["steps"]) for one in (before[name], reads))
+                yield (
+                    f"{what}: it worked on changes that came through {was}, now {is_now}: rows "
+                    "that came before would be taken back as what they never were"
+                )
+            continue
+        old = [one for one in reads["of"] if one in there]
+        unknown = before is None and (step is None or name in there)
+        if old and not unknown and "window" not in (step or {}):
+            whose = ", ".join(map(repr, old))
+            yield (
+                f"{what} is new and works on changes of {whose}: of rows that came before, it "
+                f"would only see that they go. Over an operator of another name than {whose} it "
+                "begins with what comes from now on"
+            )
 
 
 def _shown(value: Any) -> str:

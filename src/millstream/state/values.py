@@ -44,6 +44,13 @@ class Family(TypedDict, total=False):
     held: list[str]
 
 
+class Reader(TypedDict):
+    """What is kept of a step that works on changes: whose these are, and what is in between."""
+
+    of: list[str]
+    steps: list[str]
+
+
 class Dropped(TypedDict):
     """What the program has given up, and the last batch that has it."""
 
@@ -78,6 +85,7 @@ class Program(TypedDict, total=False):
     sources: dict[str, dict[str, Any]]
     operators: dict[str, Operator]
     families: dict[str, Family]
+    changes: dict[str, Reader]
     sinks: dict[str, str]
     numbers: dict[str, Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]]
     graph: Graph
