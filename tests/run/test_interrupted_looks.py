@@ -20,7 +20,7 @@ import pytest
 
 import millstream as ms
 from millstream.io import prints
-from millstream.run import engine, extents, listing, recognising, unread
+from millstream.run import engine, extents, listing, merging, recognising
 from millstream.run.engine import Engine
 from millstream.run.executors import InProcess
 from millstream.run.planning import plan_flow
@@ -102,7 +102,7 @@ def disturb(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
             world.perhaps()
             yield stream
 
-    for module in (listing, recognising, unread):
+    for module in (listing, recognising, merging):
         monkeypatch.setattr(module, "look", before(listing.look))
     monkeypatch.setattr(recognising, "look_around", before(listing.look_around))
     monkeypatch.setattr(recognising, "lead_of", before(prints.lead_of))

@@ -24,20 +24,17 @@ from millstream.io.prints import NOTHING
 from millstream.io.readers import Split, available_end
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.progress import Horizon
-from millstream.run.extents import Extents, Lengths, has_moved
-from millstream.run.growth import Growth
+from millstream.run.extents import Extents, has_moved
 from millstream.run.horizons import Horizons, Taken
 from millstream.run.listing import Seen, list_seen
-from millstream.run.merging import Helping, pieces_of
+from millstream.run.merging import Helping, Unread, as_listed, pieces_of
 from millstream.run.population import File
 from millstream.run.quiet import how_far
 from millstream.run.recognising import ByName, Recognised, Recogniser
 from millstream.run.registry import Known, Registry, is_sealed
-from millstream.run.sightings import Sightings
 from millstream.run.splits import AnySplit
 from millstream.run.spreading import rows_of
 from millstream.run.tracking import Probe, Tracker, directly
-from millstream.run.unread import Unread, as_listed
 from millstream.state.locations import is_url
 from millstream.state.manifests import SourceState
 from millstream.state.storage import Storage
@@ -103,19 +100,17 @@ class FilesTracker(OfFiles):
         self.number, self.spec, self.fmt = number, spec, fmt
         self.ended = False
         self.trusted = _wall  # the clock that times are measured by
-        self._registry = Registry(sources, f"{stem}.jsonl", state, fmt.cut)
+        self._registry = Registry(sources, stem, state, fmt.cut, spec.follow)
         self.files, self.open = self._registry.files, self._registry.open
-        self._lengths = Lengths()
-        self._sightings = Sightings(sources, f"{stem}.seen", state) if spec.follow else None
-        waiting = [] if self._sightings is None else self._sightings.waiting(self.files)
-        self._extents = Extents(fmt, spec.follow, self._lengths)
+        self._extents = Extents(fmt, spec.follow)
+        self._lengths = self._extents.lengths
+        waiting = self._registry.waiting
         timed = spec.time is not None and spec.lateness_micros() is not None
-        self.unread = Unread(waiting, self._extents, self._lengths, follow=spec.follow, timed=timed)
+        self.unread = Unread(waiting, self._extents, timed=timed)
         known = sorted([*self.files, *waiting], key=_when_seen) if spec.follow else self.files
         self._known = (ByName if is_url(spec.path) else Recogniser)(
-            fmt.cut, spec.follow, known, self._registry.moved, self._lengths
+            self._extents, known, self._registry.moved
         )
-        self._growth = Growth(fmt, self._extents, self._known, self._sightings, follow=spec.follow)
         self.horizons = Horizons(spec, fmt.cut, self._registry, self.unread, self._extents)
         self._taken: Taken = {}  # by the next batch
         self._stored_row = _STORED_ROW
@@ -138,14 +133,13 @@ class FilesTracker(OfFiles):
         self._extents.forget({seen.inode for seen in listed})
         self._copying = found.copying or found.missing
         for file in found.gone:
-            self._growth.give_up(file)
+            self._extents.give_up(file)
             if file.number is None:
                 self.unread.files.remove(file)
         again = [file for file, seen in found.here.items() if self._measure(file, seen)]
         looked = time.monotonic() - began  # without the first times, which a cold Spark may take
         self._welcome(found.fresh, again, probe)
-        if self._sightings is not None:
-            self._sightings.write()
+        self._registry.write()
         self.unread.measure()
         self._listed = True
         if not self.spec.follow:
@@ -163,7 +157,7 @@ class FilesTracker(OfFiles):
         known, wanted = self._known.by_inode, self._extents.is_wanted
         self._lengths.find([seen for seen in listed if wanted(seen, known.get(seen.inode))])
         watched = [*(f for f in self.open.values() if not f.done), *self.unread.files]
-        return listed, self._known.recognise(listed, watched, self._extents.is_ripe)
+        return listed, self._known.recognise(listed, watched)
 
     def _tell_of_rewritten(self) -> None:
         """Files that were written to since they were read, as far as a look can tell in vain."""
@@ -180,8 +174,9 @@ class FilesTracker(OfFiles):
 
     def _measure(self, file: Known, seen: Seen) -> bool:
         """Note how far a known file can be read now; True if its first time is to be found."""
-        if not self._growth.measure(file, seen):
+        if not self._extents.measure(file, seen, self._known.see):
             return False
+        self._registry.note(file)
         if file.number is None:
             return file.first is None
         if file.end > file.offset:
@@ -330,8 +325,6 @@ class FilesTracker(OfFiles):
     def save(self, state: SourceState) -> None:
         """Offsets of files that go on; complete ones are only named in the registry."""
         self._registry.save(self.horizons.at_rest(), state)
-        if self._sightings is not None:
-            self._sightings.save(state)
 
     def committed(self) -> None:
         """Files belong to the user: nothing is removed."""

@@ -10,9 +10,9 @@ from millstream.durations import micros
 from millstream.ops.progress import BEGIN, Horizon
 from millstream.run.extents import Extents
 from millstream.run.listing import Inode
+from millstream.run.merging import Unread
 from millstream.run.quiet import Quiet, Stamp, came_to, how_far
 from millstream.run.registry import Known, Registry, is_sealed
-from millstream.run.unread import Unread
 
 Taken = dict[int, tuple[int, int | None]]  # file -> how much of it, and from when on
 

@@ -8,7 +8,6 @@ from elsewhere. Two files that are both there are never taken for one, however t
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from zlib import crc32
@@ -16,7 +15,7 @@ from zlib import crc32
 from millstream.errors import RunError
 from millstream.io.prints import REACH, fits, lead_of, open_known, take_print
 from millstream.io.readers import is_gzip
-from millstream.run.extents import Lengths
+from millstream.run.extents import Extents
 from millstream.run.listing import Inode, Seen, look, look_around
 from millstream.run.registry import Known, is_sealed
 
@@ -38,18 +37,14 @@ class Recogniser:
     COPYING = 2.0  # seconds after the last change of a copy within which its original is truncated
 
     def __init__(
-        self,
-        kind: str,
-        follow: bool,
-        files: Iterable[Known],
-        moved: Callable[[Known], None],
-        unpacked: Lengths,
+        self, extents: Extents, files: Iterable[Known], moved: Callable[[Known], None]
     ) -> None:
-        self.kind, self.follow, self._moved, self._unpacked = kind, follow, moved, unpacked
+        self.kind, self.follow, self._unpacked = extents.kind, extents.follow, extents.lengths
+        self._is_ripe, self._moved = extents.is_ripe, moved
         self.by_inode: dict[Inode, Known] = {}
         self.by_path: dict[str, Known] = {}  # of parquet files, and of those without an inode
-        self._heads: dict[tuple[int, int], list[Known]] = {}
-        self._lengths: Counter[int] = Counter()
+        self._heads: dict[tuple[int, int], list[Known]] = {}  # by beginnings they have or had
+        self._lengths: set[int] = set()  # of these
         self._last: set[Known] | None = None  # what the last looks found; None before the first
         self._missed: set[Known] = set()  # of these what the last one did not
         self._twins: dict[Inode, tuple[int, int]] = {}  # copies that have nothing of their own
@@ -81,27 +76,19 @@ class Recogniser:
             if not fits(stream, file.print):
                 raise FileNotFoundError(file.path)
             print, lead = take_print(stream, seen.size if file.sealed else end)
-        self._unindex(file)
-        file.print, file.lead = print, lead
-        self._index(file)
+        before, file.print, file.lead = file.print, print, lead
+        if print.key != before.key:
+            self._index(file)
 
     def _index(self, file: Known) -> None:
         if file.print.span:
             self._heads.setdefault(file.print.key, []).append(file)
-            self._lengths[file.print.key[0]] += 1
-
-    def _unindex(self, file: Known) -> None:
-        if file.print.span and file in self._heads.get(file.print.key, ()):
-            self._heads[file.print.key].remove(file)
-            self._lengths[file.print.key[0]] -= 1
+            self._lengths.add(file.print.key[0])
 
     # -- one look -------------------------------------------------------------------------------
 
-    def recognise(self, listed: list[Seen], watched: list[Known], ripe: _Ripe) -> Recognised:
-        """Bring what is known of files up to date with a listing.
-
-        `ripe`: whether a file that is not known can be read already.
-        """
+    def recognise(self, listed: list[Seen], watched: list[Known]) -> Recognised:
+        """Bring what is known of files up to date with a listing."""
         found = Recognised()
         at = {seen.path: seen for seen in listed}
         rest = []
@@ -120,7 +107,7 @@ class Recogniser:
         lost = [f for f in watched if f not in found.here and not self._found(f, found)]
         for seen in rest:
             try:
-                self._judge(seen, found, ripe)
+                self._judge(seen, found)
             except FileNotFoundError:
                 found.copying = True  # it has just moved: the next look shows whether it is new
         try:
@@ -150,11 +137,11 @@ class Recogniser:
         """Whether the last looks did not find it: what comes after it is not the same."""
         return self._last is not None and file not in self._last
 
-    def _judge(self, seen: Seen, found: Recognised, ripe: _Ripe) -> None:
+    def _judge(self, seen: Seen, found: Recognised) -> None:
         """Whether a file nobody knows by its inode is a known one nevertheless."""
         if self._twins.get(seen.inode) == seen.stamp:
             return
-        if not ripe(seen):
+        if not self._is_ripe(seen):
             if not seen.size:  # one that was read and has nothing any more
                 self._refuse_changed(seen, found.here)
             return
@@ -265,10 +252,10 @@ class Recogniser:
         keys = {
             (length, crc32(one[:length]))
             for one in leads
-            for length, files in self._lengths.items()
-            if files and length <= len(one)
+            for length in self._lengths
+            if length <= len(one)
         }
-        return [file for key in keys for file in self._heads.get(key, ())]
+        return [f for key in keys for f in self._heads.get(key, ()) if f.print.key == key]
 
     def _take_over(self, file: Known, seen: Seen) -> bool:
         """Go on with a file in another one, if that has all that was seen of it."""
@@ -384,12 +371,12 @@ class Recogniser:
 class ByName(Recogniser):
     """The same of objects in a store: each is what it is called, and stays what it is."""
 
-    def recognise(self, listed: list[Seen], watched: list[Known], ripe: _Ripe) -> Recognised:
+    def recognise(self, listed: list[Seen], watched: list[Known]) -> Recognised:
         found = Recognised()
         for seen in listed:
             file = self.by_inode.get(seen.inode)
             if file is None:
-                found.fresh += [seen] if ripe(seen) else []
+                found.fresh += [seen] if self._is_ripe(seen) else []
             elif file.number is None or file.stamp in (None, seen.stamp) or self._same(file, seen):
                 found.here[file] = seen
             else:
@@ -422,6 +409,3 @@ def _is_part(copy: Seen, of: str) -> bool:
             return fits(stream, print)
     except FileNotFoundError:
         return False
-
-
-_Ripe = Callable[[Seen], bool]
