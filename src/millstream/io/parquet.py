@@ -73,31 +73,6 @@ def rows_of(file: pq.ParquetFile) -> int:
     return sum(groups.row_group(i).num_rows for i in range(groups.num_row_groups))
 
 
-def row_ranges(path: str, start: int, end: int, max_bytes: int) -> list[tuple[int, int]]:
-    """Cut rows [start, end) into ranges of at most about max_bytes (uncompressed).
-
-    Whole row groups are kept together as long as they fit; a larger one is cut by rows.
-    """
-    with opened(path) as file:
-        groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-    ranges: list[tuple[int, int]] = []
-    size, first = 0.0, 0
-    for group in groups:
-        low, high = max(start, first), min(end, first + group.num_rows)
-        first += group.num_rows
-        if low >= high:
-            continue
-        per_row = max(group.total_byte_size / group.num_rows, 1.0)
-        if ranges and size + per_row * (high - low) <= max_bytes:
-            ranges[-1] = (ranges[-1][0], high)
-            size += per_row * (high - low)
-            continue
-        step = max(1, int(max_bytes / per_row))
-        ranges += [(at, min(at + step, high)) for at in range(low, high, step)]
-        size = per_row * (ranges[-1][1] - ranges[-1][0])
-    return ranges
-
-
 def read_rows(fmt: Format, split: Split, max_rows: int) -> Iterator[Parsed]:
     """The rows of a split; of a row group that is damaged, those before the damage."""
     with opened(split.path) as file:

@@ -88,7 +88,7 @@ def plan_splits(
     max_bytes: int,
     inode: int = 0,
 ) -> list[Split]:
-    """Cut [start, end) into splits of at most max_bytes at line starts (parquet: rows).
+    """Cut [start, end) into splits of at most max_bytes at line starts (parquet: of so many rows).
 
     A line longer than max_bytes is a split of its own. What a function of the user reads is one
     split; a gzip file is cut anywhere. `inode`: the file that is meant, if it may be renamed.
@@ -97,11 +97,9 @@ def plan_splits(
         return []
     if kind == READER:
         return [Split(source, file, path, 0, -1, inode=inode)]
-    if is_gzip(kind, path):
+    if kind == "parquet" or is_gzip(kind, path):
         cuts = [*range(start, end, max(1, max_bytes)), end]
         ranges = list(pairwise(cuts))
-    elif kind == "parquet":
-        ranges = parquet.row_ranges(path, start, end, max_bytes)
     else:
         try:
             ranges = list(_line_ranges(path, inode, start, end, max(1, max_bytes)))

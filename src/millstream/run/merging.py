@@ -184,17 +184,11 @@ def pieces_of(
 ) -> list[Split]:
     """A file from where it was read up to `end`, for several tasks where that pays."""
     path, start = file.path, file.offset
-    inode = file.inode[1] if file.inode is not None else 0
-    if kind == "parquet":
-        return [
-            Split(source, number, path, low, min(end, low + piece))
-            for low in range(start, end, piece)
-        ]
-    if kind == READER:
-        return [Split(source, number, path, 0, -1, inode=inode)]
+    inode = 0 if file.inode is None or kind == "parquet" else file.inode[1]
     if is_gzip(kind, path):  # one task inflates it
-        return [Split(source, number, path, start, end, inode=inode)]
-    if end < file.end:  # the budget ends inside a line: go on to its end
+        piece = end - start
+    elif kind not in ("parquet", READER) and end < file.end:
+        # The budget ends inside a line: go on to its end.
         most = end - start
         end = plan_splits(kind, source, number, path, start, file.end, most, inode)[0].end
     return plan_splits(kind, source, number, path, start, end, piece, inode)

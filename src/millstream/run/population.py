@@ -18,10 +18,10 @@ import numpy as np
 from millstream.api.sources import Files
 from millstream.errors import CheckpointError, RunError
 from millstream.io.formats import READER, Format
-from millstream.io.readers import Split, available_end, is_gzip, plan_splits
+from millstream.io.readers import Split, is_gzip, plan_splits
 from millstream.ops.chunks import OFFSET_BITS, Int64
-from millstream.run.extents import Lengths
-from millstream.run.listing import Seen, list_files, list_seen, look
+from millstream.run.extents import Extents
+from millstream.run.listing import list_files, list_seen, look
 from millstream.run.tracking import Probe
 from millstream.state.storage import Storage
 
@@ -164,7 +164,10 @@ def _holds(path: str) -> bool:
 def draw(spec: Files, fmt: Format, number: int, seed: int, probe: Probe) -> Population:
     """Cut all files into blocks, and put these into a random order."""
     seen = [one for one in list_seen(spec) if one.size]
-    ends = _ends(fmt, seen, probe)
+    extents = Extents(fmt, follow=False)
+    extents.lengths.probe = probe
+    extents.lengths.find([one for one in seen if extents.is_packed(one.path)])
+    ends = [extents.of(one) for one in seen]
     unit = _unit(fmt, sum(ends))
     files = [File(one.path, one.inode[1], one.size, one.changed) for one in seen]
     blocks: list[Block] = []
@@ -173,23 +176,6 @@ def draw(spec: Files, fmt: Format, number: int, seed: int, probe: Probe) -> Popu
     order = np.random.default_rng(seed).permutation(len(blocks))
     drawn = time.time_ns() // 1_000
     return Population(seed, files, [blocks[index] for index in order.tolist()], drawn)
-
-
-def _ends(fmt: Format, files: list[Seen], probe: Probe) -> list[int]:
-    """How far each file goes: bytes, those that compressed ones stand for, or rows."""
-    if fmt.cut == "parquet":
-        return [available_end(one.path, fmt.cut, complete=True) for one in files]
-    packed = [one for one in files if is_gzip(fmt.cut, one.path)]
-    lengths = Lengths()
-    lengths.probe = probe
-    lengths.find(packed)
-    ends = []
-    for one in files:
-        length = lengths.of(one) if is_gzip(fmt.cut, one.path) else one.size
-        if isinstance(length, str):
-            raise RunError(f"cannot read {one.path}: {length}; replace it by an intact one")
-        ends.append(length)
-    return ends
 
 
 def _unit(fmt: Format, total: int) -> int:
@@ -203,14 +189,7 @@ def _unit(fmt: Format, total: int) -> int:
 
 def _cut(fmt: Format, source: int, at: int, file: File, end: int, unit: int) -> list[Block]:
     """The blocks of one file; one that has to be read from its beginning is one block."""
-    if fmt.cut == READER:
-        return [Block(at, 0, -1, file.size)]
-    if is_gzip(fmt.cut, file.path):
-        return [Block(at, 0, end, end)] if end else []
-    if fmt.cut == "parquet":
-        return [
-            Block(at, low, min(end, low + unit), min(end, low + unit) - low)
-            for low in range(0, end, unit)
-        ]
+    unit = end if is_gzip(fmt.cut, file.path) else unit
     splits = plan_splits(fmt.cut, source, at, file.path, 0, end, unit, file.inode)
-    return [Block(at, one.start, one.end, one.end - one.start) for one in splits]
+    whole = file.size if fmt.cut == READER else 0
+    return [Block(at, one.start, one.end, whole or one.end - one.start) for one in splits]
