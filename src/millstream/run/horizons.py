@@ -6,7 +6,6 @@ import time
 from itertools import chain, takewhile
 
 from millstream.api.sources import Files
-from millstream.durations import micros
 from millstream.ops.progress import BEGIN, Horizon
 from millstream.run.extents import Extents
 from millstream.run.listing import Inode
@@ -27,8 +26,7 @@ class Horizons:
     ) -> None:
         self.merged = unread.timed and spec.participant is None  # all come equally far in time
         self.pace: float | None = None  # microseconds of event time per byte (row)
-        timeout = spec.idle_timeout
-        self._quiet = Quiet(None if timeout is None else micros(timeout, "idle_timeout"))
+        self._quiet = Quiet(spec.idle_timeout)
         self._spec, self._kind = spec, kind
         self._registry, self._unread, self._extents = registry, unread, extents
         self._last: Known | None = None  # of followed files that cannot grow, the furthest
@@ -49,24 +47,16 @@ class Horizons:
         if not self.merged:
             return Horizon(unread)
         follow = self._spec.follow
-        files: dict[int, int] = {}
+        going: list[Known] = []
         blank: list[Known] = []
         ends = [] if self._last is None else [self._last]
         for number, file in self._registry.open.items():
             if file.offset < file.end or (follow and number in taken):
-                files[number] = BEGIN if file.reached is None else file.reached
-            elif not file.done:
+                going.append(file)
+            elif follow and not file.done:
                 (blank if file.latest is None else ends).append(file)
-        if not follow:
-            return Horizon(unread, files, heard=self._heard(files))
-        self._quiet.listens(now, since)
-        files |= self._quiet.at_their_ends(ends, now)
-        listed = self._quiet.without_records(self._without_records(blank), now)
-        self._quiet.stands(_lowest(unread, *files.values()), listed is not None, now)
-        return Horizon(_lowest(unread, listed), files, heard=self._heard(files))
-
-    def _heard(self, files: dict[int, int]) -> dict[int | str, int]:
-        return {number: self._registry.files[number].heard for number in files}
+        silent = self._without_records(blank) if follow else {}
+        return self._quiet.horizon(going, ends, silent, now, since, unread=unread)
 
     def _without_records(self, begun: list[Known]) -> dict[Inode, Stamp]:
         """Files that take part since they were listed, and of which no time is known."""
@@ -101,7 +91,3 @@ class Horizons:
             return False  # it holds the watermark for ever
         old = time.time() - max(self.settled, 2 * (self._quiet.idle or 0) / 1e6)
         return file.stamp is not None and file.stamp[1] < old * 1e9
-
-
-def _lowest(*times: int | None) -> int | None:
-    return min((at for at in times if at is not None), default=None)

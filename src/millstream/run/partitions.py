@@ -76,8 +76,7 @@ class PartitionsTracker(Tracker):
         self._by_name = {part.who: part for part in self.parts}
         self._fresh = not self.parts  # nothing was ever read: start= says where to begin
         self._timed = spec.time is not None and spec.lateness_micros() is not None
-        timeout = spec.idle_timeout
-        self._quiet = Quiet(None if timeout is None else micros(timeout, "idle_timeout"))
+        self._quiet = Quiet(spec.idle_timeout)
         self._patience = micros(spec.wait, "wait") / 1e6
         self._offsets = Offsets(spec.cluster, self._patience)
         self._taken: dict[int, tuple[int, int | None]] = {}  # partition -> how much, from when on
@@ -279,24 +278,18 @@ class PartitionsTracker(Tracker):
             return Horizon(clock=now)
         if not self._timed:
             return Horizon()
-        files: dict[int, int] = {}
+        follow = self.spec.follow
+        going: list[Part] = []
         ends: list[Part] = []
-        blank: list[Part] = []
+        blank: dict[tuple[int, int], None] = {}
         for part in self.parts:
-            if part.next < part.end or (self.spec.follow and part.number in self._taken):
-                files[part.number] = BEGIN if part.latest is None else part.latest
-            else:
-                (blank if part.latest is None else ends).append(part)
-        if not self.spec.follow:
-            return Horizon(None, files, heard=self._heard(files))
-        self._quiet.listens(now, since)
-        files |= self._quiet.at_their_ends(ends, now, alone=not files)
-        listed = self._quiet.without_records({(0, part.number): None for part in blank}, now)
-        self._quiet.stands(min(files.values(), default=None), listed is not None, now)
-        return Horizon(listed, files, heard=self._heard(files))
-
-    def _heard(self, files: dict[int, int]) -> dict[int | str, int]:
-        return {number: self.parts[number].heard for number in files}
+            if part.next < part.end or (follow and part.number in self._taken):
+                going.append(part)
+            elif follow and part.latest is None:
+                blank[0, part.number] = None
+            elif follow:
+                ends.append(part)
+        return self._quiet.horizon(going, ends, blank, now, since, alone=not going)
 
     def reached(self, files: dict[int, int], now: int) -> None:
         """Note how far partitions came, and how fast: time for what was taken."""

@@ -1,15 +1,16 @@
-"""Followed files of which there is nothing to read now: until when they hold the watermark.
+"""Where files and partitions hold the watermark, also followed ones with nothing to read now.
 
-A file at its end holds it where it came to, one without a record where it stood when the file was
-listed, each until nothing was heard of it for the idle timeout.
+One that goes on holds it where it came to; so does one at its end, and one without a record where
+it stood when that was listed, each until nothing was heard of it for the idle timeout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from millstream.ops.progress import BEGIN, END
+from millstream.durations import Duration, micros
+from millstream.ops.progress import BEGIN, END, Horizon
 from millstream.run.listing import Inode
 
 Stamp = tuple[int, int] | None
@@ -29,39 +30,58 @@ class Participant(Protocol):
 
 
 class Quiet:
-    """The silent files of one source; `idle` is the timeout, None waits for ever."""
+    """The participants of one source; `idle` is the timeout, None waits for ever."""
 
-    def __init__(self, idle: int | None) -> None:
-        self.idle = idle
+    def __init__(self, timeout: Duration | None) -> None:
+        self.idle = None if timeout is None else micros(timeout, "idle_timeout")
         self._since: int | None = None  # the wall clock since when there is somebody who looks
         self._blank: dict[Inode, tuple[Stamp, int, int]] = {}  # stamp, where it holds, when heard
         self._stood = BEGIN  # where files hold that are listed next and have no record
         self._held: int | None = None  # since when such files hold
 
-    def listens(self, now: int, since: int) -> None:
-        """Nothing counts as silence before the first look, nor before the run listened again."""
-        self._since = max(now if self._since is None else self._since, since)
+    def horizon(
+        self,
+        going: Sequence[Participant],
+        ends: Sequence[Participant],
+        blank: Mapping[Inode, Stamp],
+        now: int,
+        since: int,
+        *,
+        unread: int | None = None,
+        alone: bool = True,
+    ) -> Horizon:
+        """What is still to come: of those that go on, and of silent ones for a while.
 
-    def at_their_ends(
-        self, ends: Sequence[Participant], now: int, *, alone: bool = True
-    ) -> dict[int, int]:
+        ends: all of them was read. blank: they are there, and nothing is known of their times.
+        unread: the first time of those that wait. alone: nobody goes on beside those at their ends.
+        """
+        # Nothing counts as silence before the first look, nor before the run listened again.
+        self._since = max(now if self._since is None else self._since, since)
+        holding = [*going, *self._at_their_ends(ends, now, alone)]
+        hold = {one.number: one for one in holding if one.number is not None}
+        files = {n: BEGIN if one.reached is None else one.reached for n, one in hold.items()}
+        listed = self._without_records(blank, now)
+        self._stands(_lowest(unread, *files.values()), listed is not None, now)
+        heard: dict[int | str, int] = {n: one.heard for n, one in hold.items()}
+        return Horizon(_lowest(unread, listed), files, heard=heard)
+
+    def _at_their_ends(
+        self, ends: Sequence[Participant], now: int, alone: bool
+    ) -> list[Participant]:
         """Files of which all is read, and that have not been silent for too long.
 
         The furthest has twice the time, so that what waits for the others can leave before nobody
-        holds anything; unless these are not `alone`, because others go on.
+        holds anything.
         """
-        if not ends:
-            return {}
-        furthest = max(ends, key=how_far)
-        return {
-            file.number: file.latest
+        furthest = max(ends, key=how_far, default=None)
+        return [
+            file
             for file in ends
             if self.idle is None
             or self._silence(file.heard, now) <= self.idle * (1 + (alone and file is furthest))
-            if file.number is not None and file.latest is not None
-        }
+        ]
 
-    def without_records(self, blank: dict[Inode, Stamp], now: int) -> int | None:
+    def _without_records(self, blank: Mapping[Inode, Stamp], now: int) -> int | None:
         """Where files without a record hold, the lowest of all; None if none does."""
         before, self._blank = self._blank, {}
         for inode, stamp in blank.items():
@@ -76,7 +96,7 @@ class Quiet:
             default=None,
         )
 
-    def stands(self, others: int | None, held: bool, now: int) -> None:
+    def _stands(self, others: int | None, held: bool, now: int) -> None:
         """Note how far the others are, and whether files without a record hold the watermark.
 
         While they do it stands, for whoever is listed meanwhile too. But not for longer than the
@@ -92,6 +112,10 @@ class Quiet:
     def _silence(self, heard: int, now: int) -> int:
         assert self._since is not None
         return now - max(heard, self._since)
+
+
+def _lowest(*times: int | None) -> int | None:
+    return min((at for at in times if at is not None), default=None)
 
 
 def came_to(
