@@ -64,7 +64,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     agent: str
     number: Count  # of the last of its messages that is in it
     first: Count | None = None  # of the first; None: it was made by a release that did not say
-    tree: Count = 0  # whose number it is
+    tree: Count = 0  # which part of the key space its rows have; numbers go on within each
     reached: Whole | None = None  # how far all it reads has come; None: that holds nothing back
     ended: bool = False  # nothing more comes from this agent
     ahead: Whole = 0  # how far its clock is before the collector's, in microseconds
@@ -77,33 +77,20 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return sender_of(self.agent, self.tree)
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The control part of a message."""
+class Head(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """The control part of a message: what its sender has in it, and what came of all of it."""
 
-    agent: str
-    life: Count  # of its spool: numbers go on within it
-    number: Count
-    tree: Count = 0  # which part of the key space its rows have; numbers go on within each
+    life: Count  # of the sender's spool: numbers go on within it
     source: str
     rows: Count = 0  # records that were read for it
     seconds: float = 0.0
-    reached: Whole | None = None  # how far all it reads has come; None: that holds nothing back
     top: Whole | None = None  # the latest time of all
-    ended: bool = False  # nothing more comes from this agent
-    ahead: Whole = 0  # how far its clock is before the collector's, in microseconds
     ledger: dict[str, dict[str, Whole]] = {}
     dead: list[tuple[str, Whole, Whole, str, str]] = []
-    late: dict[str, Count] = {}  # window -> records that were late for it where they were read
-    panes: dict[str, list[tuple[Whole, Count]]] = {}  # window -> records per pane
     blocks: list[Block] = []
     of: list[Part] = []  # what a relay has put together of several; an agent's is its own
     senders: dict[str, Count] = {}  # of a relay's: whose messages are in it, and the last of each
     after: dict[str, SourceState] = {}  # where the agent goes on; stays with it
-
-    @property
-    def sender(self) -> str:
-        """Whose numbers it goes on with."""
-        return sender_of(self.agent, self.tree)
 
     @property
     def weight(self) -> int:
@@ -113,20 +100,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def parts(self) -> list[Part]:
         """What each agent has in it."""
-        if self.of:
-            return self.of
-        own = Part(
-            agent=self.agent,
-            number=self.number,
-            first=self.number,
-            tree=self.tree,
-            reached=self.reached,
-            ended=self.ended,
-            ahead=self.ahead,
-            late=self.late,
-            panes=self.panes,
-        )
-        return [own]
+        own = {name: getattr(self, name) for name in Part.__struct_fields__}
+        return self.of or [Part(**own | {"first": self.number})]
 
     @property
     def numbers(self) -> dict[str, int]:
