@@ -35,10 +35,9 @@ from millstream.run.looked import looked_for
 from millstream.run.partitions import PartitionsTracker
 from millstream.run.planning import plan_flow
 from millstream.run.received import SpoolTracker, make_receiver
-from millstream.run.sources import make_tracker
+from millstream.run.sources import files_of, make_tracker
 from millstream.run.splits import AnySplit
 from millstream.run.spool import Receiver
-from millstream.run.tables.versions import Versions, as_files
 from millstream.run.telling import logger, warnings_of
 from millstream.run.tracking import Tracker
 from millstream.settings import Settings
@@ -221,7 +220,7 @@ def _first_records(records: int, number: int, node: nodes.Source, *rest: Any) ->
     spec = node.spec
     fmt, checkpoint, state = rest
     if isinstance(spec, Files | Delta):
-        return _FirstOfFiles(records, number, spec, fmt, checkpoint.within("sources"), state)
+        return _FirstOfFiles(records, number, spec, fmt, checkpoint, state)
     if isinstance(spec, Kafka):
         return PartitionsTracker(number, spec, state, records)
     if isinstance(spec, Rate):  # as if it had begun long enough ago
@@ -242,11 +241,10 @@ class _FirstOfFiles(FilesTracker):
     """Files of which only the first records are read."""
 
     def __init__(
-        self, records: int, number: int, spec: Files | Delta, fmt: Any, sources: Any, state: Any
+        self, records: int, number: int, spec: Files | Delta, fmt: Any, checkpoint: Any, state: Any
     ) -> None:
-        listing = Versions(spec, sources, _STEM) if isinstance(spec, Delta) else None
-        files = as_files(spec) if isinstance(spec, Delta) else spec
-        super().__init__(number, files, fmt, sources, _STEM, state, listing)
+        files, listing = files_of(spec, checkpoint, _STEM)
+        super().__init__(number, files, fmt, checkpoint.within("sources"), _STEM, state, listing)
         self._lengths.most = max(_UNPACKED, records * _LONG_ROW)
         self._left: float = records
         self._over = False

@@ -8,7 +8,7 @@ marker is not taken twice.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -16,11 +16,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millstream.api.sources import Files, Frame, FrameStream
+from millstream.api.sources import Frame, FrameStream
 from millstream.errors import ConfigError, RunError
 from millstream.io.formats import Format
 from millstream.run.files import FilesTracker
-from millstream.run.listing import Seen, look
+from millstream.run.listing import Seen, as_files, look
 from millstream.state.locations import is_url
 from millstream.state.manifests import SourceState
 from millstream.state.storage import Storage, open_storage
@@ -37,16 +37,6 @@ def schema_of(spec: Frame) -> pa.Schema:
         return to_arrow_schema(spec.df.schema, timezone="UTC")
     except Exception as error:  # a type that Arrow does not have
         raise ConfigError(f"a column of the DataFrame cannot be read: {error}") from None
-
-
-def as_files(spec: Frame, path: str) -> Files:
-    """What was written as parquet files with the same times."""
-    timing = {
-        name: getattr(spec, name)
-        for name in spec.__dataclass_fields__
-        if name not in ("df", "available_now", "checkpoint")
-    }
-    return Files(path, "parquet", follow=spec.streams, **timing)
 
 
 def write_frame(df: Any, place: Storage) -> list[str]:
@@ -87,30 +77,15 @@ def _write(where: str, batches: Iterator[pa.RecordBatch]) -> list[str]:
     return names
 
 
-class FrameTracker(FilesTracker):
-    """A batch DataFrame, written when it is first asked for."""
-
-    def __init__(
-        self,
-        number: int,
-        spec: Frame,
-        fmt: Format,
-        checkpoint: Storage,
-        stem: str,
-        state: SourceState,
-    ) -> None:
-        self._place = checkpoint.within("frames").within(stem)
-        self._place.create()
-        if not self._place.exists(_WHOLE):
-            if spec.df is None:
-                raise RunError("the DataFrame of a source is gone before it was read")
-            names = write_frame(spec.df, self._place)
-            self._place.put(_WHOLE, msgspec.json.encode(names))
-        names = msgspec.json.decode(self._place.read(_WHOLE), type=list[str])
-        where, sources = self._place.where(), checkpoint.within("sources")
-        super().__init__(
-            number, as_files(spec, where), fmt, sources, stem, state, lambda: _seen(where, names)
-        )
+def written(spec: Frame, place: Storage) -> Callable[[], list[Seen]]:
+    """The listing of a batch DataFrame, which is written when it is first asked for."""
+    place.create()
+    if not place.exists(_WHOLE):
+        if spec.df is None:
+            raise RunError("the DataFrame of a source is gone before it was read")
+        place.put(_WHOLE, msgspec.json.encode(write_frame(spec.df, place)))
+    names = msgspec.json.decode(place.read(_WHOLE), type=list[str])
+    return lambda: _seen(place.where(), names)
 
 
 class FrameStreamTracker(FilesTracker):
@@ -130,7 +105,8 @@ class FrameStreamTracker(FilesTracker):
         self._names: dict[str, list[str]] = {}  # marker -> its files
         self._over = False  # the query had ended before its files were listed last
         where, sources = self._place.where(), checkpoint.within("sources")
-        super().__init__(number, as_files(spec, where), fmt, sources, stem, state, self._listing)
+        files = as_files(spec, where, follow=True)
+        super().__init__(number, files, fmt, sources, stem, state, self._listing)
         self._kept = set(range(len(self.files)))  # files that were begun and may be there
         if spec.checkpoint is None and is_url(where):
             raise ConfigError(

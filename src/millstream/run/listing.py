@@ -10,8 +10,9 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
-from millstream.api.sources import Files
+from millstream.api.sources import Files, Timing
 from millstream.errors import ConfigError
+from millstream.io.prints import in_directory
 from millstream.plan.outputs import is_pattern, matches
 from millstream.state.buckets import Listed
 from millstream.state.locations import SCHEMES, is_url, located
@@ -45,6 +46,12 @@ class Seen(NamedTuple):
     def stamp(self) -> tuple[int, int]:
         """What differs if it was written to."""
         return self.size, self.changed
+
+
+def as_files(spec: Timing, path: str, follow: bool) -> Files:
+    """Parquet files at a path, with the times of the source that they stand for."""
+    timing = {name: getattr(spec, name) for name in Timing.__dataclass_fields__}
+    return Files(path, "parquet", follow=follow, **timing)
 
 
 def by_age(path: str) -> tuple[str, bool, int, str]:
@@ -185,16 +192,8 @@ def look_around(path: str) -> list[Seen]:
     """All files in the directory of a path: where it is found again if it was renamed."""
     if is_url(path):
         return []
-    try:
-        with os.scandir(os.path.dirname(os.path.realpath(path))) as entries:
-            names = sorted(e.path for e in entries if e.is_file(follow_symlinks=False))
-    except OSError:
-        return []
-    return [seen for seen in map(look, filter(_tellable, names)) if seen is not None]
-
-
-def _tellable(path: str) -> bool:
-    return visible(path) and _is_text(path)
+    there = (look(name) for name in in_directory(path, None) if visible(name) and _is_text(name))
+    return [seen for seen in there if seen is not None]
 
 
 def visible(path: str) -> bool:

@@ -35,12 +35,12 @@ from millstream.ops.shares import Shares, Spell
 from millstream.run import frames
 from millstream.run.blocks import BlocksTracker
 from millstream.run.files import FilesTracker
-from millstream.run.listing import Seen, kind_of, list_files
+from millstream.run.listing import Seen, as_files, kind_of, list_files
 from millstream.run.partitions import PartitionsTracker
 from millstream.run.received import SpoolTracker, make_receiver
 from millstream.run.shedding import shedding
 from millstream.run.splits import AnySplit, RateSplit
-from millstream.run.tables.versions import Versions, as_files, open_table, paths_of
+from millstream.run.tables.versions import Versions, open_table, paths_of
 from millstream.run.tracking import Tracker
 from millstream.state.manifests import SourceState
 from millstream.state.segments import safe_name
@@ -68,11 +68,11 @@ def _format_of(spec: SourceSpec) -> Format:
     if isinstance(spec, Files):
         return _files_format(spec)
     if isinstance(spec, Frame):
-        return _files_format(frames.as_files(spec, "frame"), [], frames.schema_of(spec))
+        return _files_format(as_files(spec, "frame", spec.streams), [], frames.schema_of(spec))
     if isinstance(spec, Delta):
         table = open_table(spec)
         schema = None if table.file_uris() else pa.schema(table.schema().to_arrow())
-        return _files_format(as_files(spec), paths_of(table), schema)
+        return _files_format(as_files(spec, spec.location, spec.follow), paths_of(table), schema)
     if isinstance(spec, Kafka):
         return _topics_format(spec)
     if isinstance(spec, Collector):  # what its files look like agents see, and say
@@ -262,15 +262,11 @@ def make_tracker(
         by = looks or Looks()
         marks = by.at if by.cuts else ()
         tracker = BlocksTracker(number, spec, fmt, sources, stem, state, by.seed, marks)
-    elif isinstance(spec, Files):
-        tracker = FilesTracker(number, spec, fmt, sources, stem, state, listing)
     elif isinstance(spec, FrameStream):
         tracker = frames.FrameStreamTracker(number, spec, fmt, checkpoint, stem, state)
-    elif isinstance(spec, Frame):
-        tracker = frames.FrameTracker(number, spec, fmt, checkpoint, stem, state)
-    elif isinstance(spec, Delta):
-        versions = Versions(spec, sources, stem)
-        tracker = FilesTracker(number, as_files(spec), fmt, sources, stem, state, versions)
+    elif isinstance(spec, Files | Frame | Delta):
+        files, given = files_of(spec, checkpoint, stem)
+        tracker = FilesTracker(number, files, fmt, sources, stem, state, given or listing)
     elif isinstance(spec, Rate):
         tracker = RateTracker(number, spec, state)
     elif isinstance(spec, Kafka):
@@ -283,6 +279,19 @@ def make_tracker(
         receiver = make_receiver(node.name, spec, checkpoint.within("spool").within(stem))
         tracker = SpoolTracker(number, receiver, state)
     return tracker if looks is not None else shedding(tracker, node.name, spec.overload, state)
+
+
+def files_of(
+    spec: Files | Frame | Delta, checkpoint: Storage, stem: str
+) -> tuple[Files, Callable[[], list[Seen]] | None]:
+    """A source as files, and how they are found if not by their path."""
+    if isinstance(spec, Files):
+        return spec, None
+    if isinstance(spec, Delta):
+        versions = Versions(spec, checkpoint.within("sources"), stem)
+        return as_files(spec, spec.location, spec.follow), versions
+    place = checkpoint.within("frames").within(stem)
+    return as_files(spec, place.where(), follow=False), frames.written(spec, place)
 
 
 def progress_of(

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from millstream.api.sources import Delta, Files
+from millstream.api.sources import Delta
 from millstream.errors import ConfigError, RunError
 from millstream.run.listing import Seen, look
 from millstream.run.tables.delta import store_options
@@ -27,16 +27,6 @@ class _Begun(msgspec.Struct):
 
 
 _begun = msgspec.json.Decoder(_Begun)
-
-
-def as_files(spec: Delta) -> Files:
-    """The table as parquet files with the same times."""
-    timing = {
-        name: getattr(spec, name)
-        for name in spec.__dataclass_fields__
-        if name not in ("path", "key", "follow")
-    }
-    return Files(spec.location, "parquet", follow=spec.follow, **timing)
 
 
 def open_table(spec: Delta) -> Any:
