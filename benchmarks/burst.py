@@ -10,12 +10,12 @@ what the system says is resident of driver, JVM and workers, seen from outside t
 The burst is about three times what two cores can process: a policy is asked only where not
 everything fits into a batch, in time or in memory, and where the burst is just a little more than
 that, latency says how fast the machine was at the moment and nothing else. The budget is the
-paper's 2 GB, of which Spark and Python take about 0.9 by themselves; with 1.5 it was mostly these that were measured. In the container it is 1.35 GB.
-How much of the processors others had taken (on a machine that is itself one of several on another)
-is given, since latency follows from it. In how many batches a policy was asked, in how many Hybrid
-drew MEM, and how much was kept waiting at operators (which lies on disk) is counted. Latency counts
-once results come soon after their windows. Policies take turns for several rounds; medians are
-given.
+paper's 2 GB, of which Spark and Python take about 0.9 by themselves; with 1.5 it was mostly these
+that were measured. In the container it is 1.35 GB. How much of the processors others had taken (on
+a machine that is itself one of several on another) is given, since latency follows from it. In how
+many batches a policy was asked, in how many Hybrid drew MEM, and how much was kept waiting at
+operators (which lies on disk) is counted. Latency counts once results come soon after their
+windows. Policies take turns for several rounds; medians are given.
 
 The same is done with busy processes on every core, and in a container with less memory than that:
 there also with a budget that the container does not have, as `odf alone`.
