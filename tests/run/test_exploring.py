@@ -71,6 +71,25 @@ def test_the_rows_of_a_small_input_are_those_of_the_flow() -> None:
     assert as_text(table.to_pylist()) == as_text(found.rows)
 
 
+def test_of_files_that_are_not_cut_only_the_first_records_are_read() -> None:
+    """Records over several lines, or what a reader makes of a file: it is read by one task."""
+    given = []
+
+    def each(file: Any) -> Iterator[tuple[int, Any]]:
+        for position, line in enumerate(file):
+            given.append(line)
+            yield position, {"line": line.decode()}
+
+    found = shops(ms.Flow("lines"), multiline=True).head(3, records=10)
+    assert [row["price"] for row in found.rows] == [0, 1, 2]
+    assert found.records == {"sales": 10} and not found.whole
+    assert shops(ms.Flow("all"), multiline=True).head(3, records=1000).records == {"sales": 300}
+    made = ms.Flow("made").source(ms.Files("in/", reader=each, schema="line string"), name="made")
+    found = made.head(3, records=10)
+    assert found.records == {"made": 10} and not found.whole
+    assert len(given) == 10
+
+
 def test_collecting_tells_of_records_that_are_missing(caplog: pytest.LogCaptureFixture) -> None:
     flow = ms.Flow("look")
     table = shops(flow).map(lambda row: {"half": 1 / (row["price"] - ROWS[7]["price"])}).collect()

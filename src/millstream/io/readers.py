@@ -9,6 +9,7 @@ Malformed records come back as dead letters beside the good ones.
 from __future__ import annotations
 
 import gzip
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -184,11 +185,8 @@ def read_split(fmt: Format, split: Split, max_rows: int = 262_144) -> Iterator[P
         yield from parquet.read_rows(fmt, split, max_rows)
         return
     try:
-        if fmt.kind == READER:
-            yield from read_records(fmt, split.path, max_rows)
-            return
-        if fmt.multiline:
-            yield from _read_multiline(fmt, split, max_rows)
+        if fmt.cut == READER:
+            yield from _read_whole(fmt, split, max_rows)
             return
         layout, skip_to = _layout(fmt, split)
         for base, data in _below_header(fmt, split, skip_to):
@@ -204,7 +202,7 @@ def count_split(fmt: Format, split: Split) -> int:
     """How many records a split has; only line ends are looked for, where that says it."""
     if fmt.kind == "parquet":
         return split.end - split.start
-    if fmt.kind in (READER, DEBEZIUM) or fmt.multiline:
+    if fmt.kind == DEBEZIUM or fmt.cut == READER:
         return sum(parsed.offered for parsed in read_split(fmt, split))
     try:
         _, skip_to = _layout(fmt, split)
@@ -220,6 +218,19 @@ def _below_header(fmt: Format, split: Split, skip_to: int) -> Iterator[tuple[int
     for base, data in unpacking.blocks(split) if packed else _blocks(fmt.kind, split):
         cut = max(0, min(skip_to - base, len(data)))
         yield base + cut, data[cut:] if cut else data
+
+
+def _read_whole(fmt: Format, split: Split, max_rows: int) -> Iterator[Parsed]:
+    """The records of a file that is not cut, or the first of them."""
+    most = split.most or sys.maxsize
+    rows, read = min(max_rows, most), 0
+    over_lines = fmt.multiline
+    found = _read_multiline(fmt, split, rows) if over_lines else read_records(fmt, split.path, rows)
+    for parsed in found:
+        yield parsed
+        read += parsed.offered
+        if read >= most:
+            return
 
 
 def _read_multiline(fmt: Format, split: Split, max_rows: int) -> Iterator[Parsed]:

@@ -32,6 +32,7 @@ class Split:
     inode: int = 0  # what it is, whatever it is called by now; 0: whatever has the name
     seen: Print = NOTHING  # the same by its bytes, if it may be rotated
     arrival: int = 0  # of its records, if they have no time of their own; 0: when it is read
+    most: int | None = None  # of a whole file: records after which the rest is not looked at
 
 
 # The split whose records a task is working on: programs may ask which file they read.

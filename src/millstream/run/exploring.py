@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from millstream.api.sinks import Memory
 from millstream.api.sources import Delta, Files, Frame, Generator, Kafka, Rate, SourceSpec
 from millstream.errors import ConfigError
 from millstream.graph import nodes
+from millstream.io.formats import READER
+from millstream.io.records import Split
 from millstream.ops.interrupts import interruptible
 from millstream.plan.stages import Plan
 from millstream.run.early import Looker, engine_of
@@ -251,7 +254,8 @@ class _FirstOfFiles(FilesTracker):
 
     def cut(self, read: int, records: int) -> bool:
         """Whether there is more than was read."""
-        return super().pending() > 0 or self._lengths.cut
+        full = self.fmt.cut == READER and read >= records
+        return full or super().pending() > 0 or self._lengths.cut
 
     def pending(self) -> int:
         return 0 if self._over else super().pending()
@@ -259,7 +263,8 @@ class _FirstOfFiles(FilesTracker):
     def take(self, rows: int, size: int, parts: int) -> list[AnySplit]:
         if self._over:
             return []
-        splits = super().take(max(1, int(self._left)), size, parts)
+        most = max(1, int(self._left))
+        splits = [_looked_at(one, most) for one in super().take(most, size, parts)]
         self._left -= sum(map(self.weigh, splits))
         self._over = self._left < 1 or super().pending() == 0
         self.ended = self._over
@@ -268,6 +273,13 @@ class _FirstOfFiles(FilesTracker):
     def poll(self, *probe: Any) -> None:
         super().poll(*probe)
         self.ended |= self._over
+
+
+def _looked_at(split: AnySplit, most: int) -> AnySplit:
+    """A piece of a file; where that is all of it, at most so many records."""
+    if isinstance(split, Split) and split.end < 0:
+        return replace(split, most=most)
+    return split
 
 
 class _FirstOfGenerator(SpoolTracker):
