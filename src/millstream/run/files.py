@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,9 +27,8 @@ from millstream.ops.progress import Horizon
 from millstream.run.extents import Extents, has_moved
 from millstream.run.horizons import Horizons, Taken
 from millstream.run.listing import Seen, list_seen
-from millstream.run.merging import Helping, Unread, as_listed, pieces_of
+from millstream.run.merging import Turns, as_listed, pieces_of
 from millstream.run.population import File
-from millstream.run.quiet import how_far
 from millstream.run.recognising import ByName, Recognised, Recogniser
 from millstream.run.registry import Known, Registry, is_sealed
 from millstream.run.splits import AnySplit
@@ -43,7 +42,6 @@ _GUESSED = 1.25  # times as many rows as were guessed, up to which a file is rea
 _STORED_ROW = 16.0  # the same for what a row of a parquet file takes
 _LEAST_ROWS = 1_000  # a piece with fewer is not worth a task of its own
 _BETWEEN = 4  # looks: so many times as long as one took, a fifth of the time at most
-_AHEAD = 64  # waiting files looked at first; twice as many if all of them are to be begun
 
 
 def _wall() -> int:
@@ -106,7 +104,8 @@ class FilesTracker(OfFiles):
         self._lengths = self._extents.lengths
         waiting = self._registry.waiting
         timed = spec.time is not None and spec.lateness_micros() is not None
-        self.unread = Unread(waiting, self._extents, timed=timed)
+        merged = timed and spec.participant is None
+        self.unread = Turns(waiting, self._extents, timed=timed, merged=merged)
         known = sorted([*self.files, *waiting], key=_when_seen) if spec.follow else self.files
         self._known = (ByName if is_url(spec.path) else Recogniser)(
             self._extents, known, self._registry.moved
@@ -227,7 +226,9 @@ class FilesTracker(OfFiles):
         piece = max(1, least, min(budget, there) // parts)
         self._taken = {}
         splits: list[Split] = []
-        for file, much in self._choose(self._helping(budget, rows)):
+        going = [file for _, file in sorted(self.open.items()) if file.end > file.offset]
+        most = self.spec.max_files_per_batch
+        for file, much in self.unread.choose(going, budget, rows, self.row_bytes, most):
             splits.extend(self._read(file, much, piece))
         self._much = sum(much for much, _ in self._taken.values())
         if not self.spec.follow:
@@ -241,32 +242,6 @@ class FilesTracker(OfFiles):
         splits = self.take(rows, size, parts)
         self._taken, self._much = taken, much
         return splits
-
-    def _helping(self, budget: int, rows: int) -> Helping:
-        """What one batch may take, and what is known of how fast files go on."""
-        merged, pace = self.horizons.merged, self.horizons.pace
-        return Helping(budget, rows, self.fmt.cut, merged, pace, self.row_bytes, self._lengths)
-
-    def _choose(self, helping: Helping) -> Iterator[tuple[Known, int]]:
-        """What to read of which files; those that are begun no longer wait."""
-        going = [file for _, file in sorted(self.open.items()) if file.end > file.offset]
-        count = _AHEAD
-        while True:
-            waiting = self.unread.first(count, helping.budget)
-            files = [*going, *waiting]
-            much = helping.amounts(files)
-            if len(waiting) < count or not much[-1]:
-                break  # files that wait are in order: those after one that has no turn have none
-            count *= 2
-        chosen = [(file, amount) for file, amount in zip(files, much, strict=True) if amount]
-        if self.horizons.merged:
-            chosen.sort(key=lambda one: how_far(one[0]))
-        most = self.spec.max_files_per_batch
-        if most is not None and most < len(chosen):  # these alone share what a batch may take
-            files = [file for file, _ in chosen[:most]]
-            chosen = list(zip(files, helping.amounts(files), strict=True))
-        yield from ((file, amount) for file, amount in chosen if amount)
-        self.unread.without_begun(count)
 
     def _read(self, file: Known, much: int, piece: int) -> list[Split]:
         """Pieces of one file, which is then read so far."""

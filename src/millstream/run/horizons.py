@@ -9,7 +9,7 @@ from millstream.api.sources import Files
 from millstream.ops.progress import BEGIN, Horizon
 from millstream.run.extents import Extents
 from millstream.run.listing import Inode
-from millstream.run.merging import Unread
+from millstream.run.merging import Turns
 from millstream.run.quiet import Quiet, Stamp, came_to, how_far
 from millstream.run.registry import Known, Registry, is_sealed
 
@@ -22,10 +22,8 @@ class Horizons:
     settled = 600.0  # a followed file unchanged for so long is complete until it grows again
 
     def __init__(
-        self, spec: Files, kind: str, registry: Registry, unread: Unread, extents: Extents
+        self, spec: Files, kind: str, registry: Registry, unread: Turns, extents: Extents
     ) -> None:
-        self.merged = unread.timed and spec.participant is None  # all come equally far in time
-        self.pace: float | None = None  # microseconds of event time per byte (row)
         self._quiet = Quiet(spec.idle_timeout)
         self._spec, self._kind = spec, kind
         self._registry, self._unread, self._extents = registry, unread, extents
@@ -44,7 +42,7 @@ class Horizons:
         unread = self._unread.files[0].first if self._unread.files else None
         if copying:
             unread = BEGIN
-        if not self.merged:
+        if not self._unread.merged:
             return Horizon(unread)
         follow = self._spec.follow
         going: list[Known] = []
@@ -72,7 +70,7 @@ class Horizons:
             if by is not None:
                 much, gained = much + mine, gained + by
         if much:
-            self.pace = gained / much
+            self._unread.pace = gained / much
 
     def at_rest(self) -> list[Known]:
         """Files that were read to their end and are not waited for."""
@@ -87,7 +85,7 @@ class Horizons:
             return False
         if not self._spec.follow or file.done or is_sealed(self._kind, file.path):
             return True
-        if self.merged and self._quiet.idle is None:
+        if self._unread.merged and self._quiet.idle is None:
             return False  # it holds the watermark for ever
         old = time.time() - max(self.settled, 2 * (self._quiet.idle or 0) / 1e6)
         return file.stamp is not None and file.stamp[1] < old * 1e9

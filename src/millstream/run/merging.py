@@ -7,8 +7,7 @@ much state there is does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from millstream.errors import RunError
 from millstream.io.formats import READER
 from millstream.io.readers import Split, is_gzip, plan_splits
 from millstream.ops.progress import END
-from millstream.run.extents import Extents, Lengths
+from millstream.run.extents import Extents
 from millstream.run.listing import Seen, by_age, look
 from millstream.run.quiet import how_far
 from millstream.run.registry import Known
@@ -26,16 +25,19 @@ _FIRST_SHARE = 8  # so small a part of a batch goes to a file while nobody's pac
 _LEAST_PACKED = 2 * 1024 * 1024  # a smaller piece is not worth inflating a file again
 _LEAST_PACE = 1e-3  # microseconds a byte or row: files that stand still in time are read as well
 _STEPS = 64
+_AHEAD = 64  # waiting files looked at first; twice as many if all of them are to be begun
 _TOGETHER = 8  # compressed files whose lengths are found together
 
 
-class Unread:
-    """The files of a source of which nothing was read."""
+class Turns:
+    """The files of a source of which nothing was read, and how much to read of all."""
 
-    def __init__(self, files: list[Known], extents: Extents, *, timed: bool) -> None:
-        self.files = files  # in the order in which they will be begun
+    def __init__(self, files: list[Known], extents: Extents, *, timed: bool, merged: bool) -> None:
+        self.files = files  # that wait, in the order in which they will be begun
         self.size = 0  # what there is in them
         self.timed = timed  # first records have times, and their order is that of these
+        self.merged = merged  # all files come equally far in time, else one follows the other
+        self.pace: float | None = None  # microseconds of event time per byte (row)
         self._extents = extents
 
     def add(self, new: list[Known]) -> None:
@@ -78,9 +80,77 @@ class Unread:
             self.size += length - file.end
             file.end = length
 
-    def without_begun(self, count: int) -> None:
-        """Some of the first files may be begun by now."""
+    def choose(
+        self, going: list[Known], budget: int, rows: int, row_bytes: float, most: int | None
+    ) -> Iterator[tuple[Known, int]]:
+        """What to read of which files; those that are begun meanwhile no longer wait.
+
+        budget: bytes (rows of parquet files); rows: for what is compressed; most: so many files.
+        """
+        count = _AHEAD
+        while True:
+            waiting = self.first(count, budget)
+            files = [*going, *waiting]
+            much = self._amounts(files, budget, rows, row_bytes)
+            if len(waiting) < count or not much[-1]:
+                break  # files that wait are in order: those after one that has no turn have none
+            count *= 2
+        chosen = [(file, amount) for file, amount in zip(files, much, strict=True) if amount]
+        if self.merged:
+            chosen.sort(key=lambda one: how_far(one[0]))
+        if most is not None and most < len(chosen):  # these alone share what a batch may take
+            files = [file for file, _ in chosen[:most]]
+            chosen = list(zip(files, self._amounts(files, budget, rows, row_bytes), strict=True))
+        yield from ((file, amount) for file, amount in chosen if amount)
         self.files[:count] = [file for file in self.files[:count] if file.number is None]
+
+    def _amounts(self, files: list[Known], budget: int, free: float, row_bytes: float) -> list[int]:
+        """How much to read of each file."""
+        found = self._by_size(files, budget)
+        packed = [self._extents.is_packed(file.path) for file in files]
+        if not any(packed):
+            return found
+        order = [*range(len(files))]
+        if self.merged:
+            order.sort(key=lambda i: how_far(files[i]))
+        for i in order:
+            file, wanted = files[i], found[i]
+            if wanted and free >= 1:
+                row, left = row_bytes, file.end - file.offset
+                if packed[i]:
+                    row = self._extents.lengths.row(file.inode, row)
+                    wanted = min(left, max(wanted, _LEAST_PACKED))
+                found[i] = min(wanted, max(1, int(free * row)))
+                free = 0 if found[i] < left and not self.merged else free - found[i] / row
+            else:
+                found[i] = 0
+        return found
+
+    def _by_size(self, files: list[Known], budget: int) -> list[int]:
+        if not self.merged:
+            return self._in_turn(files, budget, budget)
+        if self.pace is None or self._extents.kind == READER:
+            order = sorted(files, key=how_far)
+            most = budget if len(files) == 1 else max(1, budget // _FIRST_SHARE)
+            turns = dict(zip(order, self._in_turn(order, budget, most), strict=True))
+            return [turns[file] for file in files]
+        paces = [self.pace if file.pace is None else file.pace for file in files]
+        left = [file.end - file.offset for file in files]
+        return share([how_far(file) for file in files], left, paces, budget)
+
+    def _in_turn(self, files: list[Known], budget: int, most: int) -> list[int]:
+        """One file after the other, none begun before the one before it is read to its end.
+
+        At most so much of each; but what a function of the user reads is read in one piece.
+        """
+        found, ended = [], True
+        for file in files:
+            left = file.end - file.offset
+            much = left if self._extents.kind == READER else min(left, budget, most)
+            found.append(much if ended and budget > 0 else 0)
+            ended = ended and found[-1] == left
+            budget -= found[-1]
+        return found
 
 
 def as_listed(file: Known) -> Seen:
@@ -89,68 +159,6 @@ def as_listed(file: Known) -> Seen:
     if seen is None or seen.inode != file.inode or seen.size < file.size:
         raise RunError(f"{file.path} was removed or replaced before it was read")
     return seen
-
-
-@dataclass(frozen=True)
-class Helping:
-    """What one batch may take of the files of a source, and what is known of their pace."""
-
-    budget: int  # bytes (rows of parquet files)
-    rows: int
-    kind: str  # how files are cut
-    merged: bool  # all files come equally far in time, else one follows the other
-    pace: float | None  # microseconds of event time per byte (row)
-    row_bytes: float
-    lengths: Lengths
-
-    def amounts(self, files: list[Known]) -> list[int]:
-        """How much to read of each file."""
-        found = self._by_size(files)
-        packed = [is_gzip(self.kind, file.path) for file in files]
-        if not any(packed):
-            return found
-        order = [*range(len(files))]
-        if self.merged:
-            order.sort(key=lambda i: how_far(files[i]))
-        free: float = self.rows
-        for i in order:
-            file, wanted = files[i], found[i]
-            if wanted and free >= 1:
-                row, left = self.row_bytes, file.end - file.offset
-                if packed[i]:
-                    row = self.lengths.row(file.inode, row)
-                    wanted = min(left, max(wanted, _LEAST_PACKED))
-                found[i] = min(wanted, max(1, int(free * row)))
-                free = 0 if found[i] < left and not self.merged else free - found[i] / row
-            else:
-                found[i] = 0
-        return found
-
-    def _by_size(self, files: list[Known]) -> list[int]:
-        if not self.merged:
-            return self._in_turn(files, self.budget)
-        if self.pace is None or self.kind == READER:
-            order = sorted(files, key=how_far)
-            most = self.budget if len(files) == 1 else max(1, self.budget // _FIRST_SHARE)
-            turns = dict(zip(order, self._in_turn(order, most), strict=True))
-            return [turns[file] for file in files]
-        paces = [self.pace if file.pace is None else file.pace for file in files]
-        left = [file.end - file.offset for file in files]
-        return share([how_far(file) for file in files], left, paces, self.budget)
-
-    def _in_turn(self, files: list[Known], most: int) -> list[int]:
-        """One file after the other, none begun before the one before it is read to its end.
-
-        At most so much of each; but what a function of the user reads is read in one piece.
-        """
-        found, ended, budget = [], True, self.budget
-        for file in files:
-            left = file.end - file.offset
-            much = left if self.kind == READER else min(left, budget, most)
-            found.append(much if ended and budget > 0 else 0)
-            ended = ended and found[-1] == left
-            budget -= found[-1]
-        return found
 
 
 def share(
