@@ -35,7 +35,7 @@ from millstream.run.files import FilesTracker
 from millstream.run.messages import COMPRESSION, Block, Head, Message, encode_records, placed_for
 from millstream.run.planning import formats_of
 from millstream.run.reading import Piece
-from millstream.run.sources import make_tracker, progress_of, resolve_format
+from millstream.run.sources import make_tracker, progress_of, resolve_format, state_after
 from millstream.run.splits import AnySplit, Item, Readable
 from millstream.run.tasks import Task
 from millstream.settings import Settings
@@ -160,16 +160,8 @@ class Working:
         if not splits and told == self.told:
             return None
         self.told = told
-        self.tracker.reached(report.files, int(now * 1e6))
-        after = SourceState(seen_at=dict(self.state.seen_at), heard=self.state.heard)
-        self.tracker.save(after)
-        after.seen_at.update(dict.fromkeys(report.latest, now))
-        if report.top > BEGIN:
-            after.heard = now
-        after.latest, after.top = seen.latest, None if seen.top == BEGIN else seen.top
-        after.ended = self.tracker.ended
-        self.state = after
-        return self._message(task, items, told, after)
+        self.state = state_after(self.state, self.tracker, seen, report, int(now * 1e6))
+        return self._message(task, items, told, self.state)
 
     def _lets_go(self, now: float) -> bool:
         """Whether nobody waits for an agent that is there and has read nothing for so long."""

@@ -99,7 +99,7 @@ class MessageReceiver(Receiver):
         self.trees = spec.trees
         if self.spool.exists(ROSTER):
             self.roster = _roster.decode(self.spool.read(ROSTER))
-        self._editions: Editions | None = None
+        self._editions = Editions(self.spool)
         self._next_look = 0.0
         self.code: Code | None = spec.code
         self.server = CollectorServer(self, spec)
@@ -228,8 +228,6 @@ class MessageReceiver(Receiver):
     def edition(self) -> int:
         """Which program this is, counted from 1; looked at again once in a boundary period."""
         with self._lock:
-            if self._editions is None:
-                self._editions = Editions(self.spool)
             if time.monotonic() >= self._next_look:
                 period = micros(self.spec.boundary, "boundary") / 1e6
                 self._next_look = time.monotonic() + min(1.0, period)

@@ -10,9 +10,10 @@ from millstream.plan.stages import Plan
 from millstream.run import fitting
 from millstream.run import ledger as books
 from millstream.run.failing import lost_in
+from millstream.run.sources import state_after
 from millstream.run.tracking import Tracker
 from millstream.state.bases import Change, applied
-from millstream.state.manifests import Manifest, SourceState
+from millstream.state.manifests import Manifest
 
 
 def next_manifest(
@@ -86,24 +87,15 @@ def _move_sources(
     manifest: Manifest,
 ) -> dict[str, int | None]:
     """Bring sources to where this batch brought them; gives their watermarks."""
-    wall = known.now / 1e6
     progress: dict[str, int | None] = {}
     reports = merge_reached(control.reached for control in controls if control.level == 0)
     for node in plan.sources():
         before = known.manifest.source(node.name)
         report = reports.get(node.name, Reached())
         seen = batch.progress[node.name].seen(report)
-        tracker = trackers[node.name]
-        tracker.reached(report.files, batch.now)
-        state = SourceState(seen_at=dict(before.seen_at), heard=before.heard)
-        tracker.save(state)
-        state.seen_at.update(dict.fromkeys(report.latest, wall))
-        if report.top > BEGIN:
-            state.heard = wall
-        state.latest, state.top = seen.latest, None if seen.top == BEGIN else seen.top
+        state = state_after(before, trackers[node.name], seen, report, known.now)
         if seen.shares is not None:
             state.shares, state.unplaced = list(map(list, seen.shares.spells)), seen.shares.unplaced
-        state.ended = tracker.ended
         state.watermark = progress[node.name] = seen.watermark()
         manifest.sources[node.name] = state
     return progress

@@ -30,7 +30,7 @@ from millstream.io.formats import READER, UNITS, Format, check_time, infer_forma
 from millstream.io.kafka import avro, protobuf
 from millstream.io.kafka.decoding import BYTES, RECORD_TIME, REGISTERED, Topics
 from millstream.io.schemas import TIMESTAMP
-from millstream.ops.progress import BEGIN, Horizon, SourceProgress
+from millstream.ops.progress import BEGIN, Horizon, Reached, SourceProgress
 from millstream.ops.shares import Shares, Spell
 from millstream.run import frames
 from millstream.run.blocks import BlocksTracker
@@ -333,6 +333,21 @@ def progress_of(
         top=BEGIN if state.top is None else state.top,
         shares=_shares(spec, state),
     )
+
+
+def state_after(
+    before: SourceState, tracker: Tracker, seen: SourceProgress, report: Reached, now: int
+) -> SourceState:
+    """Where a source is once its pieces are read, of which tasks report how far they came."""
+    tracker.reached(report.files, now)
+    state = SourceState(seen_at=dict(before.seen_at), heard=before.heard)
+    tracker.save(state)
+    state.seen_at.update(dict.fromkeys(report.latest, now / 1e6))
+    if report.top > BEGIN:
+        state.heard = now / 1e6
+    state.latest, state.top = seen.latest, None if seen.top == BEGIN else seen.top
+    state.ended = tracker.ended
+    return state
 
 
 def _shares(spec: SourceSpec, state: SourceState) -> Shares | None:

@@ -46,17 +46,12 @@ class Views:
 
     def __init__(self, specs: Iterable[Any]) -> None:
         files = [spec for spec in specs if isinstance(spec, Files)]
-        often = [spec for at, spec in enumerate(files) if spec in files[:at]]
-        self._views: list[View] = []
-        for spec in often:
-            if self._of(spec) is None:
-                self._views.append(View(spec))
-
-    def _of(self, spec: Any) -> View | None:
-        return next((view for view in self._views if view.spec == spec), None)
+        again = (spec for at, spec in enumerate(files) if files[:at].count(spec) == 1)
+        self._views = [View(spec) for spec in again]
 
     def make_tracker(
         self, number: int, node: nodes.Source, fmt: Format, checkpoint: Storage, state: SourceState
     ) -> Tracker:
         """The tracker of a source, which looks at its files together with others."""
-        return make_tracker(number, node, fmt, checkpoint, state, listing=self._of(node.spec))
+        view = next((one for one in self._views if one.spec == node.spec), None)
+        return make_tracker(number, node, fmt, checkpoint, state, listing=view)
