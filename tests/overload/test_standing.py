@@ -23,8 +23,8 @@ from millstream.run.planning import plan_flow
 from millstream.run.reading import read
 from millstream.run.received import SpoolTracker
 from millstream.run.reporting import Reporter
+from millstream.run.resolving import resolve_format
 from millstream.run.shedding import Shedding, shedding
-from millstream.run.sources import resolve_format
 from millstream.run.splits import Aside, RateSplit
 from millstream.run.tracking import Tracker
 from millstream.serve.following import Follower

@@ -19,7 +19,7 @@ from millstream.io import prints
 from millstream.run.files import FilesTracker
 from millstream.run.listing import by_age
 from millstream.run.recognising import Recogniser
-from millstream.run.sources import resolve_format
+from millstream.run.resolving import resolve_format
 from millstream.state.manifests import SourceState
 from millstream.state.storage import open_storage
 from tests.run.test_files_tracker import Kept, lines

@@ -30,7 +30,8 @@ from millstream.run.lines import LineReceiver, SocketReceiver
 from millstream.run.planning import plan_flow
 from millstream.run.reading import read
 from millstream.run.received import SpoolTracker
-from millstream.run.sources import RateTracker, progress_of, resolve_format
+from millstream.run.resolving import resolve_format
+from millstream.run.sources import RateTracker, progress_of
 from millstream.run.splits import ERROR, RAW, RateSplit, SpoolSplit
 from millstream.run.spool import Receiver
 from millstream.settings import Settings

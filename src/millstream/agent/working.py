@@ -35,7 +35,8 @@ from millstream.run.files import FilesTracker
 from millstream.run.messages import COMPRESSION, Block, Head, Message, encode_records, placed_for
 from millstream.run.planning import formats_of
 from millstream.run.reading import Piece
-from millstream.run.sources import make_tracker, progress_of, resolve_format, state_after
+from millstream.run.resolving import resolve_format
+from millstream.run.sources import make_tracker, progress_of, state_after
 from millstream.run.splits import AnySplit, Item, Readable
 from millstream.run.tasks import Task
 from millstream.settings import Settings

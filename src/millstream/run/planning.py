@@ -10,7 +10,7 @@ from millstream.io.formats import Format
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
 from millstream.run.program import known_panes
-from millstream.run.sources import resolve_format
+from millstream.run.resolving import resolve_format
 
 
 def plan_flow(flow: Flow, checkpoint: Path | None = None) -> Plan:
