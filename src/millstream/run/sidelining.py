@@ -11,9 +11,10 @@ which batches would wait. Nothing here knows Spark.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -37,22 +38,19 @@ class Ran:
 
 
 @dataclass
-class _Out:
-    """An executor that gets no tasks."""
+class _Standing:
+    """An executor that is there."""
 
-    next: float  # when it is tried
-    new: bool = False  # it never had any
-    pause: float = _SOON
+    state: str = "well"  # "new", "out" (both get no tasks) or "doubted": accused while spared
+    next: float = 0.0  # when it may be tried, unless it is well
+    pause: float = _SOON  # until it is tried again, if it stays out
+    spared: float = 0.0  # seconds for which it has tasks if accused, since it was found well
+    until: float = 0.0  # the end of these
 
-
-@dataclass
-class _Spared:
-    """An executor that was accused, and found well."""
-
-    seconds: float
-    until: float
-    next: float = 0.0  # when it may be tried again
-    accused: bool = False  # again
+    @property
+    def idle(self) -> bool:
+        """Whether it gets no tasks."""
+        return self.state in ("new", "out")
 
 
 class Sidelines:
@@ -60,37 +58,35 @@ class Sidelines:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._there: set[str] = set()
-        self._out: dict[str, _Out] = {}
+        self._there: dict[str, _Standing] = {}
         self._single: deque[Ran] = deque(maxlen=_SINGLE)  # those of small batches, one a stage
-        self._spared: dict[str, _Spared] = {}
 
     @property
     def out(self) -> Collection[str]:
         """Who gets no tasks."""
-        return self._out.keys()
+        return {executor for executor, one in self._there.items() if one.idle}
 
     def keep(self, there: Collection[str]) -> None:
         """Forget executors that are gone, and let new ones wait for a trial.
 
         Where most of the others would be out none is, and where nobody would be left nobody is.
         """
-        for known in (self._out, self._spared):
-            for gone in known.keys() - set(there):
-                del known[gone]
-        if self._there:
-            now = self._clock()
-            self._out |= {one: _Out(now, new=True) for one in set(there) - self._there}
-        self._there = set(there)
+        come = "new" if self._there else "well"
+        self._there = {one: self._there.get(one) or _Standing(come) for one in there}
         if self._room() < 0:
-            self._out = {one: out for one, out in self._out.items() if out.new}
-        if not self._there - self._out.keys():
-            self._out.clear()
+            self._let_in("out")
+        if all(one.idle for one in self._there.values()):
+            self._let_in("new", "out")
+
+    def _let_in(self, *states: str) -> None:
+        for one in self._there.values():
+            if one.state in states:
+                one.state, one.next = "well", 0.0
 
     def _room(self) -> int:
         """How many more may be out, of those that had tasks: at least half of them are left."""
-        new = sum(one.new for one in self._out.values())
-        return (len(self._there) - new) // 2 - (len(self._out) - new)
+        states = Counter(one.state for one in self._there.values())
+        return (states.total() - states["new"]) // 2 - states["out"]
 
     def accuse(self, ran: Iterable[Ran]) -> dict[str, float]:
         """Who was far slower than the others in some stage, the slowest first, and how many times.
@@ -105,23 +101,25 @@ class Sidelines:
             self._single += stages.pop(stage)
         stages[-1] = list(self._single)
         found: dict[str, float] = {}
-        for tasks in stages.values():
-            for executor, times in _slower(tasks):
-                if executor not in self._out:
-                    found[executor] = max(found.get(executor, 0.0), times)
         now = self._clock()
-        spared = {one for one, known in self._spared.items() if now < known.until}
-        for executor in spared & found.keys():
-            self._spared[executor].accused = True
-        return dict(sorted(((e, x) for e, x in found.items() if e not in spared), key=_slowest))
+        for executor, times in (slow for tasks in stages.values() for slow in _slower(tasks)):
+            known = self._there.get(executor, _Standing())
+            if known.idle:
+                continue
+            if now < known.until:
+                known.state = "doubted"
+            else:
+                found[executor] = max(found.get(executor, 0.0), times)
+        return dict(sorted(found.items(), key=_slowest))
 
     def sideline(self, accused: Iterable[str], there: Collection[str]) -> list[str]:
         """Give accused ones no more tasks, as long as at least half of the others are left."""
         self.keep(there)
         new = []
         for executor in accused:
-            if executor in there and executor not in self._out and self._room() > 0:
-                self._out[executor] = _Out(self._clock())
+            known = self._there.get(executor)
+            if known is not None and not known.idle and self._room() > 0:
+                known.state, known.next, known.pause = "out", self._clock(), _SOON
                 self._single.clear()
                 new.append(executor)
         return new
@@ -129,13 +127,11 @@ class Sidelines:
     def due(self) -> list[str]:
         """Who is to be tried now."""
         now = self._clock()
-        out = [executor for executor, one in self._out.items() if one.next <= now]
-        doubted = (e for e, one in self._spared.items() if one.accused and one.next <= now)
-        return [*out, *(executor for executor in doubted if executor not in self._out)]
+        return [e for e, one in self._there.items() if one.state != "well" and one.next <= now]
 
     def is_new(self, executor: str) -> bool:
         """Whether one that is out has come and never had a task."""
-        return executor in self._out and self._out[executor].new
+        return executor in self._there and self._there[executor].state == "new"
 
     def tried(
         self, executors: Collection[str], took: Mapping[str, float]
@@ -146,34 +142,26 @@ class Sidelines:
         is as busy or slow as before. Of a new one it is enough that it did: its records will show
         the rest.
         """
-        others = [s for one, s in took.items() if one not in self._out and one not in executors]
-        back, gone = [], []
+        others = (s for one, s in took.items() if one not in {*self.out, *executors})
+        most = _WELL * min(others, default=math.nan)  # of one that may have been busy
+        back, gone, now = [], [], self._clock()
         for executor in executors:
-            seconds, out = took.get(executor), self._out.get(executor)
-            compared = seconds is not None and bool(others)
-            slow = compared and took[executor] > _WELL * min(others)  # which may have been busy
-            if out is None:
-                gone += self._doubted(executor, slow or seconds is None)
-            elif (out.new and seconds is not None) or (compared and not slow):
-                self._let_in(executor)
+            known, seconds = self._there.get(executor), took.get(executor)
+            if known is None:
+                continue
+            if not known.idle:
+                known.state, known.next = "well", now + _DOUBT
+                if seconds is None or seconds > most:
+                    gone += self.sideline([executor], self._there)
+            elif seconds is not None and (known.state == "new" or seconds <= most):
+                if known.state == "out":
+                    known.spared = min(_SPARED_LONGEST, 2 * known.spared or _SPARED)
+                    known.until = now + known.spared
+                known.state, known.next = "well", 0.0
                 back.append(executor)
             else:
-                out.next, out.pause = self._clock() + out.pause, min(_LATE, 2 * out.pause)
+                known.next, known.pause = now + known.pause, min(_LATE, 2 * known.pause)
         return back, gone
-
-    def _let_in(self, executor: str) -> None:
-        if self._out.pop(executor).new:
-            return
-        before = self._spared.get(executor)
-        seconds = _SPARED if before is None else min(_SPARED_LONGEST, 2 * before.seconds)
-        self._spared[executor] = _Spared(seconds, self._clock() + seconds)
-
-    def _doubted(self, executor: str, slow: bool) -> list[str]:
-        """One that was accused while it was spared, and tried: it is out if it is slow."""
-        known = self._spared.get(executor)
-        if known is not None:
-            known.accused, known.next = False, self._clock() + _DOUBT
-        return self.sideline([executor], self._there) if slow else []
 
 
 def _slower(tasks: list[Ran]) -> Iterator[tuple[str, float]]:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 from typing import Any, TypeVar
 
 from pyspark import RDD, InheritableThread, SparkContext, TaskContext
@@ -78,8 +77,12 @@ class Steering:
                 self._look_for_places()
         if not self.sidelines.out:
             return self._cores
-        well = [at.cores for one, at in self._places.items() if one not in self.sidelines.out]
-        return max(1, sum(well))
+        return max(1, sum(self._places[one].cores for one in self._well()))
+
+    def _well(self) -> list[str]:
+        """Who gets tasks."""
+        out = self.sidelines.out
+        return [one for one in self._places if one not in out]
 
     def steer(self, rdd: RDD[T]) -> RDD[T]:
         """The same, with tasks that prefer executors that keep up, if some do not."""
@@ -87,9 +90,8 @@ class Steering:
             return rdd
         if self._trial is not None:
             self._idle.wait(_WAIT)  # Spark would give the task to whoever is idle
-        names = [name for name in self._places if name not in self.sidelines.out]
         # All records paired with one that has a place, without it: the place is left.
-        placed = rdd._jrdd.cartesian(self._placed([names])).keys()
+        placed = rdd._jrdd.cartesian(self._placed([self._well()])).keys()
         return RDD(placed, self._context, rdd._jrdd_deserializer)
 
     def learn(self) -> None:
@@ -179,8 +181,8 @@ class Steering:
         due = [one for one in self.sidelines.due() if one not in self._at_it][:_AT_ONCE]
         if not due:
             return
-        well = (one for one in self._places if one not in {*self.sidelines.out, *due})
-        beside = self._placed([[one] for one in islice(well, _BESIDE)])
+        well = [one for one in self._well() if one not in due][:_BESIDE]
+        beside = self._placed([[one] for one in well])
         # One job each: Spark runs no backup of a stage's only task, which may need a new process.
         # Of an executor that has come as many as it has cores: each of these needs one.
         new = self.sidelines.is_new
