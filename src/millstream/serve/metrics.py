@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,26 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
+_OF_FLOW = (
+    ("batch", "The last committed batch.", "batch"),
+    ("committed_timestamp_seconds", "When it was committed.", "at"),
+    ("running", "Whether the flow runs.", "running"),
+    ("complete", "Whether all input is read.", "complete"),
+    ("lag_seconds", "Wall clock minus watermark.", "lag_seconds"),
+)
+_OF_SEVERAL = (
+    ("source_pending_bytes", "Bytes that wait at a source.", "pending_bytes", "sources"),
+    ("slates", "Stored slates, at most.", "slates", "operators"),
+    ("pending_rows", "Rows that wait for the watermark.", "pending", "operators"),
+    ("stored_bytes", "Bytes of state in the checkpoint.", "stored_bytes", "operators"),
+    ("plain_bytes", "And how many uncompressed.", "plain_bytes", "operators"),
+    ("carried_events", "Events carried in a cycle.", "carried", "operators"),
+    ("queue_bytes", "Bytes that wait in a queue.", "bytes", "queues"),
+    ("queue_rows", "Rows that wait in a queue.", "rows", "queues"),
+    ("queue_head_timestamp_seconds", "The event time at the front of a queue.", "head", "queues"),
+    ("queue_held", "Whether the scheduler held it back in the last batch.", "held", "queues"),
+)
+
 
 class _Figures(Collector):
     def __init__(self, status: dict[str, Any]) -> None:
@@ -20,33 +40,25 @@ class _Figures(Collector):
     def collect(self) -> Iterator[Metric]:
         status, flow = self.status, self.status["flow"]
 
-        def gauge(name: str, help_text: str, value: float | None) -> Iterator[Metric]:
+        def alone(metric: str, words: str, value: float | None) -> Iterator[Metric]:
             if value is not None:
-                metric = GaugeMetricFamily(f"millstream_{name}", help_text, labels=["flow"])
-                metric.add_metric([flow], float(value))
-                yield metric
+                yield _gauge(metric, words, ["flow"], [([flow], value)])
 
-        yield from gauge("batch", "The last committed batch.", status["batch"])
-        yield from gauge("committed_timestamp_seconds", "When it was committed.", status["at"])
-        yield from gauge("running", "Whether the flow runs.", status["running"])
-        yield from gauge("complete", "Whether all input is read.", status["complete"])
-        yield from gauge("lag_seconds", "Wall clock minus watermark.", status["lag_seconds"])
+        for metric, words, field in _OF_FLOW:
+            yield from alone(metric, words, status[field])
         for name, value in status["rates"].items():
-            yield from gauge(name, f"Of the last batch: {name.replace('_', ' ')}.", value)
-        moved = GaugeMetricFamily(
-            "millstream_state_bytes",
+            yield from alone(name, f"Of the last batch: {name.replace('_', ' ')}.", value)
+        yield _gauge(
+            "state_bytes",
             "Of state: read, had from memory and written by the last batch, and kept in memory.",
-            labels=["flow", "what"],
+            ["flow", "what"],
+            (([flow, what], size) for what, size in status["state_bytes"].items()),
         )
-        for what, size in status["state_bytes"].items():
-            moved.add_metric([flow, what], size)
-        yield moved
         memory = status["memory"] or {}
-        for name, help_text in (
-            ("used", "Bytes that driver, JVM and workers had at the peak of the last batch."),
-            ("budget", "Bytes that they may have (`memory`)."),
-        ):
-            yield from gauge(f"memory_{name}_bytes", help_text, memory.get(name))
+        words = "Bytes that driver, JVM and workers had at the peak of the last batch."
+        yield from alone("memory_used_bytes", words, memory.get("used"))
+        words = "Bytes that they may have (`memory`)."
+        yield from alone("memory_budget_bytes", words, memory.get("budget"))
         dead = CounterMetricFamily("millstream_dead_letters", "Dead letters.", labels=["flow"])
         dead.add_metric([flow], status["dead"])
         yield dead
@@ -57,54 +69,30 @@ class _Figures(Collector):
             for way, count in account.items():
                 records.add_metric([step, way], count)
         yield records
-        for name, help_text, key, kind in (
-            ("source_pending_bytes", "Bytes that wait at a source.", "pending_bytes", "sources"),
-            ("slates", "Stored slates, at most.", "slates", "operators"),
-            ("pending_rows", "Rows that wait for the watermark.", "pending", "operators"),
-            ("stored_bytes", "Bytes of state in the checkpoint.", "stored_bytes", "operators"),
-            ("plain_bytes", "And how many uncompressed.", "plain_bytes", "operators"),
-            ("carried_events", "Events carried in a cycle.", "carried", "operators"),
-        ):
-            metric = GaugeMetricFamily(f"millstream_{name}", help_text, labels=["step"])
-            for one in status[kind]:
-                if one[key] is not None:
-                    metric.add_metric([one["name"]], one[key])
-            yield metric
-        yield from self._queues()
-        yield from self._overload()
+        for metric, words, field, kind in _OF_SEVERAL:
+            labels = {"queue": "name", "kind": "kind"} if kind == "queues" else {"step": "name"}
+            told = (([row[of] for of in labels.values()], row[field]) for row in status[kind])
+            yield _gauge(metric, words, list(labels), told)
+        every = (*status["sources"], *status["operators"])
+        # Steps with a policy that drops or diverts, and those that are overloaded.
+        shed = [([one["name"]], told) for one in every if (told := one["overload"]) is not None]
+        since = ((name, told["since"] is not None) for name, told in shed)
+        yield _gauge("overloaded", "Whether a step is overloaded now.", ["step"], since)
+        pressure = ((name, told["pressure"]) for name, told in shed)
+        yield _gauge("overload_pressure", "What waits, by what may wait.", ["step"], pressure)
 
-    def _queues(self) -> Iterator[Metric]:
-        """What waits: how much, since which time, and whether the scheduler holds it back."""
-        for name, help_text, key in (
-            ("queue_bytes", "Bytes that wait in a queue.", "bytes"),
-            ("queue_rows", "Rows that wait in a queue.", "rows"),
-            ("queue_head_timestamp_seconds", "The event time at the front of a queue.", "head"),
-            ("queue_held", "Whether the scheduler held it back in the last batch.", "held"),
-        ):
-            metric = GaugeMetricFamily(f"millstream_{name}", help_text, labels=["queue", "kind"])
-            for one in self.status["queues"]:
-                value = one[key]
-                if isinstance(value, str):
-                    value = datetime.fromisoformat(value).timestamp()
-                if value is not None:
-                    metric.add_metric([one["name"], one["kind"]], float(value))
-            yield metric
 
-    def _overload(self) -> Iterator[Metric]:
-        """Of steps with a policy that drops or diverts, and of those that are overloaded."""
-        overloaded = GaugeMetricFamily(
-            "millstream_overloaded", "Whether a step is overloaded now.", labels=["step"]
-        )
-        pressure = GaugeMetricFamily(
-            "millstream_overload_pressure", "What waits, by what may wait.", labels=["step"]
-        )
-        for one in (*self.status["sources"], *self.status["operators"]):
-            if (told := one["overload"]) is not None:
-                overloaded.add_metric([one["name"]], float(told["since"] is not None))
-                if told["pressure"] is not None:
-                    pressure.add_metric([one["name"]], told["pressure"])
-        yield overloaded
-        yield pressure
+def _gauge(
+    metric: str, words: str, labels: list[str], values: Iterable[tuple[list[str], Any]]
+) -> Metric:
+    """What is known of some things; a time as seconds."""
+    family = GaugeMetricFamily(f"millstream_{metric}", words, labels=labels)
+    for names, value in values:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value).timestamp()
+        if value is not None:
+            family.add_metric(names, float(value))
+    return family
 
 
 def exposition(status: dict[str, Any]) -> bytes:

@@ -26,6 +26,7 @@ _WAYS = ("offered", "aggregated", "dead", "late", "diverted", "dropped", "result
 class Live:
     """What only the process that runs a flow knows."""
 
+    here: bool = True  # it runs in this process
     rows_per_second: float = 0.0
     batch_seconds: float = 0.0
     watermark: int | None = None
@@ -37,18 +38,21 @@ class Live:
     silent: dict[str, float] = field(default_factory=dict)  # source -> since when it hangs, seconds
     # source -> participant -> how far it is, and for how many seconds it was not heard of
     participants: dict[str, dict[str, tuple[int, float]]] = field(default_factory=dict)
-    memory: tuple[int, int] = (0, 0)  # bytes at the peak of the last batch, and the budget
+    memory: tuple[int, int] | None = (0, 0)  # bytes at the peak of the last batch, and the budget
     answers: dict[str, Any] | None = None  # of a flow that is looked at (`drawing.py`)
     state: dict[str, int] = field(default_factory=dict)  # bytes moved by the last batch, and kept
     # source or updater with a policy that sheds -> the policy, and what waits by what may
     overload: dict[str, tuple[str, float]] = field(default_factory=dict)
 
 
+ELSEWHERE = Live(here=False, memory=None)
+
+
 class Served:
     """What the server shows: the newest snapshot, and what the running flow says of itself."""
 
-    def __init__(self, follower: Follower, live: Callable[[], Live | None] = lambda: None) -> None:
-        """`live`: what the flow says of itself; None if it does not run in this process."""
+    def __init__(self, follower: Follower, live: Callable[[], Live] = lambda: ELSEWHERE) -> None:
+        """`live`: what the flow says of itself, if it runs in this process."""
         self.follower, self.live = follower, live
 
     @property
@@ -60,12 +64,12 @@ class Served:
         """All of `GET /status`."""
         snapshot, live = self.snapshot, self.live()
         manifest, program = snapshot.manifest, snapshot.program
-        running = live is not None or self.follower.place.store.held("lock")
-        earlier = self.follower.at(snapshot.batch - 1) if live is None else None
+        running = live.here or self.follower.place.store.held("lock")
+        earlier = None if live.here else self.follower.at(snapshot.batch - 1)
         ledger = _of_program(manifest.ledger, program)
         marks = _watermarks(snapshot, live)
         mine = [at for name, at in marks.items() if name in program.get("operators", {})]
-        lowest = live.watermark if live is not None else min(mine, default=None)
+        lowest = live.watermark if live.here else min(mine, default=None)
         lag = None
         if running and lowest is not None and BEGIN < lowest < END // 2:
             lag = max(0.0, time.time() - lowest / 1e6)
@@ -75,30 +79,31 @@ class Served:
             "at": manifest.at,
             "running": running,
             "complete": manifest.complete,
-            "paused": live.paused if live is not None else None,
+            "paused": live.paused,
             "problem": self.follower.problem and "the newest batch cannot be read; see the log",
             "rates": _rates(snapshot, earlier, live),
-            "state_bytes": live.state if live is not None else {},
+            "state_bytes": live.state,
             "watermark": _moment(lowest),
             "lag_seconds": lag,
             "sources": [
                 {
                     "name": name,
                     "rows": ledger.get(name, {}).get("offered", 0),
-                    "pending_bytes": live.pending.get(name) if live is not None else None,
+                    "pending_bytes": live.pending.get(name),
                     "watermark": _moment(marks.get(name)),
-                    "held_by": live.held_by.get(name) if live is not None else None,
-                    "silent_since": live.silent.get(name) if live is not None else None,
-                    "participants": _participants(live, name),
+                    "held_by": live.held_by.get(name),
+                    "silent_since": live.silent.get(name),
+                    "participants": _participants(live.participants.get(name, {})),
                     "overload": _overload(
-                        live, name, manifest.sources[name].extra if name in manifest.sources else {}
+                        manifest.sources[name].extra if name in manifest.sources else {},
+                        *live.overload.get(name, ()),
                     ),
                 }
                 for name in program.get("sources", {})
             ],
             "operators": _operators(snapshot, marks),
             "queues": _queues(snapshot, live),
-            "memory": None if live is None else {"used": live.memory[0], "budget": live.memory[1]},
+            "memory": live.memory and dict(zip(("used", "budget"), live.memory, strict=True)),
             "ledger": ledger,
             "dead": manifest.dead,
             **{
@@ -107,23 +112,23 @@ class Served:
             },
             "hot": {name: _hot(about) for name, about in manifest.hot.items()},
             "graph": program.get("graph") or {"nodes": [], "edges": []},
-            "history": live.history if live is not None else [],
-            "answers": live.answers if live is not None else None,
+            "history": live.history,
+            "answers": live.answers,
         }
 
 
-def _overload(live: Live | None, name: str, known: dict[str, int]) -> dict[str, Any] | None:
+def _overload(
+    known: dict[str, int], policy: str | None = None, pressure: float | None = None
+) -> dict[str, Any] | None:
     """How overloaded a step is, where a policy looks after that."""
     since = known.get(OVERLOADED, 0)
-    policy, pressure = (None, None) if live is None else live.overload.get(name, (None, None))
     if not since and policy is None:
         return None
     return {"policy": policy, "pressure": pressure, "since": _moment(since) if since else None}
 
 
-def _participants(live: Live | None, source: str) -> list[dict[str, Any]]:
+def _participants(known: dict[str, tuple[int, float]]) -> list[dict[str, Any]]:
     """Who takes part in a source, those that are furthest behind first; not more than a page of."""
-    known = live.participants.get(source, {}) if live is not None else {}
     slowest = sorted(known.items(), key=lambda one: one[1])[:_PARTICIPANTS]
     return [
         {"name": name, "at": _moment(at), "silent_seconds": silent}
@@ -139,24 +144,14 @@ def _of_program(
     return {name: account for name, account in ledger.items() if not steps or name in steps}
 
 
-def _rates(snapshot: Snapshot, earlier: Snapshot | None, live: Live | None) -> dict[str, float]:
+def _rates(snapshot: Snapshot, earlier: Snapshot | None, live: Live) -> dict[str, float]:
     """Of the last batch: as measured, or between the last two commits."""
-    if live is not None:
-        each, rows = live.batch_seconds, live.rows_per_second
-        return {
-            "rows_per_second": rows,
-            "batch_seconds": each,
-            "batches_per_second": _frequency(live.history) or (1 / each if each else 0.0),
-        }
-    if earlier is None or earlier.batch < 0 or snapshot.manifest.at <= earlier.manifest.at:
-        return {"rows_per_second": 0.0, "batch_seconds": 0.0, "batches_per_second": 0.0}
-    seconds = snapshot.manifest.at - earlier.manifest.at
-    came = _offered(snapshot) - _offered(earlier)
-    return {
-        "rows_per_second": max(0, came) / seconds,
-        "batch_seconds": seconds,
-        "batches_per_second": 1 / seconds,
-    }
+    rows, seconds, often = live.rows_per_second, live.batch_seconds, _frequency(live.history)
+    if earlier is not None and earlier.batch >= 0 and earlier.manifest.at < snapshot.manifest.at:
+        seconds = snapshot.manifest.at - earlier.manifest.at
+        rows = max(0, _offered(snapshot) - _offered(earlier)) / seconds
+    often = often or (1 / seconds if seconds else 0.0)
+    return {"rows_per_second": rows, "batch_seconds": seconds, "batches_per_second": often}
 
 
 def _frequency(history: list[dict[str, float]]) -> float:
@@ -172,7 +167,7 @@ def _offered(snapshot: Snapshot) -> int:
     return sum(snapshot.manifest.ledger.get(name, {}).get("offered", 0) for name in names)
 
 
-def _watermarks(snapshot: Snapshot, live: Live | None) -> dict[str, int]:
+def _watermarks(snapshot: Snapshot, live: Live) -> dict[str, int]:
     """Event time reached by what came to each operator, and by each source.
 
     An operator all of whose input has ended has none: its manifest tells where it was before.
@@ -187,7 +182,7 @@ def _watermarks(snapshot: Snapshot, live: Live | None) -> dict[str, int]:
     for name, state in snapshot.manifest.sources.items():
         if name in sources and state.watermark is not None:
             known[name] = state.watermark
-    return {**known, **live.watermarks} if live is not None else known
+    return {**known, **live.watermarks}
 
 
 def _operators(snapshot: Snapshot, marks: dict[str, int]) -> list[dict[str, Any]]:
@@ -211,7 +206,7 @@ def _operators(snapshot: Snapshot, marks: dict[str, int]) -> list[dict[str, Any]
                 "carried": manifest.carried.get(name, 0),
                 "stored_bytes": stored,
                 "plain_bytes": plain,
-                "overload": _overload(None, name, manifest.memos.get(name, {})),
+                "overload": _overload(manifest.memos.get(name, {})),
                 "strategy": manifest.strategies.get(name),
                 "late_by": manifest.late.get(name, {}),
                 **_stood_on(manifest.left.get(name)),
@@ -220,13 +215,11 @@ def _operators(snapshot: Snapshot, marks: dict[str, int]) -> list[dict[str, Any]
     return found
 
 
-def _queues(snapshot: Snapshot, live: Live | None) -> list[dict[str, Any]]:
+def _queues(snapshot: Snapshot, live: Live) -> list[dict[str, Any]]:
     """What waits before sources, operators and sinks after the last batch; at sources, now."""
     found = []
     for name, one in snapshot.manifest.queues.items():
-        size = one.size
-        if live is not None and one.kind == "source":
-            size = live.pending.get(name, size)
+        size = live.pending.get(name, one.size) if one.kind == "source" else one.size
         found.append(
             {
                 "name": name,
