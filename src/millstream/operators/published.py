@@ -15,19 +15,16 @@ NONE: frozenset[str] = frozenset()
 
 def as_chunk(host: Host, step: str, rows: list[Row], ts: list[int], pos: list[int]) -> Chunk:
     """Records as columns; what cannot be stored is a dead letter."""
-    number = host.number(step)
-    table, bad = given_table(rows, None)
-    while bad:
-        for index, why in bad.items():
-            letter = DeadLetter(step, number, pos[index], as_json(rows[index]), why)
-            host.control.dead.append(letter)
-            host.ledger(step)["failed"] += 1
-        good = [index for index in range(len(rows)) if index not in bad]
-        rows, ts, pos = ([column[i] for i in good] for column in (rows, ts, pos))  # type: ignore[assignment]
-        table, bad = given_table(rows, None)
+    number, bad = host.number(step), dict[int, str]()
+    table, kept = given_table(rows, None, range(len(rows)), bad)
+    for index, why in bad.items():
+        letter = DeadLetter(step, number, pos[index], as_json(rows[index]), why)
+        host.control.dead.append(letter)
+        host.ledger(step)["failed"] += 1
     for figure in ("results", "answered"):
-        host.ledger(step)[figure] += len(rows)
-    return Chunk(table, np.array(ts, np.int64), np.array(pos, np.int64), number)
+        host.ledger(step)[figure] += len(kept)
+    times, places = (np.array(one, np.int64)[kept] for one in (ts, pos))
+    return Chunk(table, times, places, number)
 
 
 def event_chunk(host: Host, stream: str, events: list[Publication]) -> Chunk:

@@ -36,6 +36,7 @@ from millstream.ops.chunks import (
     Chunk,
     Int64,
     Mask,
+    all_but,
     blanked,
     concat,
     ends,
@@ -48,7 +49,7 @@ from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
 from millstream.ops.preparing import null_keys
 from millstream.ops.progress import END
-from millstream.ops.records import dead_row
+from millstream.ops.records import without
 from millstream.ops.updates import NEVER
 
 _PLACE = ("ts", "src", "pos")  # which of two records is the later one
@@ -324,12 +325,11 @@ class Records(Gathered):
             elif only:
                 back = ~wanted(only, chunk.table)
             bad |= null_keys(self.operator.keys, chunk)
-        self.host.control.dead.extend(dead_row(name, chunk, at, why) for at, why in bad.items())
+        good = all_but(len(chunk), bad)
+        chunk, dead = without(name, chunk, bad)
+        self.host.control.dead.extend(dead)
         counts["dead"] += len(bad)
-        counts["aggregated"] += len(chunk) - len(bad)
-        good = np.ones(len(chunk), np.bool_)
-        good[list(bad)] = False
-        chunk = chunk.take(good)
+        counts["aggregated"] += len(chunk)
         if not len(chunk):
             return
         hashes, checks = both_hashes(key_arrays(chunk.table, self.operator.keys))

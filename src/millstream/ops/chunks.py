@@ -12,6 +12,7 @@ leave (`ops/edges.py`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -144,6 +145,13 @@ def flat(values: pa.Array | pa.ChunkedArray) -> pa.Array:
 def numbers(rows: pa.Table, name: str) -> np.ndarray[Any, Any]:
     """A column as a plain array of NumPy."""
     return np.asarray(flat(rows.column(name)))
+
+
+def all_but(rows: int, some: Iterable[int]) -> Mask:
+    """Which of so many rows are none of some."""
+    kept = np.ones(rows, np.bool_)
+    kept[list(some)] = False
+    return kept
 
 
 def with_column(rows: pa.Table, name: str, values: Any) -> pa.Table:

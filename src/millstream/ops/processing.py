@@ -143,15 +143,9 @@ def process(
             ctx._clear()
             continue
         _take(made, ctx, index, results, chunk, step)
-    table, bad = given_table(made.rows, schema)
-    while bad:  # a record is either dead or processed, whatever it gave
-        made.failed.update({made.origin[i]: why for i, why in bad.items()})
-        kept = [i for i, one in enumerate(made.origin) if one not in made.failed]
-        made.rows = [made.rows[i] for i in kept]
-        made.origin, made.ts = [made.origin[i] for i in kept], [made.ts[i] for i in kept]
-        table, bad = given_table(made.rows, schema)
-    out = chunk.at(table, np.array(made.origin, np.int64))
-    ts = np.array(made.ts, np.int64)
+    table, kept = given_table(made.rows, schema, made.origin, made.failed)
+    origin, ts = (np.array(one, np.int64)[kept] for one in (made.origin, made.ts))
+    out = chunk.at(table, origin)
     due = None if out.due is None else np.maximum(ts, out.due - behind)
     return Processed(
         replace(out, ts=ts, due=due),

@@ -6,7 +6,7 @@ it was given, never its neighbours: the record becomes a dead letter with the op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.errors import RunError
-from millstream.ops.chunks import Chunk
+from millstream.ops.chunks import Chunk, Int64, all_but
 from millstream.ops.codec import as_plain, python_rows, python_times
 from millstream.ops.interrupts import pass_on
 from millstream.ops.mixed import REFUSED, column_of, exactly
@@ -90,13 +90,19 @@ def dead_row(operator: str, chunk: Chunk, index: int, error: str) -> DeadLetter:
     return DeadLetter(operator, chunk.src, int(chunk.pos[index]), raw, error)
 
 
+def without(operator: str, chunk: Chunk, bad: dict[int, str]) -> tuple[Chunk, list[DeadLetter]]:
+    """A chunk without the records that cannot go on, and dead letters for these."""
+    dead = [dead_row(operator, chunk, index, why) for index, why in sorted(bad.items())]
+    return chunk.take(all_but(len(chunk), bad)), dead
+
+
 def apply(
     chunk: Chunk, fn: Callable[[Row], Any], operator: str, schema: pa.Schema | None
 ) -> tuple[Chunk, list[DeadLetter]]:
     """`fn` over every record: it may give a dict, several, or None; errors become dead letters."""
     out: list[Row] = []
     origin: list[int] = []
-    failed: dict[int, str] = {}  # a record is either dead or processed, whatever it gave
+    failed: dict[int, str] = {}
     for index, row in enumerate(python_rows(chunk.table, columns_read(fn, 0))):
         try:
             results = several(fn(row))
@@ -105,15 +111,9 @@ def apply(
             continue
         out += results
         origin += [index] * len(results)
-    table, bad = given_table(out, schema)
-    while bad:
-        failed.update({origin[i]: why for i, why in bad.items()})
-        kept = [i for i, o in enumerate(origin) if o not in failed]
-        out, origin = [out[i] for i in kept], [origin[i] for i in kept]
-        table, bad = given_table(out, schema)
-    at = np.array(origin, np.int64)
+    table, kept = given_table(out, schema, origin, failed)
     dead = [dead_row(operator, chunk, index, why) for index, why in sorted(failed.items())]
-    return chunk.at(table, at), dead
+    return chunk.at(table, np.array(origin, np.int64)[kept]), dead
 
 
 def several(result: Any) -> list[Row]:
@@ -154,14 +154,29 @@ def _copied(value: Any) -> Any:
 
 
 def given_table(
-    rows: list[Row], schema: pa.Schema | None, zone: str | None = None
-) -> tuple[pa.Table, dict[int, str]]:
-    """What a function gave as a table, and the rows that cannot be in it, whatever the others are.
+    rows: list[Row],
+    schema: pa.Schema | None,
+    origin: Sequence[int],
+    failed: dict[int, str],
+    zone: str | None = None,
+) -> tuple[pa.Table, Int64]:
+    """What a function gave for records as a table, and which rows are in it.
+
+    origin: the record of each row. A record is either dead or processed, whatever it gave: a row
+    that cannot be stored makes its record one that `failed`, of which no row is left.
 
     With a schema it decides what fits. Without one every value stays what it is: were the type of
     a column that of the values beside it, a record would be dead in one batch and not in another.
     """
-    return to_table(rows, schema, any_type=schema is None, zone=zone)
+    while True:
+        kept = np.arange(len(rows))
+        if failed:
+            kept = np.array([at for at in kept.tolist() if origin[at] not in failed], np.int64)
+        some = [rows[at] for at in kept.tolist()] if failed else rows
+        table, bad = to_table(some, schema, any_type=schema is None, zone=zone)
+        if not bad:
+            return table, kept
+        failed.update({origin[int(kept[at])]: why for at, why in bad.items()})
 
 
 def to_table(

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from millstream.io.writers import json_text
 from millstream.operators.batch import Control
-from millstream.ops.chunks import Int64, flat
+from millstream.ops.chunks import Int64, all_but, flat
 from millstream.ops.codec import as_key
 from millstream.ops.mixed import REFUSED, differ, holds_mixed, widened, wider
 from millstream.ops.records import as_json
@@ -77,9 +77,7 @@ def fit(
             fields.append(was)
     fitted = pa.table(columns)
     if refused:
-        good = np.ones(len(table), np.bool_)
-        good[list(refused)] = False
-        fitted = fitted.filter(pa.array(good))
+        fitted = fitted.filter(pa.array(all_but(len(table), refused)))
     return Fitted(fitted, pa.schema(fields), refused)
 
 

@@ -96,20 +96,14 @@ class GeneratorReceiver(Receiver):
 
     def _folded(self, rows: list[Any]) -> list[pa.Table]:
         """Rows as tables; what fits no column is kept as text, to become a dead letter."""
-        tables: list[pa.Table] = []
         wrong = {
             i: f"a generator must yield dicts or Arrow tables, got {type(row).__name__}"
             for i, row in enumerate(rows)
             if not isinstance(row, dict)
         }
-        while rows:
-            good = [i for i in range(len(rows)) if i not in wrong]
-            table, bad = given_table([rows[i] for i in good], self._schema, self.spec.zone)
-            wrong.update({good[i]: why for i, why in bad.items()})
-            if not bad:
-                if good:
-                    tables.append(table)
-                break
+        every = range(len(rows))
+        table, kept = given_table(rows, self._schema, every, wrong, self.spec.zone)
+        tables = [table] if len(kept) else []
         if wrong:
             raws = [as_json(rows[i]) for i in wrong]
             tables.append(pa.table({RAW: raws, ERROR: list(wrong.values())}))

@@ -15,7 +15,7 @@ from millstream.io.formats import DEBEZIUM, Format
 from millstream.io.kafka.consuming import Stretch, begin_stretches
 from millstream.io.kafka.decoding import read_records
 from millstream.io.readers import Dead, Parsed, Split, parse_lines, scan_lines
-from millstream.ops.chunks import OFFSET_BITS, Chunk, Int64, flat
+from millstream.ops.chunks import OFFSET_BITS, Chunk, Int64, all_but, flat
 from millstream.ops.jobs import timestamp
 from millstream.ops.records import as_json
 from millstream.run.once import read_shared
@@ -182,8 +182,7 @@ def _timed(fmt: Format, table: pa.Table) -> Parsed:
         for index, error in sorted(why.items())
     ]
     if why:
-        keep = np.ones(len(table), np.bool_)
-        keep[list(why)] = False
+        keep = all_but(len(table), why)
         table, positions = table.filter(pa.array(keep)), positions[keep]
         ts = ts[keep] if ts is not None else None
     return Parsed(table, ts, positions, dead, len(table) + len(dead))

@@ -23,7 +23,7 @@ from millstream.io.writers import (
     without_line,
 )
 from millstream.operators.naming import made, names_of
-from millstream.ops.chunks import Chunk, Int64, concat, encode_block, placed
+from millstream.ops.chunks import Chunk, Int64, all_but, concat, encode_block, placed
 from millstream.ops.edges import MARK, given, leaving
 from millstream.ops.records import DeadLetter, as_json
 from millstream.plan.stages import gives_changes, marks_changes
@@ -167,11 +167,7 @@ def _gives_records(node: nodes.Node) -> bool:
 
 def _without(table: pa.Table, refused: dict[int, str]) -> pa.Table:
     """The rows that are not refused."""
-    if not refused:
-        return table
-    good = np.ones(len(table), np.bool_)
-    good[list(refused)] = False
-    return table.filter(pa.array(good))
+    return table.filter(pa.array(all_but(len(table), refused))) if refused else table
 
 
 def _encode(task: Task, node: nodes.Node, chunk: Chunk) -> Chunk:

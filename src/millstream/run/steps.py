@@ -15,7 +15,7 @@ from millstream.ops.chunks import Chunk, Int64, concat, flat, numbers
 from millstream.ops.codec import python_values
 from millstream.ops.expressions import Expression, ExpressionError
 from millstream.ops.mixed import column_of, exact_columns, exactly, is_mixed, kind_of
-from millstream.ops.records import DeadLetter, apply, dead_row, describe
+from millstream.ops.records import DeadLetter, apply, dead_row, describe, without
 from millstream.run.given import plain_rows, unreadable_rows
 from millstream.run.pairing import pairs_of
 
@@ -216,10 +216,7 @@ def computable(
             search(middle, stop)
 
     search(0, len(chunk))
-    dead = [dead_row(node.name, chunk, index, why) for index, why in bad.items()]
-    keep = np.ones(len(chunk), np.bool_)
-    keep[list(bad)] = False
-    return chunk.take(keep), dead
+    return without(node.name, chunk, bad)
 
 
 def _map_batches(node: nodes.MapBatches, chunk: Chunk) -> tuple[Chunk, list[DeadLetter]]:

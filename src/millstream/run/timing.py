@@ -17,10 +17,10 @@ import pyarrow as pa
 from millstream.graph import nodes
 from millstream.io.columns import event_time, times_of
 from millstream.io.formats import Format
-from millstream.ops.chunks import Chunk, Int64
+from millstream.ops.chunks import Chunk, Int64, all_but
 from millstream.ops.jobs import timestamp
 from millstream.ops.progress import Reached
-from millstream.ops.records import DeadLetter, dead_row, describe
+from millstream.ops.records import DeadLetter, describe, without
 from millstream.run.steps import computed
 
 _COLUMN = "at()"
@@ -38,11 +38,10 @@ def assign_times(
         failed.setdefault(
             row, f"its time lies outside of the settings earliest and latest: {bounds}"
         )
-    dead += [dead_row(node.name, chunk, row, why) for row, why in sorted(failed.items())]
-    good = np.ones(len(chunk), np.bool_)
-    good[list(failed)] = False
-    ts, chunk = ts[good], chunk.take(good)
-    return replace(chunk, ts=ts, due=None if complete else _due(chunk, ts, node.behind)), dead
+    ts = ts[all_but(len(chunk), failed)]
+    chunk, untimed = without(node.name, chunk, failed)
+    due = None if complete else _due(chunk, ts, node.behind)
+    return replace(chunk, ts=ts, due=due), [*dead, *untimed]
 
 
 def note_latest(reached: dict[str, Reached], node: nodes.At, chunk: Chunk, future: int) -> None:
@@ -68,10 +67,8 @@ def _told(
         chunk, column, dead = computed(node, node.expr, chunk)
         return chunk, *event_time(fmt, column), dead
     found, raised = _call_at(node, chunk)
-    dead = [dead_row(node.name, chunk, index, why) for index, why in raised.items()]
-    good = np.ones(len(chunk), np.bool_)
-    good[list(raised)] = False
-    return chunk.take(good), *times_of(fmt, found), dead
+    chunk, dead = without(node.name, chunk, raised)
+    return chunk, *times_of(fmt, found), dead
 
 
 def _call_at(node: nodes.At, chunk: Chunk) -> tuple[list[Any], dict[int, str]]:

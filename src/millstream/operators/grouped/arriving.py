@@ -11,7 +11,7 @@ from millstream.graph.nodes import Node
 from millstream.operators.grouped.moves import VALUE
 from millstream.operators.protocol import Host
 from millstream.operators.waiting import Gathered, addressed
-from millstream.ops.chunks import Chunk, Int64
+from millstream.ops.chunks import Chunk, Int64, all_but
 from millstream.ops.jobs import Measure
 from millstream.ops.kernels import Rows
 from millstream.ops.keynames import both_hashes
@@ -50,9 +50,7 @@ class Arriving(Gathered):
         counts["offered"] += offered
         counts["dead"] += len(dead)
         counts["aggregated"] += offered - len(dead)
-        good = np.ones(offered, np.bool_)
-        good[list(bad)] = False
-        self._add(chunk.take(good))
+        self._add(chunk.take(all_but(offered, bad)))
 
     def _refused(self, chunk: Chunk, bad: dict[int, str]) -> dict[int, str]:
         """Rows a user's `add` raises on: found here, so that they are dead letters."""

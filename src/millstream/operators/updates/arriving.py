@@ -15,12 +15,12 @@ from millstream.operators.published import event_chunk
 from millstream.operators.updates.relieving import note_ways, turn_away
 from millstream.operators.updates.work import Arrival, Order
 from millstream.ops.cells import Cell, Publication, blank_cell
-from millstream.ops.chunks import Chunk, Int64, concat
+from millstream.ops.chunks import Chunk, Int64, all_but, concat
 from millstream.ops.codec import decode_row
 from millstream.ops.events import Keys, event_rows, keys_of, keys_of_values, packed_values
 from millstream.ops.machine import Machine
 from millstream.ops.preparing import null_keys
-from millstream.ops.records import DeadLetter, as_json, dead_row
+from millstream.ops.records import DeadLetter, as_json, without
 from millstream.ops.updates import UpdateGroup
 
 
@@ -81,12 +81,11 @@ class Events:
         if nulls == "dead":
             bad.update(null_keys(keys, chunk))
         if bad:
-            dead = [dead_row(node.name, chunk, index, why) for index, why in sorted(bad.items())]
+            good = all_but(len(chunk), bad)
+            known, late = known.take(good), late[good]
+            chunk, dead = without(node.name, chunk, bad)
             self.host.control.dead.extend(dead)
             counts["dead"] += len(dead)
-            good = np.ones(len(chunk), np.bool_)
-            good[list(bad)] = False
-            chunk, known, late = chunk.take(good), known.take(good), late[good]
         told = int(late.sum()) if job.order == "event" else 0  # by arrival nothing comes too late
         counts["late"] += told
         counts["aggregated"] += len(chunk) - told
