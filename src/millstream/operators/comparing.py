@@ -19,17 +19,16 @@ import pyarrow as pa
 from millstream.errors import ConfigError
 from millstream.graph.changing import gives_changes
 from millstream.graph.nodes import Node
-from millstream.operators.distinct import whole_rows
-from millstream.operators.filing import Filed, Tables
-from millstream.operators.protocol import Host, Inputs, KeyedStep, Operator, Row, Share
-from millstream.operators.stores import Queue, Table, counted_rows, stored_numbers
-from millstream.operators.waiting import Gathered, Waiting, addressed, give, rows_for, without_late
+from millstream.operators.distinct import Comparer, whole_rows
+from millstream.operators.protocol import Host, Inputs, KeyedStep, Operator, Row
+from millstream.operators.stores import Table
+from millstream.operators.waiting import Gathered, addressed, give, without_late
 from millstream.ops.chunks import ROW, Chunk, Int64, numbers, own_columns
-from millstream.ops.joins import ranges
+from millstream.ops.joins import keys_of, ranges
 from millstream.ops.keynames import SECOND_HASH
 from millstream.ops.keys import blended, content_hash, distinct
 from millstream.ops.mixed import beside, differ, wider
-from millstream.ops.progress import END
+from millstream.state.bags import Keys
 
 _COLUMNS = ("count.0", "count.1", "latest", "ts", "since")
 _LONG_AGO = -(2**62)
@@ -53,7 +52,7 @@ class Compare(KeyedStep):
         """Counts rows on both sides."""
         changes = self.gives_changes or any(one.changes for one in inputs)
         _, types = self.resolve(inputs)
-        return Comparing(self.name, self.how, self.all, number, changes, types)
+        return Comparing(self.name, number, changes, self.how, self.all, types)
 
     def resolve(self, inputs: Inputs) -> tuple[tuple[str, ...] | None, dict[str, pa.DataType]]:
         """Both sides must have the same columns."""
@@ -136,38 +135,16 @@ def _told(row: Row) -> str:
 
 
 @dataclass(frozen=True)
-class Comparing(Waiting):
+class Comparing(Comparer):
     """The operator: how often each side has every row."""
 
-    name: str
     how: str
     all: bool
-    number: int
-    changes: bool  # what it gave may be taken back
     types: dict[str, pa.DataType]
 
     def inlet(self, host: Host) -> SidedRows:
         """Rows of both sides by the hash of their content."""
         return SidedRows(self, host)
-
-    @property
-    def queued(self) -> tuple[str, ...]:
-        """Changes count at once."""
-        return () if self.changes else ("waiting",)
-
-    def run(self, share: Share) -> None:
-        """Count new rows, or those that the watermark has passed; give what changes."""
-        batch, control = share.host.batch, share.host.control
-        closed, watermark = self.times(share)
-        until = END if self.changes else watermark
-        waiting = Queue(self.name, "waiting", rows_for(share), batch, control)
-        due = waiting.due(closed, until)
-        if due is not None:
-            counts = Table(self.name, "counts", batch, control)
-            self._compare(due, counts, share.host)
-            counts.store()
-        next_time = waiting.store(until)
-        self.tell(share, closed if self.changes else watermark, next_time)
 
     def shown(self, counts: list[Int64]) -> Int64:
         """How often rows are given that each side has so often."""
@@ -178,8 +155,9 @@ class Comparing(Waiting):
             often = np.maximum(left - right, 0) if self.all else np.where(right > 0, 0, left)
         return often if self.all else np.minimum(often, 1)
 
-    def _compare(self, rows: pa.Table, counts: Table, host: Host) -> None:
-        work = _Counts(rows, counts)
+    def compare(self, rows: pa.Table, table: Table, host: Host) -> None:
+        """Count rows of both sides; give what changes."""
+        work = _Counts(rows, table)
         was = self.shown([work.old[f"count.{side}"] for side in (0, 1)])
         now = self.shown([work.now[f"count.{side}"] for side in (0, 1)])
         work.begin((was == 0) & (now > 0), host.batch.number)
@@ -189,34 +167,26 @@ class Comparing(Waiting):
         ts = np.where(gone, work.old["ts"][content], work.now["ts"][content])
         if not self.changes:
             ts = work.came(content, copy)
-        table = own_columns(rows).take(pa.array(work.some[content]))
-        chunk = Chunk(table, ts, blended(work.keys[0][content], copy), self.number)
+        given = own_columns(rows).take(pa.array(work.some[content]))
+        chunk = Chunk(given, ts, blended(work.keys.hashes[content], copy), self.number)
         if self.changes:
             since = np.where(gone, work.old["since"][content], work.now["since"][content])
-            change = np.full(len(table), host.batch.number, np.int64)
+            change = np.full(len(given), host.batch.number, np.int64)
             chunk = replace(chunk, weight=np.where(gone, -1, 1), revision=since, change=change)
-        counts.put_hashed(work.stored())
-        give(host, self.name, chunk, int((~gone).sum()))
-
-    def stored(self) -> Tables:
-        """Rows that wait, and counts, by the hash of their content."""
-        waiting, counts = Filed("spans", "time", "hash"), Filed("newest", "expires", "hash")
-        return {self.name: {"waiting": waiting, "counts": counts}}
+        table.put_counts(work.keys, {name: work.now[name] for name in _COLUMNS})
+        give(host, self.name, chunk)
 
 
 class _Counts:
     """Rows that are counted in a batch, by their content, and what is stored of each."""
 
     def __init__(self, rows: pa.Table, counts: Table) -> None:
-        keys = numbers(rows, "hash"), numbers(rows, "check")
-        self.codes, self.some = distinct(keys)
-        self.keys = keys[0][self.some], keys[1][self.some]
-        self.shard = numbers(rows, "shard").astype(np.int64)[self.some]
+        self.codes, self.some = distinct(keys_of(rows))
+        self.keys = Keys.of(rows, self.some)
         self.side, self.time = numbers(rows, "side"), numbers(rows, "time")
-        place, known = counts.rows.find(self.shard, *self.keys)
-        self.old: dict[str, Int64] = {
-            name: stored_numbers(place, known, name, _LONG_AGO if name == "latest" else 0)
-            for name in _COLUMNS
+        found = counts.find(self.keys)
+        self.old = {
+            name: found.numbers(name, _LONG_AGO if name == "latest" else 0) for name in _COLUMNS
         }
         self.now = dict(self.old)
         weight = numbers(rows, "weight")
@@ -245,10 +215,6 @@ class _Counts:
             at = mine[(start[content] + nth)[here]]
             found[here] = np.maximum(found[here], self.time[at])
         return found
-
-    def stored(self) -> pa.Table:
-        """What is to be stored of every content; what no side has is gone."""
-        return counted_rows(self.shard, self.keys, {name: self.now[name] for name in _COLUMNS})
 
 
 @dataclass

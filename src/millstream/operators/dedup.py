@@ -8,20 +8,20 @@ and that is forgotten as soon as nothing can be left out because of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from millstream.durations import text
 from millstream.errors import ConfigError
-from millstream.operators.distinct import ComparedRows, in_order_of_content
-from millstream.operators.filing import Filed, Tables
+from millstream.operators.distinct import OfRecords
 from millstream.operators.protocol import Host, KeyedStep, Row, Share
-from millstream.operators.stores import Queue, Table, keyed_rows, stored_numbers
-from millstream.operators.waiting import Waiting, give, rows_for
+from millstream.operators.stores import Table, in_order
+from millstream.operators.waiting import give
 from millstream.ops.chunks import Chunk, Int64, Mask, begins, numbers, own_columns
 from millstream.ops.progress import BEGIN
+from millstream.state.bags import Keys
 
 _FOR_EVER = 2**60  # microseconds
 
@@ -40,7 +40,7 @@ class Dedup(KeyedStep):
                 f"{self.name}: dedup() works on records, and its input takes back what it gave; "
                 "use distinct(), which follows changes, or dedup() before that step"
             )
-        return Forgetting(self.name, self.keys, number, self.within)
+        return Forgetting(self.name, number, False, self.keys, self.within)
 
     def words(self) -> str:
         """For the plan."""
@@ -65,59 +65,30 @@ class Dedup(KeyedStep):
 
 
 @dataclass(frozen=True)
-class Forgetting(Waiting):
+class Forgetting(OfRecords):
     """The operator: when each was given last, as long as that matters."""
 
-    name: str
-    keys: tuple[str, ...]
-    number: int
+    table: ClassVar[str] = "given"
+    whole: ClassVar[bool] = True
     within: int | None
-    changes: bool = False
-    whole: bool = True  # rows keep all their columns
 
-    def inlet(self, host: Host) -> ComparedRows:
-        """Records by the hash of what is compared."""
-        return ComparedRows(self, host)
+    def gone_by(self, share: Share, watermark: int) -> int:
+        """Nothing earlier comes any more."""
+        return min(watermark, self.reached(share, watermark))
 
-    def run(self, share: Share) -> None:
-        """Look at the records that the watermark has passed."""
-        host, batch, control = share.host, share.host.batch, share.host.control
-        closed, watermark = self.times(share)
-        waiting = Queue(self.name, "waiting", rows_for(share), batch, control)
-        last = Table(self.name, "given", batch, control)
-        due = waiting.due(closed, watermark)
-        if due is not None:
-            chunk = self._given(in_order_of_content(due), last)
-            give(host, self.name, chunk, len(chunk))
-        next_time = waiting.store(watermark)
-        last.store(gone_by=min(watermark, self.reached(share, watermark)))
-        self.tell(share, watermark, next_time)
-
-    def _given(self, rows: pa.Table, last: Table) -> Chunk:
-        """The records that are given; when, is remembered."""
-
-        def column(name: str) -> Any:
-            return numbers(rows, name)
-
-        hashes, checks, ts = column("hash"), column("check"), column("time")
-        start = np.flatnonzero(begins(hashes, checks))
-        shard = column("shard").astype(np.int64)[start]
-        place, known = last.rows.find(shard, hashes[start], checks[start])
-        before = stored_numbers(place, known, "ts", BEGIN)
+    def compare(self, rows: pa.Table, table: Table, host: Host) -> None:
+        """Give records, and remember when."""
+        rows = in_order(rows)
+        keys, ts = Keys.of(rows), numbers(rows, "time")
+        start = np.flatnonzero(begins(keys.hashes, keys.checks))
+        before = table.find(keys.at(start)).numbers("ts", BEGIN)
         reach = _FOR_EVER if self.within is None else self.within
         given, latest = _spaced(ts, start, before, reach)
         own = {"ts": latest} | ({} if self.within is None else {"expires": latest + reach + 1})
-        keys, gone = (hashes[start], checks[start]), np.zeros(len(start), np.bool_)
-        last.put_hashed(pa.table(keyed_rows(shard, keys, gone, own)))
-        table = own_columns(rows)
+        table.put_of(keys.at(start), np.zeros(len(start), np.bool_), own)
         at = np.flatnonzero(given)
-        pos = (hashes >> np.uint64(1)).astype(np.int64)
-        return Chunk(table.take(pa.array(at)), ts[at], pos[at], self.number)
-
-    def stored(self) -> Tables:
-        """Rows that wait, and when each was given last, by the hash of what is compared."""
-        waiting, given = Filed("spans", "time", "hash"), Filed("newest", "expires", "hash")
-        return {self.name: {"waiting": waiting, "given": given}}
+        chunk = Chunk(own_columns(rows).take(pa.array(at)), ts[at], keys.names[at], self.number)
+        give(host, self.name, chunk, len(chunk))
 
 
 def _spaced(ts: Int64, start: Int64, before: Int64, reach: int) -> tuple[Mask, Int64]:

@@ -9,7 +9,7 @@ are counted as they come, all of a batch together.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +17,13 @@ import pyarrow as pa
 from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Columns, Host, Inputs, KeyedStep, Share
-from millstream.operators.stores import Queue, Table, keyed_rows, stored_numbers
+from millstream.operators.stores import Queue, Table, in_order
 from millstream.operators.waiting import Gathered, Waiting, addressed, give, rows_for, without_late
 from millstream.ops.chunks import ROW, Chunk, Int64, Mask, begins, marked, numbers, own_columns
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays
 from millstream.ops.progress import END
+from millstream.state.bags import Keys
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,7 +34,7 @@ class Distinct(KeyedStep):
 
     def operator(self, number: int, changes: bool) -> Counting:
         """Counts rows by their content."""
-        return Counting(self.name, self.keys, number, changes)
+        return Counting(self.name, number, changes, self.keys)
 
     def columns(self, have: Columns) -> Columns:
         """Those that were named, or all."""
@@ -71,18 +72,13 @@ def whole_rows(inputs: Inputs) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Counting(Waiting):
-    """The operator: how often the input has each row."""
+class Comparer(Waiting):
+    """An operator that looks up rows by what is compared, once the watermark has passed them."""
 
     name: str
-    keys: tuple[str, ...]
     number: int
-    changes: bool  # its input takes back what it gave
-    whole: bool = False  # of a row only what is compared is kept
-
-    def inlet(self, host: Host) -> ComparedRows:
-        """Rows by the hash of their content."""
-        return ComparedRows(self, host)
+    changes: bool  # rows may be taken back: then all of a batch count together, at once
+    table: ClassVar[str] = "counts"  # what is known of each content
 
     @property
     def queued(self) -> tuple[str, ...]:
@@ -90,57 +86,70 @@ class Counting(Waiting):
         return () if self.changes else ("waiting",)
 
     def run(self, share: Share) -> None:
-        """Count the rows that the watermark has passed; give and take back what changes."""
-        host, batch, control = share.host, share.host.batch, share.host.control
+        """Look at the rows that the watermark has passed."""
+        batch, control = share.host.batch, share.host.control
         closed, watermark = self.times(share)
-        if self.changes:
-            watermark = END
+        until = END if self.changes else watermark
         waiting = Queue(self.name, "waiting", rows_for(share), batch, control)
-        counts = Table(self.name, "counts", batch, control)
-        due = waiting.due(closed, watermark)
+        table = Table(self.name, self.table, batch, control)
+        due = waiting.due(closed, until)
         if due is not None:
-            chunk = self._count(in_order_of_content(due), counts, batch.number)
-            give(host, self.name, chunk, len(chunk))
-        next_time = waiting.store(watermark)
-        counts.store()
+            self.compare(due, table, share.host)
+        next_time = waiting.store(until)
+        table.store(self.gone_by(share, watermark))
         self.tell(share, closed if self.changes else watermark, next_time)
 
-    def _count(self, rows: pa.Table, counts: Table, batch: int) -> Chunk:
-        """Add rows to the counts of their content; gives those that are new, or gone."""
-        keys = _Keys(rows, counts)
-        turned, here, brought = keys.turns(self.changes)
-        ts, since = keys.since(brought)
-        counts.put_hashed(keys.stored(ts, since))
-        table, pos = own_columns(rows).take(pa.array(turned)), keys.names()[turned]
-        chunk = Chunk(table, ts[turned], pos, self.number)
-        if not self.changes:
-            return chunk
-        weight = np.where(here[turned], 1, -1)
-        change = np.full(len(turned), batch, np.int64)
-        return replace(chunk, weight=weight, revision=since[turned], change=change)
+    def compare(self, rows: pa.Table, table: Table, host: Host) -> None:
+        """Look rows up, give what that comes to, and put what is to be stored."""
+        raise NotImplementedError
+
+    def gone_by(self, share: Share, watermark: int) -> int | None:
+        """What expires by then is needed no more; None: all is."""
+        return None
 
     def stored(self) -> Tables:
-        """Rows that wait, and counts, by the hash of their content."""
-        waiting, counts = Filed("spans", "time", "hash"), Filed("newest", "expires", "hash")
-        return {self.name: {"waiting": waiting, "counts": counts}}
+        """Rows that wait, and what is known of each content, by its hash."""
+        waiting, known = Filed("spans", "time", "hash"), Filed("newest", "expires", "hash")
+        return {self.name: {"waiting": waiting, self.table: known}}
 
 
-class Compares(Protocol):
-    """What the inlet must know of an operator that compares records."""
+@dataclass(frozen=True)
+class OfRecords(Comparer):
+    """One that compares records of one stream."""
 
-    @property
-    def keys(self) -> tuple[str, ...]: ...
-    @property
-    def changes(self) -> bool: ...
-    @property
-    def whole(self) -> bool: ...
+    keys: tuple[str, ...]
+    whole: ClassVar[bool] = False  # rows keep all their columns
+
+    def inlet(self, host: Host) -> ComparedRows:
+        """Rows by the hash of their content."""
+        return ComparedRows(self, host)
+
+
+@dataclass(frozen=True)
+class Counting(OfRecords):
+    """The operator: how often the input has each row."""
+
+    def compare(self, rows: pa.Table, table: Table, host: Host) -> None:
+        """Add rows to the counts of their content; gives those that are new, or gone."""
+        rows = in_order(rows)
+        keys = _Keys(rows, table)
+        turned, here, brought = keys.turns(self.changes)
+        ts, since = keys.since(brought)
+        keys.store(table, ts, since)
+        pos = keys.found.keys.names[keys.group[turned]]
+        chunk = Chunk(own_columns(rows).take(pa.array(turned)), ts[turned], pos, self.number)
+        if self.changes:
+            weight = np.where(here[turned], 1, -1)
+            change = np.full(len(turned), host.batch.number, np.int64)
+            chunk = replace(chunk, weight=weight, revision=since[turned], change=change)
+        give(host, self.name, chunk, len(chunk))
 
 
 @dataclass
 class ComparedRows(Gathered):
     """Records on their way to be compared, in one task."""
 
-    operator: Compares
+    operator: OfRecords
     host: Host
 
     def take(self, step: Node, before: Node, chunk: Chunk) -> None:
@@ -168,13 +177,6 @@ class ComparedRows(Gathered):
         self.tables.append(marked(marks, chunk.table, rows))
 
 
-def in_order_of_content(rows: pa.Table) -> pa.Table:
-    """Rows of equal content together, in the order of time and place."""
-    names = ("pos", "src", "time", "check", "hash")
-    order = np.lexsort(tuple(numbers(rows, name) for name in names))
-    return rows.take(pa.array(order))
-
-
 class _Keys:
     """Rows in order, and what is stored of their content."""
 
@@ -182,23 +184,16 @@ class _Keys:
         def column(name: str) -> Any:
             return numbers(rows, name)
 
-        self.hashes, self.checks, self.weight = column("hash"), column("check"), column("weight")
-        self.ts, self.record = column("time"), _mixed(*map(column, ("time", "src", "pos")))
-        first = begins(self.hashes, self.checks)
+        self.weight, self.ts = column("weight"), column("time")
+        self.record = _mixed(self.ts, column("src"), column("pos"))
+        first = begins(column("hash"), column("check"))
         self.start = np.flatnonzero(first)
         self.end = np.r_[self.start[1:], len(rows)] - 1
         self.group = np.cumsum(first) - 1
-        self.shard = column("shard").astype(np.int64)[self.start]
-        hashes, checks = self.hashes[self.start], self.checks[self.start]
-        self.place, self.known = counts.rows.find(self.shard, hashes, checks)
+        self.found = counts.find(Keys.of(rows, self.start))
         total = np.cumsum(self.weight)
-        before = self._stored("count") - (total[self.start] - self.weight[self.start])
+        before = self.found.numbers("count") - (total[self.start] - self.weight[self.start])
         self.count = total + before[self.group]
-
-    def _stored(self, name: str) -> Int64:
-        """What is stored of every content, zero where nothing is."""
-        found: Int64 = stored_numbers(self.place, self.known, name)
-        return found
 
     def turns(self, together: bool) -> tuple[Int64, Mask, Int64]:
         """The rows with which their content comes to be there or is gone; whether it is there after
@@ -208,7 +203,7 @@ class _Keys:
         """
         at, here = np.arange(len(self.count)), self.count > 0
         if together:
-            here, before = here[self.end], self._stored("count") > 0
+            here, before = here[self.end], self.found.numbers("count") > 0
             adds = np.where(self.weight > 0, at, len(at))
             brought = np.where(here & ~before, np.minimum.reduceat(adds, self.start), -1)
             return self.start[here != before], here[self.group], brought[self.group]
@@ -218,23 +213,18 @@ class _Keys:
 
     def since(self, brought: Int64) -> tuple[Int64, Int64]:
         """For every row since when its content is there: the time, and a name of the record."""
-        stored = (self._stored(name)[self.group] for name in ("ts", "since"))
+        stored = (self.found.numbers(name)[self.group] for name in ("ts", "since"))
         found = (self.ts[brought], self.record[brought])
         ts, since = (
             np.where(brought >= 0, now, old) for now, old in zip(found, stored, strict=True)
         )
         return ts, since
 
-    def names(self) -> Int64:
-        """What stands for their content in the identity of rows."""
-        names: Int64 = (self.hashes >> np.uint64(1)).astype(np.int64)
-        return names
-
-    def stored(self, ts: Int64, since: Int64) -> pa.Table:
-        """What is to be stored of every content."""
-        keys, count = (self.hashes[self.start], self.checks[self.start]), self.count[self.end]
+    def store(self, counts: Table, ts: Int64, since: Int64) -> None:
+        """Put what is to be stored of every content."""
+        count = self.count[self.end]
         own = {"count": count, "ts": ts[self.end], "since": since[self.end]}
-        return pa.table(keyed_rows(self.shard, keys, count == 0, own))
+        counts.put_of(self.found.keys, count == 0, own)
 
 
 def _mixed(ts: Int64, src: Int64, pos: Int64) -> Int64:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.operators.batch import Batch, Control
-from millstream.ops.chunks import UInt64, concat, numbers
+from millstream.ops.chunks import Int64, Mask, UInt64, concat, flat, numbers, own_columns
 from millstream.ops.keynames import both_hashes
 from millstream.ops.keys import key_arrays, key_names
 from millstream.ops.progress import END
@@ -276,6 +276,10 @@ class Table(Store):
             return None
         return found.take(pa.array(place[place >= 0]))
 
+    def find(self, keys: Keys) -> Found:
+        """What is stored of some keys."""
+        return Found(keys, *self.rows.find(keys.shard, keys.hashes, keys.checks))
+
     def every_row(self) -> pa.Table | None:
         """All living rows."""
         tables = list(self.rows.scan())
@@ -298,6 +302,14 @@ class Table(Store):
         """The same for rows that have all columns of a stored one."""
         hashes = numbers(rows, "hash")
         self.fresh = rows.take(pa.array(np.argsort(hashes, kind="stable")))
+
+    def put_of(self, keys: Keys, gone: Mask, own: dict[str, Any]) -> None:
+        """The same for columns of their own that some keys have; those that are gone are none."""
+        self.put_hashed(pa.table(keyed_rows(keys, gone, own)))
+
+    def put_counts(self, keys: Keys, counts: dict[str, Any]) -> None:
+        """The same for what two sides have of keys; one that neither has is gone."""
+        self.put_of(keys, (counts["count.0"] == 0) & (counts["count.1"] == 0), counts)
 
     def clear(self) -> None:
         """Forget every key."""
@@ -378,26 +390,58 @@ def hashes_of(keys: tuple[str, ...], rows: pa.Table) -> tuple[UInt64, UInt64]:
     return both_hashes(key_arrays(rows, key_names(keys)))
 
 
-def stored_numbers(place: Any, known: pa.Table | None, name: str, none: int = 0) -> Any:
-    """A column of what `KeyedTable.find` found of keys; `none` where nothing is stored."""
-    if known is None:
-        return np.full(len(place), none, np.int64)
-    return np.where(place >= 0, numbers(known, name)[np.maximum(place, 0)], none)
+def order_by_key(rows: pa.Table, time: str = "time") -> Int64:
+    """Rows of a key together, in the order of time and place."""
+    names = ("pos", "src", time, "check", "hash")
+    return np.lexsort(tuple(numbers(rows, name) for name in names))
 
 
-def keyed_rows(shard: Any, keys: Any, gone: Any, own: dict[str, Any]) -> dict[str, Any]:
-    """What a table has of some keys (their two hashes): where they lie, and columns of its own."""
+def in_order(rows: pa.Table, time: str = "time") -> pa.Table:
+    """The same, in that order."""
+    return rows.take(pa.array(order_by_key(rows, time)))
+
+
+def keyed_rows(keys: Keys, gone: Mask, own: dict[str, Any]) -> dict[str, Any]:
+    """What a table has of some keys: where they lie, and columns of its own."""
     marks = {
-        "shard": shard.astype(np.int32),
-        "expires": np.full(len(shard), NEVER),
-        "hash": keys[0],
-        "check": keys[1],
+        "shard": keys.shard.astype(np.int32),
+        "expires": np.full(len(keys), NEVER),
+        "hash": keys.hashes,
+        "check": keys.checks,
         "gone": gone,
     }
     return {name: pa.array(values) for name, values in (marks | own).items()}
 
 
-def counted_rows(shard: Any, keys: Any, counts: dict[str, Any]) -> pa.Table:
-    """Rows of a table that counts what two sides have; a key that neither has is gone."""
-    gone = (counts["count.0"] == 0) & (counts["count.1"] == 0)
-    return pa.table(keyed_rows(shard, keys, gone, counts))
+class Found:
+    """What a table has of some keys, in their order."""
+
+    def __init__(self, keys: Keys, place: Int64, known: pa.Table | None) -> None:
+        self.keys, self.place, self.known = keys, place, known
+        self.there: Mask = place >= 0
+        self.at = pa.array(place, mask=~self.there)
+
+    def column(self, name: str) -> pa.Array:
+        """One column, null where nothing is stored."""
+        if self.known is None or name not in self.known.column_names:
+            return pa.nulls(len(self.there))
+        return flat(self.known.column(name)).take(self.at)
+
+    def numbers(self, name: str, none: int = 0) -> Int64:
+        """A column of whole numbers, `none` where nothing is stored."""
+        found = self.column(name)
+        if pa.types.is_null(found.type):
+            return np.full(len(found), none, np.int64)
+        return np.asarray(found.fill_null(none)).astype(np.int64)
+
+    def flags(self, name: str) -> Mask:
+        """A column of booleans, false where nothing is stored."""
+        found = self.column(name)
+        if pa.types.is_null(found.type):
+            return np.zeros(len(found), np.bool_)
+        return np.asarray(found.fill_null(False)).astype(np.bool_)
+
+    def rows(self, prefix: str, some: Mask) -> pa.Table:
+        """Columns with a prefix, of some keys that are there."""
+        assert self.known is not None
+        return own_columns(self.known, prefix).take(self.at.filter(pa.array(some)))

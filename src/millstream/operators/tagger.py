@@ -29,14 +29,14 @@ from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.operations import KNOWN, Operations
 from millstream.operators.protocol import Columns, Host, Inputs, KeyedStep, Names, Row, Share
-from millstream.operators.stores import Table
+from millstream.operators.stores import Found, Table, in_order, order_by_key
 from millstream.operators.waiting import Gathered, Immediate, addressed, give, rows_for
 from millstream.ops.chunks import (
     ROW,
     Chunk,
-    Int64,
     Mask,
     all_but,
+    begins,
     blanked,
     concat,
     ends,
@@ -51,6 +51,7 @@ from millstream.ops.preparing import null_keys
 from millstream.ops.progress import END
 from millstream.ops.records import without
 from millstream.ops.updates import NEVER
+from millstream.state.bags import Keys
 
 _PLACE = ("ts", "src", "pos")  # which of two records is the later one
 
@@ -170,40 +171,26 @@ class Tagger(Immediate):
 
     def _audit(self, rows: pa.Table, table: Table, host: Host) -> None:
         """Count records that are older than what is known, and removals of what is not there."""
-        rows = rows.take(pa.array(_in_order(rows)))
-        shard, hashes, checks, back = (
-            numbers(rows, name) for name in ("shard", "hash", "check", "back")
-        )
-        back = back.astype(np.bool_)
-        place, known = table.rows.find(shard.astype(np.int64), hashes, checks)
-        stale, there = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
-        if known is not None:
-            found = np.flatnonzero(place >= 0)
-            stored = known.take(pa.array(place[found]))
-            stale[found] = ~_later(rows.take(pa.array(found)), stored)
-            there[found] = ~numbers(stored, "back").astype(np.bool_)
-        same = np.zeros(len(rows), np.bool_)  # as the record before it
-        same[1:] = (np.diff(hashes) == 0) & (np.diff(checks) == 0) & ~stale[:-1]
-        there[1:] = np.where(same[1:], ~back[:-1], there[1:])
+        rows = in_order(rows, "ts")
+        keys, back = Keys.of(rows), _removed(rows)
+        stored = table.find(keys)
+        stale, there = ~_newer(rows, stored), stored.there & ~stored.flags("back")
+        same = ~begins(keys.hashes, keys.checks)[1:] & ~stale[:-1]  # as the record before it
+        there[1:] = np.where(same, ~back[:-1], there[1:])
         counts = host.ledger(self.name)
         counts["stale"] += int(stale.sum())
         counts["unmatched"] += int((back & ~there & ~stale).sum())
 
     def _changes(self, new: pa.Table, table: Table, batch: int, passed: int | None) -> Chunk:
         """What the latest records change, and the table brought up to date."""
-        names = ("shard", "hash", "check")
-        shard, hashes, checks = (numbers(new, name) for name in names)
-        place, known = table.rows.find(shard.astype(np.int64), hashes, checks)
-        newer = np.ones(len(new), np.bool_)
-        if known is not None:
-            found = np.flatnonzero(place >= 0)
-            newer[found] = _later(new.take(pa.array(found)), known.take(pa.array(place[found])))
-        new, place = new.filter(pa.array(newer)), place[newer]
+        found = table.find(Keys.of(new))
+        newer = _newer(new, found)
+        new, there = new.filter(pa.array(newer)), found.there[newer]
         back = _removed(new)
-        self._put(new, back, place >= 0, table, passed)
+        self._put(new, back, there, table, passed)
         parts = [(new.filter(pa.array(~back)), 1)]
-        if known is not None and (place >= 0).any():
-            old = known.take(pa.array(place[place >= 0]))
+        if there.any():
+            old = found.rows("", found.there & newer)
             parts.insert(0, (old.filter(pa.array(~_removed(old))), -1))
         return self._chunk(parts, batch)
 
@@ -238,12 +225,11 @@ class Tagger(Immediate):
         return {self.name: {"rows": Filed("newest", "expires", "hash")}}
 
 
-def _later(new: pa.Table, old: pa.Table) -> Mask:
-    """Whether each new record comes after the one that is stored of the same object."""
-    later = np.zeros(len(new), np.bool_)
-    equal = np.ones(len(new), np.bool_)
+def _newer(rows: pa.Table, stored: Found) -> Mask:
+    """Whether each record comes after the one that is stored of the same object, if one is."""
+    later, equal = ~stored.there, stored.there.copy()
     for name in _PLACE:
-        mine, theirs = (numbers(table, name) for table in (new, old))
+        mine, theirs = numbers(rows, name), stored.numbers(name)
         later |= equal & (mine > theirs)
         equal &= mine == theirs
     return later
@@ -256,15 +242,9 @@ def _removed(rows: pa.Table) -> Mask:
     return numbers(rows, "back").astype(np.bool_)
 
 
-def _in_order(rows: pa.Table) -> Int64:
-    """Records of an object together, in the order of time and place."""
-    names = (*reversed(_PLACE), "check", "hash")
-    return np.lexsort(tuple(numbers(rows, name) for name in names))
-
-
 def _latest(rows: pa.Table) -> pa.Table:
     """The last of the records of every object."""
-    order = _in_order(rows)
+    order = order_by_key(rows, "ts")
     hashes, checks = (numbers(rows, name)[order] for name in ("hash", "check"))
     return rows.take(pa.array(order[ends(hashes, checks)]))
 

@@ -18,13 +18,14 @@ from millstream.graph.changing import changes_of
 from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.protocol import Host, Inputs, KeyedStep, Row, Share
-from millstream.operators.stores import Table, stored_numbers
+from millstream.operators.stores import Table
 from millstream.operators.waiting import Gathered, Immediate, addressed, rows_for
 from millstream.ops.chunks import ROW, Chunk, Int64, begins, concat, numbers, with_column
 from millstream.ops.keys import blended, content_hash
 from millstream.ops.mixed import beside
 from millstream.ops.sql.types import type_name
 from millstream.ops.updates import NEVER
+from millstream.state.bags import Keys
 
 TABLE = "rows"
 
@@ -100,11 +101,7 @@ class Keeping(Immediate):
         """How often each row is stored; records come once, and need not be looked up."""
         if not self.changes:
             return np.zeros(len(rows), np.int64)
-        shard, hashes, checks = (numbers(rows, name) for name in ("shard", "hash", "check"))
-        found: Int64 = stored_numbers(
-            *table.rows.find(shard.astype(np.int64), hashes, checks), "count"
-        )
-        return found
+        return table.find(Keys.of(rows)).numbers("count")
 
     def stored(self) -> Tables:
         """Rows, by what they are known by."""

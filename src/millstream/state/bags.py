@@ -47,6 +47,18 @@ class Keys:
     def __len__(self) -> int:
         return len(self.hashes)
 
+    @classmethod
+    def of(cls, rows: pa.Table, some: Int64 | slice = slice(None)) -> Keys:
+        """The keys of rows, or of some of them."""
+        shard, hashes, checks = (numbers(rows, name)[some] for name in ("shard", "hash", "check"))
+        return cls(shard.astype(np.int64), hashes, checks)
+
+    @property
+    def names(self) -> Int64:
+        """What stands for them in the identity of rows."""
+        names: Int64 = (self.hashes >> np.uint64(1)).astype(np.int64)
+        return names
+
     def at(self, places: Int64) -> Keys:
         """Some of them."""
         return Keys(self.shard[places], self.hashes[places], self.checks[places])

@@ -17,9 +17,9 @@ from millstream.operators.filing import Filed, Tables
 from millstream.operators.grouped.arriving import Arriving
 from millstream.operators.grouped.choosing import keeper_of
 from millstream.operators.grouped.keeping import Keeper, States
-from millstream.operators.grouped.moves import Kept, Moves
+from millstream.operators.grouped.moves import Moves
 from millstream.operators.protocol import Host, Share
-from millstream.operators.stores import Bag, Table, keyed_rows
+from millstream.operators.stores import Bag, Found, Table, keyed_rows
 from millstream.operators.waiting import Immediate, give, rows_for
 from millstream.ops.answering import Answers
 from millstream.ops.chunks import Chunk, Int64, Mask, concat, flat
@@ -69,7 +69,7 @@ class Grouping(Immediate):
                 if len(moves.group):
                     bags[name].add(bag.rows(moves))
             latest = share.clocks.ends[self.name]
-            work = _Work(self, moves, Kept(groups, moves.keys), keepers, bags, batch.number)
+            work = _Work(self, moves, groups.find(moves.keys), keepers, bags, batch.number)
             chunk = work.changes(groups, 0 if latest <= BEGIN else latest)
             control.dead.extend(work.dead)
             host.ledger(self.name)["failed"] += len(work.dead)
@@ -104,7 +104,7 @@ class _Work:
         self,
         operator: Grouping,
         moves: Moves,
-        kept: Kept,
+        kept: Found,
         keepers: list[Keeper],
         bags: dict[str, Bag],
         batch: int,
@@ -172,7 +172,7 @@ class _Work:
 
     def _failed(self, group: int, why: str) -> DeadLetter:
         key = self._named(int(self.moves.first[group])) if len(self.moves.first) else ()
-        identity = int(self.moves.keys.hashes[group] >> np.uint64(1))
+        identity = int(self.moves.keys.names[group])
         return DeadLetter(self.operator.name, -1, identity, as_json({"key": key}), why)
 
     def _chunk(
@@ -192,7 +192,7 @@ class _Work:
             weight.append(np.full(int(mask.sum()), sign, np.int64))
             revision.append(emission[mask])
         groups = np.concatenate(at)
-        identity = (self.moves.keys.hashes >> np.uint64(1)).astype(np.int64)[groups]
+        identity = self.moves.keys.names[groups]
         change = np.full(len(groups), self.batch, np.int64)
         return Chunk(
             concat(parts),
@@ -221,9 +221,8 @@ class _Work:
         there: Mask,
         shown: Mask,
     ) -> None:
-        keys = self.moves.keys
         columns = {
-            **keyed_rows(keys.shard, (keys.hashes, keys.checks), ~there, {"shown": shown, **marks}),
+            **keyed_rows(self.moves.keys, ~there, {"shown": shown, **marks}),
             **self.heads,
             **states,
             **{f"{_GIVEN}{name}": flat(new.column(name)) for name in new.column_names},

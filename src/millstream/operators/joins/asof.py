@@ -55,9 +55,8 @@ class AsOf(Joining):
         is_left = np.concatenate([np.full(len(rows), rows is due[0]) for rows in some])
         codes, first = distinct((marks["hash"], marks["check"]))
         order = np.lexsort((marks["pos"], marks["src"], is_left, marks["ts"], codes))
-        place, known = latest.rows.find(
-            marks["shard"][first].astype(np.int64), marks["hash"][first], marks["check"][first]
-        )
+        shard = marks["shard"][first].astype(np.int64)
+        place, known = latest.rows.find(shard, marks["hash"][first], marks["check"][first])
         before = _last_before(order, codes, is_left)
         lefts = 0 if due[0] is None else len(due[0])
         rights = [rows for rows in (due[1], known) if rows is not None]

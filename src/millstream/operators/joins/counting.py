@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millstream.operators.stores import Table, counted_rows, stored_numbers
-from millstream.ops.chunks import Int64, Mask, numbers
-from millstream.ops.joins import Keys, keys_of, pairs
+from millstream.operators.stores import Table
+from millstream.ops.chunks import Int64, Mask, concat, numbers
+from millstream.ops.joins import keys_of, pairs
 from millstream.ops.keys import distinct
+from millstream.state.bags import Keys
 
 _COLUMNS = ("count.0", "count.1", "since.0", "since.1", "first")
 
@@ -20,7 +21,6 @@ class Counted:
     """The keys that a batch touches: what was stored of each, and what it comes to."""
 
     keys: Keys
-    shard: Int64
     old: dict[str, Int64]  # what was stored, by column
     now: dict[str, Int64]  # what is to be stored
 
@@ -30,13 +30,11 @@ class Counted:
         several = [rows for rows in new if rows is not None and len(rows)]
         if not several:
             return None
-        marks = [np.concatenate([numbers(r, n) for r in several]) for n in ("hash", "check")]
-        shard = np.concatenate([numbers(r, "shard") for r in several]).astype(np.int64)
-        codes, some = distinct((marks[0], marks[1]))
-        keys = marks[0][some], marks[1][some]
-        place, known = counts.rows.find(shard[some], *keys)
-        old = {name: stored_numbers(place, known, name) for name in _COLUMNS}
-        found = Counted(keys, shard[some], old, dict(old))
+        both = concat([rows.select(["shard", "hash", "check"]) for rows in several])
+        codes, some = distinct(keys_of(both))
+        stored = counts.find(Keys.of(both, some))
+        old = {name: stored.numbers(name) for name in _COLUMNS}
+        found = Counted(stored.keys, old, dict(old))
         begin = 0
         for number, rows in enumerate(new):
             if rows is not None and len(rows):
@@ -47,7 +45,7 @@ class Counted:
 
     def _count(self, number: int, codes: Int64, rows: pa.Table) -> None:
         weight, count = numbers(rows, "weight"), f"count.{number}"
-        more = np.zeros(len(self.shard), np.int64)
+        more = np.zeros(len(self.keys), np.int64)
         np.add.at(more, codes, weight)
         self.now[count] = self.now[count] + more
         if number == 1:
@@ -55,7 +53,7 @@ class Counted:
 
     def _first(self, codes: Int64, ts: Int64) -> None:
         """Since when keys have right rows that had none before."""
-        first = np.full(len(self.shard), np.iinfo(np.int64).max)
+        first = np.full(len(self.keys), np.iinfo(np.int64).max)
         np.minimum.at(first, codes, ts)
         begins = (self.old["count.1"] == 0) & (self.now["count.1"] > 0)
         self.now["first"] = np.where(begins, first, self.now["first"])
@@ -83,16 +81,16 @@ class Counted:
 
     def rows(self, chosen: Mask) -> pa.Table:
         """Some of the keys, to look them up."""
-        names = {"shard": self.shard, "hash": self.keys[0], "check": self.keys[1]}
-        return pa.table({name: pa.array(values[chosen]) for name, values in names.items()})
+        some = self.keys.at(np.flatnonzero(chosen))
+        return pa.table({"shard": some.shard, "hash": some.hashes, "check": some.checks})
 
     def match(self, rows: pa.Table | None) -> tuple[pa.Table | None, Int64]:
         """Rows of these keys, and the number of the key of each."""
         if rows is None or not len(rows):
             return None, np.zeros(0, np.int64)
-        i, j = pairs(keys_of(rows), self.keys)
+        i, j = pairs(keys_of(rows), (self.keys.hashes, self.keys.checks))
         return (rows if len(i) == len(rows) else rows.take(pa.array(i))), j
 
-    def stored(self) -> pa.Table:
-        """What is to be stored of every key; one that no side has is gone."""
-        return counted_rows(self.shard, self.keys, {name: self.now[name] for name in _COLUMNS})
+    def store(self, counts: Table) -> None:
+        """Put what is to be stored of every key."""
+        counts.put_counts(self.keys, {name: self.now[name] for name in _COLUMNS})

@@ -181,7 +181,7 @@ class Work:
                     known = keys.before(number) if sign < 0 else since
                     let = None if first is None else first[of]
                     self.giving.alone(number, mine, sign, known[of], let)
-        counts.put_hashed(keys.stored())
+        keys.store(counts)
         counts.store()
 
     def _together(self, number: int, stored: pa.Table | None) -> pa.Table | None:

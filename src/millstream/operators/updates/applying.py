@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import RunError
-from millstream.operators.stores import Queue
+from millstream.operators.stores import Queue, in_order
 from millstream.operators.updates.cycles import Item, event_rows, simulate
 from millstream.operators.updates.flushing import Applied, Moment
-from millstream.operators.updates.members import Member, behind, in_order, machine_at, member_of
+from millstream.operators.updates.members import Member, behind, machine_at, member_of
 from millstream.operators.updates.relieving import withhold
 from millstream.operators.updates.work import Work
 from millstream.ops.cells import Cell, Outcome, blank_cell

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from millstream.errors import RunError
-from millstream.operators.updates.members import Member, behind, in_order
+from millstream.operators.stores import in_order
+from millstream.operators.updates.members import Member, behind
 from millstream.operators.updates.work import Arrival, Work
 from millstream.ops.cells import Cell, blank_cell
 from millstream.ops.chunks import flat

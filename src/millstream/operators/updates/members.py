@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import islice
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,7 +13,7 @@ from millstream.operators.updates.flushing import Moment
 from millstream.operators.updates.slates import Slates
 from millstream.operators.updates.work import Order, Work
 from millstream.ops.cells import Cell, blank_cell
-from millstream.ops.chunks import flat, numbers
+from millstream.ops.chunks import flat
 from millstream.ops.machine import Machine
 from millstream.ops.progress import BEGIN, END
 from millstream.ops.updates import UpdateJob
@@ -103,13 +102,6 @@ def machine_at(work: Work, job: UpdateJob, moment: Moment) -> Machine:
         names=work.origins.names,
         longest=work.batch.max_key,
     )
-
-
-def in_order(rows: pa.Table) -> pa.Table:
-    """Events by key, and of one key in the order in which they are applied."""
-    names = ("pos", "src", "time", "check", "hash")
-    order = np.lexsort(tuple(numbers(rows, name) for name in names))
-    return rows.take(pa.array(order))
 
 
 def behind(rows: pa.Table) -> list[int]:
