@@ -171,8 +171,7 @@ class Comparing(Comparer):
         chunk = Chunk(given, ts, blended(work.keys.hashes[content], copy), self.number)
         if self.changes:
             since = np.where(gone, work.old["since"][content], work.now["since"][content])
-            change = np.full(len(given), host.batch.number, np.int64)
-            chunk = replace(chunk, weight=np.where(gone, -1, 1), revision=since, change=change)
+            chunk = replace(chunk, weight=np.where(gone, -1, 1), revision=since)
         table.put_counts(work.keys, {name: work.now[name] for name in _COLUMNS})
         give(host, self.name, chunk)
 
@@ -217,12 +216,8 @@ class _Counts:
         return found
 
 
-@dataclass
-class SidedRows(Gathered):
+class SidedRows(Gathered[Comparing]):
     """Rows of both sides on their way to be counted, in one task."""
-
-    operator: Comparing
-    host: Host
 
     def take(self, step: Node, before: Node, chunk: Chunk) -> None:
         """Set late records aside; hash the others."""

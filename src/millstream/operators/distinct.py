@@ -139,18 +139,12 @@ class Counting(OfRecords):
         pos = keys.found.keys.names[keys.group[turned]]
         chunk = Chunk(own_columns(rows).take(pa.array(turned)), ts[turned], pos, self.number)
         if self.changes:
-            weight = np.where(here[turned], 1, -1)
-            change = np.full(len(turned), host.batch.number, np.int64)
-            chunk = replace(chunk, weight=weight, revision=since[turned], change=change)
+            chunk = replace(chunk, weight=np.where(here[turned], 1, -1), revision=since[turned])
         give(host, self.name, chunk, len(chunk))
 
 
-@dataclass
-class ComparedRows(Gathered):
+class ComparedRows(Gathered[OfRecords]):
     """Records on their way to be compared, in one task."""
-
-    operator: OfRecords
-    host: Host
 
     def take(self, step: Node, before: Node, chunk: Chunk) -> None:
         """Set late records aside; hash the others."""

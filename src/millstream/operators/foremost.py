@@ -37,7 +37,7 @@ class Foremost(Topping):
             changed = self._placed(before, fresh, batch.number)
             if len(changed):
                 given.add(changed)
-                give(host, self.name, self._chunk(changed, batch.number))
+                give(host, self.name, self._chunk(changed))
         given.store()
 
     def _placed(self, before: pa.Table | None, fresh: pa.Table, batch: int) -> pa.Table:

@@ -38,7 +38,7 @@ class Last(KeyedStep):
 
     def operator(self, number: int, changes: bool) -> Lasting:
         """Keeps rows until they are too old."""
-        return Lasting(self.name, self.size, number, changes)
+        return Lasting(self.name, self.size, number)
 
     def row_names(self, before: tuple[Names, ...], inputs: Inputs) -> Names:
         """Those of the rows it keeps."""
@@ -60,7 +60,6 @@ class Lasting(Waiting):
     name: str
     size: int
     number: int
-    changes: bool  # its input takes back what it gave
 
     queued = ()  # rows are given as they come; what waits is when they leave
 
@@ -86,20 +85,17 @@ class Lasting(Waiting):
             gone = _counted(old, -1)
             parts.append(gone.filter(pa.array(numbers(gone, "count") < 0)))
         if parts:
-            self._push(host, concat(parts), batch.number)
+            self._push(host, concat(parts))
         following = waiting.store(now + 1)
         control.reports[self.name] = Passed(now, following)
 
-    def _push(self, host: Host, rows: pa.Table, batch: int) -> None:
+    def _push(self, host: Host, rows: pa.Table) -> None:
         count = numbers(rows, "count")
         rows = rows.take(pa.array(np.repeat(np.arange(len(rows)), np.abs(count))))
         time, row, revision = (numbers(rows, name) for name in ("time", "row", "revision"))
         weight = np.repeat(np.sign(count), np.abs(count))
-        change = np.full(len(rows), batch, np.int64)
-        chunk = Chunk(
-            own_columns(rows, VALUE), time - self.size, row, self.number, weight, revision, change
-        )
-        give(host, self.name, chunk)
+        table = own_columns(rows, VALUE)
+        give(host, self.name, Chunk(table, time - self.size, row, self.number, weight, revision))
 
     def wakes(self, known: Known, watermarks: dict[str, int]) -> bool:
         """At the end of the input the watermark says nothing of what time it is."""
@@ -131,12 +127,8 @@ def _counted(rows: pa.Table, sign: int = 1) -> pa.Table:
     return with_column(found, "count", count)
 
 
-@dataclass
-class LastRows(Gathered):
+class LastRows(Gathered[Lasting]):
     """Rows on their way to where they wait, in one task."""
-
-    operator: Lasting
-    host: Host
 
     def take(self, step: Node, before: Node, chunk: Chunk) -> None:
         """Set aside what is late, and has nothing to take back."""

@@ -71,10 +71,8 @@ class Over(KeyedStep):
     def operator(self, number: int, changes: bool) -> Overlooking:
         """Keeps rows of groups in order."""
         by = (Order(f"{VALUE}{o.column}", o.descending, o.nulls_first) for o in self.order)
-        return Overlooking(
-            self.name, self.keys, None, (*by, *map(Order, PLACE)), None, True, number,
-            calls=self.calls,
-        )  # fmt: skip
+        order = (*by, *map(Order, PLACE))
+        return Overlooking(self.name, self.keys, True, number, order, calls=self.calls)
 
     def columns(self, have: Columns) -> Columns:
         """Those of the rows, and one per function."""
@@ -129,8 +127,7 @@ class Overlooking(Topping):
             if parts:
                 changed = concat(parts)
                 given.add(changed)
-                sound = self._without_failed(changed, host)
-                give(host, self.name, self._chunk(sound, batch.number))
+                give(host, self.name, self._chunk(self._without_failed(changed, host)))
         rows.store()
         given.store()
 

@@ -161,7 +161,7 @@ class Tagger(Immediate):
         if rows is not None:
             if self.op is not None:
                 self._audit(rows, table, host)
-            give(host, self.name, self._changes(_latest(rows), table, batch.number, passed))
+            give(host, self.name, self._changes(_latest(rows), table, passed))
         table.store(passed - 1 if self._forgets and passed is not None else None)
 
     @property
@@ -181,7 +181,7 @@ class Tagger(Immediate):
         counts["stale"] += int(stale.sum())
         counts["unmatched"] += int((back & ~there & ~stale).sum())
 
-    def _changes(self, new: pa.Table, table: Table, batch: int, passed: int | None) -> Chunk:
+    def _changes(self, new: pa.Table, table: Table, passed: int | None) -> Chunk:
         """What the latest records change, and the table brought up to date."""
         found = table.find(Keys.of(new))
         newer = _newer(new, found)
@@ -192,7 +192,7 @@ class Tagger(Immediate):
         if there.any():
             old = found.rows("", found.there & newer)
             parts.insert(0, (old.filter(pa.array(~_removed(old))), -1))
-        return self._chunk(parts, batch)
+        return self._chunk(parts)
 
     def _put(
         self, new: pa.Table, back: Mask, known: Mask, table: Table, passed: int | None
@@ -206,7 +206,7 @@ class Tagger(Immediate):
         )
         table.put_hashed(rows.filter(pa.array(known | ~settled)))
 
-    def _chunk(self, parts: list[tuple[pa.Table, int]], batch: int) -> Chunk:
+    def _chunk(self, parts: list[tuple[pa.Table, int]]) -> Chunk:
         tables = [part for part, _ in reversed(parts)] if self.any_columns else [parts[-1][0]]
         every = dict.fromkeys(name for table in tables for name in table.column_names)
         names = [name for name in every if name.startswith(ROW)]
@@ -217,8 +217,7 @@ class Tagger(Immediate):
         table = own_columns(rows)
         identity = (hashes >> np.uint64(1)).astype(np.int64)
         record = ((ts * 31 + src) * 1_000_003 + pos) & ((1 << 62) - 1)
-        change = np.full(len(rows), batch, np.int64)
-        return Chunk(table, ts, identity, self.number, weight, record, change)
+        return Chunk(table, ts, identity, self.number, weight, record)
 
     def stored(self) -> Tables:
         """The latest record of each object, by its hash."""
@@ -282,12 +281,8 @@ def _holds(condition: Expression, table: pa.Table) -> Mask:
     return np.ones(len(table), np.bool_)
 
 
-@dataclass
-class Records(Gathered):
+class Records(Gathered[Tagger]):
     """Records on their way to the table, in one task."""
-
-    operator: Tagger
-    host: Host
 
     def take(self, step: Node, before: Node, chunk: Chunk) -> None:
         """Late records and those without an object are set aside; the others go by its hash."""

@@ -39,7 +39,7 @@ class Top(KeyedStep):
         order = (*by, *map(Order, PLACE))
         keep = self.null_keys == "keep"
         kind = Topping if changes else Foremost
-        return kind(self.name, self.keys, self.most, order, self.rank, keep, number)
+        return kind(self.name, self.keys, keep, number, order, self.most, self.rank)
 
     def columns(self, have: Columns) -> Columns:
         """Those of the rows, and their number."""

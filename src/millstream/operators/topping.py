@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from millstream.errors import ConfigError
 from millstream.operators.filing import Filed, Tables
-from millstream.operators.grouped.arriving import Arriving, names_of
+from millstream.operators.grouped.arriving import Arriving, ByGroup, names_of
 from millstream.operators.grouped.moves import VALUE, Moves
 from millstream.operators.protocol import Host, Share
 from millstream.operators.stores import Bag
-from millstream.operators.waiting import Immediate, give, rows_for
+from millstream.operators.waiting import give, rows_for
 from millstream.ops.chunks import Chunk, Int64, concat, numbers, with_column
 from millstream.ops.keys import key_names
 from millstream.ops.mixed import exact_columns, exactly
@@ -29,20 +29,16 @@ PLACE = ("ts", "src", "pos", "window")  # which of two rows comes first that are
 
 
 @dataclass(frozen=True)
-class Topping(Immediate):
+class Topping(ByGroup):
     """The operator: rows of groups in order, and those that were given."""
 
-    name: str
-    keys: tuple[str, ...]
-    most: int | None  # None: all of them
     by: tuple[Order, ...]
-    rank: str | None
-    keep_null_keys: bool
-    number: int
+    most: int | None = None  # None: all of them
+    rank: str | None = None
 
     def inlet(self, host: Host) -> Arriving:
         """Rows by the hash of their group."""
-        return Arriving(self.name, self.keys, (), self.keep_null_keys, host, named=True)
+        return Arriving(self, host, named=True)
 
     def run(self, share: Share) -> None:
         """Bring groups up to date; give what has become one of the first, take back what was."""
@@ -57,7 +53,7 @@ class Topping(Immediate):
             changed = changed_rows(self._listed(before), self._numbered(now), batch.number)
             if changed is not None:
                 given.add(changed)
-                give(host, self.name, self._chunk(changed, batch.number))
+                give(host, self.name, self._chunk(changed))
         rows.store()
         given.store()
 
@@ -81,7 +77,7 @@ class Topping(Immediate):
         nth = np.arange(len(group)) - np.searchsorted(group, group)
         return rows.append_column(RANK, pa.array(nth + 1))
 
-    def _chunk(self, changed: pa.Table, batch: int) -> Chunk:
+    def _chunk(self, changed: pa.Table) -> Chunk:
         names = [name for name in changed.column_names if name.startswith(VALUE)]
         exact = set(exact_columns(changed))
         columns = {name.removeprefix(VALUE): changed.column(name) for name in names}
@@ -97,8 +93,7 @@ class Topping(Immediate):
             hashes = numbers(changed, "hash")
             row = ((hashes >> np.uint64(2)).astype(np.int64) + nth * 1_000_003) & ((1 << 62) - 1)
         table = exactly(columns, [n.removeprefix(VALUE) for n in names if n in exact])
-        change = np.full(len(changed), batch, np.int64)
-        return Chunk(table, ts, row, self.number, weight, since, change)
+        return Chunk(table, ts, row, self.number, weight, since)
 
     def stored(self) -> Tables:
         """Rows of groups in order, and those that were given, by the hash of the group."""

@@ -132,12 +132,8 @@ def _added_up(rows: pa.Table) -> pa.Table:
     return with_column(rows, "count", count)
 
 
-@dataclass
-class ViewRows(Gathered):
+class ViewRows(Gathered[Keeping]):
     """Rows on their way to the table, in one task."""
-
-    operator: Keeping
-    host: Host
 
     def take(self, step: Node, before: Node, chunk: Chunk) -> None:
         """All of them, late ones too: they are what a sink would get."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,8 @@ from millstream.ops.chunks import Chunk, Mask, concat, decode_block
 from millstream.ops.progress import END
 from millstream.ops.spans import NOTHING_CLOSED
 from millstream.state.manifests import Manifest
+
+Op = TypeVar("Op")
 
 
 @dataclass(frozen=True)
@@ -120,9 +122,11 @@ def _itself(at: int) -> int:
 
 
 @dataclass
-class Gathered:
+class Gathered(Generic[Op]):
     """An inlet whose records become rows of one table, kept until the task has read all."""
 
+    operator: Op
+    host: Host
     tables: list[pa.Table] = field(default_factory=list, init=False)
 
     def take_published(self, step: Node, stream: Node, events: list[Publication]) -> bool:

@@ -43,7 +43,7 @@ class Chunk:
     src: int
     weight: Int64 | None = None  # 1 for rows that are added, -1 for rows that are taken back
     revision: Int64 | None = None  # of a change: the emission that gave the row
-    change: Int64 | None = None  # of a change: the emission that adds it or takes it back
+    change: Int64 | None = None  # the emission that adds or takes it back, if a batch has several
     window: Int64 | None = None  # of a result: which window of its key it is of
     order: Objects | None = None  # of a result that is to be sorted: its packed key
     due: Int64 | None = None  # when each record counts; after its time if it is late

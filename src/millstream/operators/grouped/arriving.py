@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from millstream.graph.nodes import Node
 from millstream.operators.grouped.moves import VALUE
-from millstream.operators.protocol import Host
-from millstream.operators.waiting import Gathered, addressed
+from millstream.operators.waiting import Gathered, Immediate, addressed
 from millstream.ops.chunks import Chunk, Int64, all_but
 from millstream.ops.jobs import Measure
 from millstream.ops.kernels import Rows
@@ -21,15 +20,21 @@ from millstream.ops.preparing import lift, long_keys, null_keys, with_numbers
 from millstream.ops.records import dead_row
 
 
-@dataclass
-class Arriving(Gathered):
-    """The inlet: what groups need of every row, one below the other."""
+@dataclass(frozen=True)
+class ByGroup(Immediate):
+    """An operator that keeps rows of groups, or what they come to."""
 
     name: str
     keys: tuple[str, ...]
-    measures: tuple[Measure, ...]
     keep_null_keys: bool
-    host: Host
+    number: int
+
+
+@dataclass
+class Arriving(Gathered[ByGroup]):
+    """The inlet: what groups need of every row, one below the other."""
+
+    measures: tuple[Measure, ...] = ()
     columns: tuple[str, ...] | None = None  # of a row; None: all
     named: bool = False  # also of which window a row is, by which readers know it
 
@@ -38,15 +43,15 @@ class Arriving(Gathered):
         offered = len(chunk)
         if not offered:
             return
-        bad = {} if self.keep_null_keys else null_keys(self.keys, chunk)
-        bad.update(long_keys(self.keys, chunk, self.host.batch.max_key))
+        bad = {} if self.operator.keep_null_keys else null_keys(self.operator.keys, chunk)
+        bad.update(long_keys(self.operator.keys, chunk, self.host.batch.max_key))
         chunk, unfit = with_numbers(self.measures, chunk)
         bad.update(unfit)
         bad.update(self._refused(chunk, bad))
         adds = chunk.weights() > 0  # what is taken back was dead when it came
-        dead = [dead_row(self.name, chunk, at, why) for at, why in bad.items() if adds[at]]
+        dead = [dead_row(self.operator.name, chunk, at, why) for at, why in bad.items() if adds[at]]
         self.host.control.dead.extend(dead)
-        counts = self.host.ledger(self.name)
+        counts = self.host.ledger(self.operator.name)
         counts["offered"] += offered
         counts["dead"] += len(dead)
         counts["aggregated"] += offered - len(dead)
@@ -71,7 +76,7 @@ class Arriving(Gathered):
         times = np.abs(chunk.weights())
         if (times != 1).any():
             chunk = chunk.take(np.repeat(np.arange(len(chunk)), times))
-        keys = [canonical(chunk.column(name)) for name in self.keys]
+        keys = [canonical(chunk.column(name)) for name in self.operator.keys]
         hashes = checks = np.zeros(len(chunk), np.uint64)
         if keys:
             hashes, checks = both_hashes(keys)

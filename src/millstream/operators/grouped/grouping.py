@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.operators.filing import Filed, Tables
-from millstream.operators.grouped.arriving import Arriving
+from millstream.operators.grouped.arriving import Arriving, ByGroup
 from millstream.operators.grouped.choosing import keeper_of
 from millstream.operators.grouped.keeping import Keeper, States
 from millstream.operators.grouped.moves import Moves
 from millstream.operators.protocol import Host, Share
 from millstream.operators.stores import Bag, Found, Table, keyed_rows
-from millstream.operators.waiting import Immediate, give, rows_for
+from millstream.operators.waiting import give, rows_for
 from millstream.ops.answering import Answers
 from millstream.ops.chunks import Chunk, Int64, Mask, concat, flat
 from millstream.ops.codec import as_key
@@ -36,14 +36,10 @@ _GIVEN = "given."  # before the names of what was given of a group
 
 
 @dataclass(frozen=True)
-class Grouping(Immediate):
+class Grouping(ByGroup):
     """Aggregates of groups."""
 
-    name: str
-    keys: tuple[str, ...]
     measures: tuple[Measure, ...]
-    keep_null_keys: bool
-    number: int
     changes: bool  # its input takes back what it gave
 
     def inlet(self, host: Host) -> Arriving:
@@ -51,7 +47,7 @@ class Grouping(Immediate):
         whole = any(not m.columns and m.kernel is None for m in self.measures)
         names = dict.fromkeys(name for m in self.measures for name in m.columns)
         columns = None if whole else tuple(names)
-        return Arriving(self.name, self.keys, self.measures, self.keep_null_keys, host, columns)
+        return Arriving(self, host, self.measures, columns)
 
     def run(self, share: Share) -> None:
         """Bring groups up to date; give what has changed of them."""
@@ -191,18 +187,9 @@ class _Work:
             at.append(np.flatnonzero(mask))
             weight.append(np.full(int(mask.sum()), sign, np.int64))
             revision.append(emission[mask])
-        groups = np.concatenate(at)
-        identity = self.moves.keys.names[groups]
-        change = np.full(len(groups), self.batch, np.int64)
-        return Chunk(
-            concat(parts),
-            np.concatenate(ts),
-            identity,
-            self.operator.number,
-            np.concatenate(weight),
-            np.concatenate(revision),
-            change,
-        )
+        identity = self.moves.keys.names[np.concatenate(at)]
+        when, signs, since = (np.concatenate(one) for one in (ts, weight, revision))
+        return Chunk(concat(parts), when, identity, self.operator.number, signs, since)
 
     def _with_keys(self, mask: Mask, rows: pa.Table) -> pa.Table:
         columns = {

@@ -28,7 +28,7 @@ class Grouped(KeyedStep):
     def operator(self, number: int, changes: bool) -> Grouping:
         """Keeps a row per group."""
         measures = tuple(agg.measure(name) for name, agg in self.aggs)
-        return Grouping(self.name, self.keys, measures, self.null_keys == "keep", number, changes)
+        return Grouping(self.name, self.keys, self.null_keys == "keep", number, measures, changes)
 
     def columns(self, have: Columns) -> Columns:
         """The key and the aggregates."""

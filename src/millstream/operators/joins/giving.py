@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -90,11 +89,8 @@ class Giving:
             kept = np.setdiff1d(np.arange(len(table)), list(refused))
             table = table.take(pa.array(kept))
             ts, who, weight, revision = (one[kept] for one in (ts, who, weight, revision))
-        marks: dict[str, Any] = {}
-        if self.changes:
-            change = np.full(len(table), self.host.batch.number, np.int64)
-            marks = {"weight": weight, "revision": revision, "change": change}
-        chunk = Chunk(table, ts, who, self.number, **marks)
+        marks = (weight, revision) if self.changes else ()
+        chunk = Chunk(table, ts, who, self.number, *marks)
         give(self.host, self.step, chunk, int((weight > 0).sum()))
 
     def _account(
