@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -73,12 +72,7 @@ class Screen:
         self.console.print("starting Spark", highlight=False)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Nothing is open."""
 
     def update(self, progress: Progress, results: Memory) -> None:
@@ -113,12 +107,7 @@ class LiveScreen(Screen):
         self.live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.live.stop()
 
     def show(self, progress: Progress) -> None:

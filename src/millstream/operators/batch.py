@@ -106,7 +106,6 @@ def _of_part(shards: dict[str, list[Segment]], batch: Batch, part: int) -> dict[
 class Seen:
     """What one task tells every task of the next level."""
 
-    level: int
     part: int
     attempt: str
     reached: dict[str, Reached] = field(default_factory=dict)  # source -> how far it came

@@ -137,7 +137,7 @@ def _watermarks(plan: Plan, now: Manifest) -> dict[str, int]:
     sources = {node.name: now.source(node.name).watermark for node in plan.sources()}
     known = {name: at for name, at in sources.items() if at is not None}
     left = plan.evicted(now.closed)
-    return known | plan.watermarks(sources, reached=now.watermarks, left=left)
+    return known | plan.times(sources, reached=now.watermarks, left=left)[0]
 
 
 def moment(at: int) -> str:

@@ -183,22 +183,6 @@ class Plan:
         kinds = graph.Source | graph.Keyed | graph.Published | graph.Process
         return [node for node in self.nodes if isinstance(node, kinds)]
 
-    def watermarks(
-        self,
-        of_sources: dict[str, int | None],
-        holds: dict[str, int] | None = None,
-        reached: dict[str, int] | None = None,
-        left: dict[str, int] | None = None,
-    ) -> dict[str, int]:
-        """The watermark at the input of every keyed operator.
-
-        `holds`: steps that go no further in this batch. The input of an updater may have come
-        further: it keeps events that wait for the next one.
-        `reached`: where watermarks have been before; none goes back.
-        `left`: windows that may be evicted, and the last that has left, complete or not.
-        """
-        return self.times(of_sources, holds, reached, left)[0]
-
     def times(
         self,
         of_sources: dict[str, int | None],
@@ -206,7 +190,13 @@ class Plan:
         reached: dict[str, int] | None = None,
         left: dict[str, int] | None = None,
     ) -> tuple[dict[str, int], dict[str, int]]:
-        """The watermarks at the input and after every keyed operator."""
+        """The watermarks at the input and after every keyed operator.
+
+        `holds`: steps that go no further in this batch. The input of an updater may have come
+        further: it keeps events that wait for the next one.
+        `reached`: where watermarks have been before; none goes back.
+        `left`: windows that may be evicted, and the last that has left, complete or not.
+        """
         before, gone = reached or {}, left or {}
         out: dict[str, int | None] = {}
         at_input: dict[str, int] = {}

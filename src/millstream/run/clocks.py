@@ -18,7 +18,7 @@ def clocks_of(plan: Plan, batch: Batch, heard: Heard, holds: dict[str, int]) -> 
     inputs, outputs = plan.times(marks, held, batch.watermarks, batch.left)
     return Clocks(
         inputs,
-        plan.watermarks({name: p.on_time() for name, p in progress.items()}, held),
+        plan.times({name: p.on_time() for name, p in progress.items()}, held)[0],
         ends(plan, progress, told_since(batch.told, heard.reached, progress)),
         progress,
         shares_since(batch.shares, heard.reached),

@@ -89,7 +89,6 @@ class Onward:
         control, batch = self._control, self._batch
         repeated = heard if control.part == 0 else None
         seen = Seen(
-            control.level,
             control.part,
             control.attempt,
             merge_reached((control.reached, repeated.reached if repeated else {})),

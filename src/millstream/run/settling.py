@@ -62,7 +62,7 @@ def next_manifest(
     shares = shares_since(batch.shares, reached)
     manifest.shares = {name: list(map(list, one.spells)) for name, one in shares.items()}
     progress = _move_sources(plan, known, batch, controls, trackers, manifest)
-    watermarks = plan.watermarks(progress, holds, old.watermarks, batch.left)
+    watermarks, _ = plan.times(progress, holds, old.watermarks, batch.left)
     passed = {name: at for name, at in watermarks.items() if BEGIN < at < END}
     manifest.watermarks = {**old.watermarks, **passed}
     done = Done(batch, controls, watermarks, ended)

@@ -29,6 +29,11 @@ from millstream.errors import ConfigError
 
 commands = typer.Typer()
 
+_SETTINGS = (
+    *("master", "runner", "parallelism", "shards", "batch_rows", "scheduler", "memory"),
+    *("dead_letter_limit", "incremental", "serve", "ui", "debug", "quiet"),
+)
+
 
 @commands.command(
     cls=OptionalPort,
@@ -170,23 +175,12 @@ def run(
     from millstream.cli.several import Program, check_several, run_flows
 
     looks = looks_of(snapshots, until, within, publish, step)
+    spark_properties = properties_of(spark or [])
     given = {
-        "master": master,
-        "runner": runner,
-        "parallelism": parallelism,
-        "shards": shards,
-        "batch_rows": batch_rows,
-        "scheduler": scheduler,
-        "memory": memory,
-        "dead_letter_limit": dead_letter_limit,
+        **{option: context.params[option] for option in _SETTINGS},
         "remove": tuple(remove or ()),
-        "spark": properties_of(spark or []),
-        "incremental": incremental,
-        "serve": serve,
+        "spark": spark_properties,
         "token_file": token_file,
-        "ui": ui,
-        "debug": debug,
-        "quiet": quiet,
     }
     if len(files) > 1:
         check_several(flow, looks, remove)

@@ -23,7 +23,6 @@ _EXACT = Context(prec=80)  # more than any decimal has
 class Layout:
     """How joined rows are made of the rows of both sides."""
 
-    step: str
     keys: tuple[tuple[str, str], ...]  # of the left and of the right side
     one_side: bool = False  # only the left columns are given
     renamed: dict[str, str] = field(default_factory=dict)  # right column -> what it is called
@@ -123,7 +122,7 @@ def lay_out(
                     ".select(), or give another suffix="
                 )
             renamed[name] = called
-    return Layout(step, keys, one_side, renamed, (known[0], known[1]), casts)
+    return Layout(keys, one_side, renamed, (known[0], known[1]), casts)
 
 
 def _known(one: Input) -> Types | None:
