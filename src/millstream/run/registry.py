@@ -61,7 +61,7 @@ class Known:
         return self.first if self.latest is None else self.latest
 
 
-class _Begun(msgspec.Struct, frozen=True, omit_defaults=True):
+class _Begun(msgspec.Struct, frozen=True):
     """A line of a file that was begun, or (with a number) of one that moved."""
 
     path: FilePath
@@ -237,15 +237,15 @@ class Registry:
 
     def save(self, settled: list[Known], state: SourceState) -> None:
         """Write down what is new; `settled` files are complete and leave the manifest."""
-        entries: list[Any] = [
-            _Begun(f.path, f.inode, sealed=f.sealed, first=f.first, seen=f.seen)
-            for f in self.files[self._written :]
+        entries: list[Any] = [_begun(file) for file in self.files[self._written :]]
+        entries += [
+            {"number": f.number, "path": f.path, "inode": f.inode}
+            for f in sorted(self._moved, key=_number)
         ]
-        moved = sorted(self._moved, key=_number)
-        entries += [_Begun(f.path, f.inode, f.number) for f in moved]
         for file in sorted(settled, key=_number):
-            stamp = file.stamp or (file.size, -1)
-            entries.append(_Left(_number(file), file.offset, *stamp, file.latest, *file.print))
+            size, changed = file.stamp or (file.size, -1)
+            seen = [size, changed, file.latest, *file.print]
+            entries.append([file.number, file.offset, *seen])
         if entries:
             self._begun.append(entries)
         self._written = len(self.files)
@@ -276,6 +276,11 @@ def _restored(line: _Seen) -> Known:
 def is_sealed(kind: str, path: str) -> bool:
     """Whether such a file is complete once it can be read."""
     return kind in ("parquet", READER) or is_gzip(kind, path) or is_url(path)
+
+
+def _begun(file: Known) -> dict[str, Any]:
+    told = {"path": file.path, "inode": file.inode, "sealed": file.sealed, "first": file.first}
+    return told if file.seen is None else {**told, "seen": file.seen}
 
 
 def _number(file: Known) -> int:
