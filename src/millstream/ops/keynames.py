@@ -5,6 +5,7 @@ Also what a record is called that an updater made of others (`derived_position`)
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -80,7 +81,14 @@ def key_text(value: Any) -> tuple[str, bool]:
     """A key as people write it, and whether it is a string."""
     if isinstance(value, str):
         return value, True
-    return msgspec.json.encode(value, enc_hook=str).decode(), False
+    return msgspec.json.encode(_sayable(value), enc_hook=str).decode(), False
+
+
+def _sayable(value: Any) -> Any:
+    """A key for JSON, which says null of NaN and of infinity: as texts they stay apart."""
+    if isinstance(value, tuple | list):
+        return [_sayable(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def derived_position(pos: int, src: int, key_hash: int, timer: bool, by: int) -> int:

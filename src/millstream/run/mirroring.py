@@ -203,11 +203,11 @@ class SlateMirror:
         try:
             said = _slate.decode(value or b"")
             raw = bytes(said.key).decode()
-            plain = raw.startswith('"')
-            text = msgspec.json.decode(raw) if plain else raw
+            text = msgspec.json.decode(raw) if raw.startswith('"') else raw
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
-        return key == self.mirror.key(as_text(text, plain))
+        # A text, or what JSON says as one: a date, NaN.
+        return key in (self.mirror.key(as_text(text, text != raw)), self.mirror.key(raw))
 
     def _table(self, manifest: Manifest) -> KeyedTable:
         return KeyedTable(self.root, self._stored(manifest), manifest.files)
