@@ -61,7 +61,6 @@ ADDED: dict[str, Build] = {
     "a sink behind steps": lambda table: memory(table.where("v > 1").select("k"), "out"),
     "distinct": lambda table: memory(table.distinct("k"), "out"),
     "top": lambda table: memory(table.key_by("k").top(1, by="v"), "out"),
-    "join": lambda table: memory(table.join(table, on="id", suffix="_2"), "out"),
     "last": lambda table: memory(table.last("1h"), "out"),
     "updater": lambda table: table.key_by("k").update(lambda e, s, c: None, name="out"),
 }

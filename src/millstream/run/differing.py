@@ -146,7 +146,8 @@ def _readers(known: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
     """Steps and sinks that cannot work on changes from now on.
 
     Of rows that were there before they would be told only that they go; where a step before them is
-    another one, as what they never were. Windows that are new begin after all that was read.
+    another one, as what they never were. Windows that are new begin after all that was read, and
+    joins leave out what goes and never came.
     """
     there = known["operators"]
     before = known.get("changes")  # not known of what an earlier version began
@@ -163,7 +164,8 @@ def _readers(known: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
             continue
         old = [one for one in reads["of"] if one in there]
         unknown = before is None and (step is None or name in there)
-        if old and not unknown and "window" not in (step or {}):
+        begins = step is not None and ("window" in step or step["kind"] == "join")
+        if old and not unknown and not begins:
             whose = ", ".join(map(repr, old))
             yield (
                 f"{what} is new and works on changes of {whose}: of rows that came before, it "
