@@ -27,7 +27,8 @@ def names_of(
     """
     match node:
         case KeyedStep():
-            before = tuple(names_of(one, inputs_of) for one in node.inputs)
+            inputs = node.inputs
+            before = tuple(None if _several(one) else names_of(one, inputs_of) for one in inputs)
             return node.row_names(before, inputs_of(node))
         case nodes.Windowed():
             if node.job is not None and not pairs:
@@ -47,6 +48,16 @@ def made(node: nodes.Node) -> bool:
     if isinstance(node, _MADE) or (isinstance(node, nodes.Windowed) and node.reducer is not None):
         return True
     return not isinstance(node, nodes.Windowed) and any(made(one) for one in node.inputs)
+
+
+def _several(node: nodes.Node) -> bool:
+    """Whether a function may have given several rows of one name since a step named them.
+
+    A step by key parts these: of one that changes, nobody tells again what became of the others.
+    """
+    if isinstance(node, nodes.Keyed):
+        return isinstance(node, nodes.Windowed) and made(node)
+    return isinstance(node, _MADE) or any(map(_several, node.inputs))
 
 
 def _selected(node: nodes.Select, names: Names) -> Names:
