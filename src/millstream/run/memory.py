@@ -36,6 +36,7 @@ _LEAST = 1 << 20  # and however little memory is left
 _SOME = 8 << 20  # from so many on what a batch takes is taken for its rows
 _GROWTH = 2.0  # from one batch to the next at most
 _RECENT = 12  # batches
+_FORGOTTEN = 0.1  # of a peak with every batch as large that took less: the next may be as high
 _TIGHT = 0.6  # share of the budget in use from which on tasks give back what they do not need
 _EVERY = 0.1  # seconds between two looks while a batch runs
 _LOOKING = 0.02  # share of a core that may go there
@@ -137,7 +138,7 @@ class Memory:
         if ratio > self._ratio:
             self._ratio = ratio
         elif size > largest / 2:  # a small batch says nothing of what a large one takes
-            self._ratio = 0.7 * self._ratio + 0.3 * ratio
+            self._ratio += _FORGOTTEN * (ratio - self._ratio)
 
     def _elsewhere(self, controls: Iterable[Control]) -> int:
         """What workers on other machines had."""
