@@ -148,6 +148,7 @@ def _reads(inputs: tuple[nodes.Node, ...]) -> dict[str, list[str]]:
 
 
 def _stateless(node: nodes.Node) -> str:
+    """What a step does, in words that a checkpoint keeps: those of the plan may change."""
     match node:
         case nodes.Where():
             return f"where {node.condition.sql}"
