@@ -102,7 +102,7 @@ def measure(agents: int, failing: float, periods: int) -> dict[str, Any]:
 
 def _say(receiver: Any, name: str, below: Any, period: int) -> int:
     """One boundary message and its answer; gives their bytes."""
-    from millstream.run.greetings import Hello, hellos, welcomes
+    from millstream.run.messages.greetings import Hello, hellos, welcomes
 
     first = below is not None and below.whole  # later it need not say what it is
     asked = msgspec.json.encode(Hello(name, 1, relay=first, below=below))
@@ -132,7 +132,7 @@ class _Periods:
 def _tree(work: Any, agents: int) -> list[list[Any]]:
     """Those who receive, the ones agents talk to first, the root last."""
     import millstream as ms
-    from millstream.run import collecting
+    from millstream.run.sources.collector import collecting
     from millstream.state.storage import open_storage
 
     collecting.CollectorServer = lambda receiver, spec: None  # type: ignore[assignment, misc]

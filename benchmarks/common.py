@@ -131,7 +131,7 @@ class Truth:
 
 def spark_context() -> Any:
     """The Spark context millstream starts by itself, kept for several flows of one process."""
-    from millstream.run.session import open_session
+    from millstream.run.spark.session import open_session
     from millstream.settings import Settings
 
     context, _ = open_session("benchmarks", Settings())

@@ -150,9 +150,9 @@ def collect(work: Path, agents: int, pieces: int) -> None:
     """The collector: says its port, then what came out and how long that took."""
     import socket
 
-    from millstream.run.engine import Engine
-    from millstream.run.executors import InProcess
+    from millstream.run.batches.engine import Engine
     from millstream.run.planning import plan_flow
+    from millstream.run.spark.executors import InProcess
     from millstream.settings import Settings
     from millstream.state.checkpoint import Checkpoint
 

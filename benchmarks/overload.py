@@ -71,7 +71,7 @@ class Seen:
 
     def books(self, ledger: dict[str, dict[str, int]]) -> None:
         """Those of a commit."""
-        from millstream.run.ledger import WAYS as ways
+        from millstream.run.batches.ledger import WAYS as ways
 
         for account in ledger.values():
             self.unbalanced += account["offered"] != sum(account[way] for way in ways)
@@ -134,9 +134,9 @@ def _in_process(
     over: Callable[[], bool],
 ) -> dict[str, int]:
     import millstream as ms
-    from millstream.run.engine import Engine
-    from millstream.run.executors import InProcess
+    from millstream.run.batches.engine import Engine
     from millstream.run.planning import plan_flow
+    from millstream.run.spark.executors import InProcess
     from millstream.state.checkpoint import Checkpoint
 
     kept = Checkpoint(checkpoint)

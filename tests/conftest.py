@@ -129,7 +129,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """A Spark session with two cores, the same for all tests that ask for one."""
-    from millstream.run.session import open_session
+    from millstream.run.spark.session import open_session
     from millstream.settings import Settings
 
     session, ours = open_session("tests", Settings(master="local[2]"))

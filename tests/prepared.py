@@ -29,7 +29,7 @@ _MODULES = (
     "millstream.cli.running",
     "millstream.cli.serving",
     "millstream.run.runner",
-    "millstream.run.session",
+    "millstream.run.spark.session",
     "millstream.serve.server",
     "millstream.testing",
     "pydantic",

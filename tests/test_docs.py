@@ -21,7 +21,7 @@ from millstream.api.sources import SourceSpec
 from millstream.cli.commands import app
 from millstream.cli.loading import load_application
 from millstream.ops.sql import vocabulary
-from millstream.run import session
+from millstream.run.spark import session
 from millstream.settings import Settings
 
 ROOT = Path(__file__).parents[1]

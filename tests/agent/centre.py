@@ -13,12 +13,12 @@ import millstream as ms
 from millstream.agent.agent import Agent
 from millstream.agent.relay import Relay
 from millstream.agent.sending import Connection
-from millstream.run.arrival import ArrivalClock
-from millstream.run.collecting import MessageReceiver
-from millstream.run.engine import Engine
-from millstream.run.executors import InProcess
+from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
 from millstream.run.replacing import replace_program
+from millstream.run.sources.collector.collecting import MessageReceiver
+from millstream.run.sources.received.arrival import ArrivalClock
+from millstream.run.spark.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from tests.services import free_port

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millstream.agent import agent as agents
-from millstream.run import files
+from millstream.run.sources.files import tracker as files
 from tests.agent.centre import free_port, write
 
 

@@ -27,7 +27,7 @@ from millstream.cli.agents import load_accepted
 from millstream.cli.commands import app
 from millstream.cli.loading import load_application
 from millstream.cli.modules import imported_again, leave_path
-from millstream.run.code import Code, Given, bearer, proof_of
+from millstream.run.messages.code import Code, Given, bearer, proof_of
 from tests.agent.centre import Centre, free_port
 
 TOKEN = "the-right-token-of-24-ch"

@@ -13,7 +13,7 @@ import millstream as ms
 from millstream.agent import agent as agents
 from millstream.agent.relay import below_now
 from millstream.agent.sending import Connection
-from millstream.run.greetings import Below
+from millstream.run.messages.greetings import Below
 from tests.agent.centre import Centre, agent_of, free_port, relay_of
 
 

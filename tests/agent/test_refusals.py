@@ -28,10 +28,10 @@ from millstream.agent.sending import Away, Connection
 from millstream.agent.working import Working
 from millstream.errors import ConfigError, RunError
 from millstream.io.prints import MOVED
-from millstream.run import listening
-from millstream.run.greetings import Hello
-from millstream.run.messages import FORM
+from millstream.run.messages.greetings import Hello
+from millstream.run.messages.sealed import FORM
 from millstream.run.resharding import reshard
+from millstream.run.sources.collector import listening
 from millstream.sizes import bytes_of
 from tests.agent.centre import NOON, Centre, agent_of, free_port, write
 

@@ -16,9 +16,9 @@ import millstream as ms
 from millstream.agent import agent as agents
 from millstream.agent.agent import Agent
 from millstream.errors import CheckpointError, ConfigError
-from millstream.run.messages import sender_of
+from millstream.run.messages.sealed import sender_of
 from millstream.run.planning import plan_flow
-from millstream.run.program import check_program
+from millstream.run.program.program import check_program
 from millstream.state.checkpoint import Checkpoint
 from tests.agent.centre import Centre, agent_of, free_port, relay_of
 from tests.variants import variants

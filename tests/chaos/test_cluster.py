@@ -14,7 +14,7 @@ import psutil
 import pyspark
 import pytest
 
-from millstream.run.session import check_java
+from millstream.run.spark.session import check_java
 from tests.chaos.support import (
     check_readable,
     expected,

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import millstream as ms
-from millstream.run.session import _configuration, check_java
+from millstream.run.spark.session import _configuration, check_java
 from tests.chaos.apps.elastic import BATCH_ROWS
 from tests.chaos.support import finish, spawn, wait_for
 from tests.chaos.test_cluster import (

@@ -176,9 +176,9 @@ PLANTING = (link_a_file, link_a_directory, pipe_for_a_file)
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped after a few batches, everything published."""
-    from millstream.run.engine import Engine
-    from millstream.run.executors import InProcess
+    from millstream.run.batches.engine import Engine
     from millstream.run.planning import plan_flow
+    from millstream.run.spark.executors import InProcess
     from millstream.settings import Settings
     from millstream.state.checkpoint import Checkpoint
 

@@ -21,9 +21,9 @@ import msgspec
 import pytest
 
 import millstream as ms
-from millstream.run.engine import Engine
-from millstream.run.executors import InProcess
+from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
+from millstream.run.spark.executors import InProcess
 from millstream.serve.following import Follower
 from millstream.serve.status import Served
 from millstream.settings import Settings

@@ -16,14 +16,16 @@ import pytest
 import millstream as ms
 from millstream.io import writers
 from millstream.operators.batch import Batch
-from millstream.run import attempts, faults, opening, outside, publishing
-from millstream.run.engine import Engine
-from millstream.run.executors import InProcess
-from millstream.run.letters import Letters
+from millstream.run import faults
+from millstream.run.batches import attempts, opening
+from millstream.run.batches.engine import Engine
+from millstream.run.batches.letters import Letters
+from millstream.run.outputs import outside, publishing
 from millstream.run.planning import plan_flow
-from millstream.run.sources import make_tracker
-from millstream.run.splits import AnySplit, Item
-from millstream.run.tasks import Task
+from millstream.run.sources.trackers import make_tracker
+from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.splits import AnySplit, Item
+from millstream.run.tasks.task import Task
 from millstream.settings import Settings
 from millstream.state import checkpoint as checkpoints
 from millstream.state import locks, segments

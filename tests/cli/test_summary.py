@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from millstream.cli.display import Lines, show_summary
-from millstream.run.ledger import summary
+from millstream.run.batches.ledger import summary
 from millstream.run.reporting import Progress
 
 

@@ -11,9 +11,11 @@ from typing import Any
 from unittest.mock import patch
 
 import millstream as ms
-from millstream.run import engine, faults, files
-from millstream.run.executors import InProcess
+from millstream.run import faults
+from millstream.run.batches import engine
 from millstream.run.planning import plan_flow
+from millstream.run.sources.files import tracker as files
+from millstream.run.spark.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from tests.deployments.oracle import Row, Window

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.run.engine import Engine
-from millstream.run.executors import InProcess
+from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
+from millstream.run.spark.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from tests.services import free_port

@@ -11,9 +11,9 @@ import pytest
 
 import millstream as ms
 from millstream.io.readers import read_split
-from millstream.run import frames
-from millstream.run.frames import FrameStreamTracker
-from millstream.run.resolving import resolve_format
+from millstream.run.sources import frames
+from millstream.run.sources.frames import FrameStreamTracker
+from millstream.run.sources.resolving import resolve_format
 from millstream.state.manifests import SourceState
 from millstream.state.storage import open_storage
 

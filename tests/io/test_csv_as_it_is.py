@@ -15,7 +15,7 @@ from millstream.errors import ConfigError
 from millstream.io.formats import infer_format, parse_schema
 from millstream.io.readers import available_end, plan_splits, read_split
 from millstream.io.records import Dead
-from millstream.run.resolving import resolve_format
+from millstream.run.sources.resolving import resolve_format
 
 
 def read(path: Path, max_bytes: int = 1 << 30, **options: Any) -> tuple[list[dict[str, Any]], Any]:

@@ -21,8 +21,8 @@ from millstream.io import multiline, readers
 from millstream.io.formats import Format, infer_format, parse_schema
 from millstream.io.multiline import Records, whole_records
 from millstream.io.readers import Split, read_split
-from millstream.run.files import FilesTracker
-from millstream.run.resolving import resolve_format
+from millstream.run.sources.files.tracker import FilesTracker
+from millstream.run.sources.resolving import resolve_format
 from millstream.state.manifests import SourceState
 from millstream.state.storage import open_storage
 from millstream.testing import run_in_process

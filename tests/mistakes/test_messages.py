@@ -164,7 +164,7 @@ def silent_store() -> Any:
         raise OSError(errno.EIO, "the store did not answer: no route to host", str(spec.path))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("millstream.run.listing.list_seen", unheard)
+        patch.setattr("millstream.run.sources.files.listing.list_seen", unheard)
         return flow().source(ms.Files("s3://bucket/trades.csv")).head()
 
 

@@ -13,8 +13,8 @@ import pytest
 
 import millstream as ms
 from millstream.run import faults
+from millstream.run.batches.ledger import WAYS
 from millstream.run.faults import POINTS
-from millstream.run.ledger import WAYS
 from millstream.state import segments
 from millstream.testing import run_in_process
 from tests.stored import content_of, manifests_in

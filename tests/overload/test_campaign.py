@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import millstream as ms
-from millstream.run.engine import Engine
-from millstream.run.executors import InProcess
-from millstream.run.ledger import WAYS
+from millstream.run.batches.engine import Engine
+from millstream.run.batches.ledger import WAYS
 from millstream.run.planning import plan_flow
+from millstream.run.spark.executors import InProcess
 from millstream.state.checkpoint import Checkpoint
 from tests.overload.producing import (
     CAPACITY,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.operators.updates import applying
-from millstream.run.ledger import WAYS
+from millstream.run.batches.ledger import WAYS
 from millstream.testing import Driver, reference
 
 STEPS = 3_000  # a batch moves time on or works off events; far fewer are needed

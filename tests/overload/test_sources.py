@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.ops.chunks import OFFSET_BITS
-from millstream.run.reading import spool_extent
-from millstream.run.splits import SpoolSplit
+from millstream.run.tasks.reading import spool_extent
+from millstream.run.tasks.splits import SpoolSplit
 from millstream.testing import reference
 from tests.overload.support import (
     POINTS,

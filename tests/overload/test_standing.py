@@ -15,18 +15,18 @@ import millstream as ms
 from millstream.io.kafka.consuming import Stretch
 from millstream.io.readers import Split
 from millstream.ops.overload import Overload, Standing
-from millstream.run.asides import count
 from millstream.run.exploring import run_here
-from millstream.run.generating import GeneratorReceiver
-from millstream.run.lines import LineReceiver
 from millstream.run.planning import plan_flow
-from millstream.run.reading import read
-from millstream.run.received import SpoolTracker
 from millstream.run.reporting import Reporter
-from millstream.run.resolving import resolve_format
-from millstream.run.shedding import Shedding, shedding
-from millstream.run.splits import Aside, RateSplit
-from millstream.run.tracking import Tracker
+from millstream.run.sources.received.generating import GeneratorReceiver
+from millstream.run.sources.received.lines import LineReceiver
+from millstream.run.sources.received.tracker import SpoolTracker
+from millstream.run.sources.resolving import resolve_format
+from millstream.run.sources.shedding import Shedding, shedding
+from millstream.run.sources.tracking import Tracker
+from millstream.run.tasks.asides import count
+from millstream.run.tasks.reading import read
+from millstream.run.tasks.splits import Aside, RateSplit
 from millstream.serve.following import Follower
 from millstream.serve.metrics import exposition
 from millstream.serve.status import Served

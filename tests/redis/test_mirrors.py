@@ -15,7 +15,7 @@ import millstream as ms
 from millstream.errors import ConfigError, RunError
 from millstream.io import mirrors
 from millstream.io.mirrors import Address, Away, Entry, Lost, Mirror
-from millstream.run.mirroring import as_text
+from millstream.run.outputs.mirroring import as_text
 
 HOSTILE = [
     "",

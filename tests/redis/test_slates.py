@@ -18,7 +18,7 @@ from millstream.io.mirrors import Address, Mirror
 from millstream.ops.codec import encode
 from millstream.ops.keynames import hashes_of_values, key_text
 from millstream.ops.updates import NEVER, UpdateJob
-from millstream.run.mirroring import SlateMirror, as_text
+from millstream.run.outputs.mirroring import SlateMirror, as_text
 from millstream.state.manifests import Manifest
 from millstream.state.segments import write_segment
 from millstream.state.storage import Storage, open_storage

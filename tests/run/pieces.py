@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from millstream.run.splits import AnySplit, SpoolSplit
+from millstream.run.tasks.splits import AnySplit, SpoolSplit
 
 
 def pieces(splits: Iterable[AnySplit]) -> list[SpoolSplit]:

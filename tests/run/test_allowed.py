@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from millstream.cli import _limited
-from millstream.run.allowed import too_little
-from millstream.run.session import _why_not
-from millstream.run.spark import _marked, meant_for_people
-from millstream.run.watching import Attempt, Notes, watched
+from millstream.run.spark.allowed import too_little
+from millstream.run.spark.onspark import _marked, meant_for_people
+from millstream.run.spark.session import _why_not
+from millstream.run.tasks.watching import Attempt, Notes, watched
 
 ENOUGH = {resource.RLIMIT_NOFILE: (1_024, 1 << 20), resource.RLIMIT_NPROC: (1 << 15, 1 << 15)}
 

@@ -13,13 +13,13 @@ import pytest
 
 import millstream as ms
 from millstream.api.sources import Stdin
-from millstream.run import spool
-from millstream.run.arrival import ArrivalClock
-from millstream.run.engine import Engine
-from millstream.run.executors import InProcess
-from millstream.run.lines import LineReceiver
+from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
-from millstream.run.received import SpoolTracker
+from millstream.run.sources.received import spool
+from millstream.run.sources.received.arrival import ArrivalClock
+from millstream.run.sources.received.lines import LineReceiver
+from millstream.run.sources.received.tracker import SpoolTracker
+from millstream.run.spark.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.directory import Directory

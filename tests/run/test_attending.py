@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import millstream as ms
-from millstream.run.attending import Attention
-from millstream.run.splits import AnySplit
+from millstream.run.batches.attending import Attention
+from millstream.run.tasks.splits import AnySplit
 from millstream.testing import Driver
 from millstream.testing.driver import Pushed
 from tests.run.test_file_times import SECOND, Followed, records

@@ -13,8 +13,8 @@ import pytest
 
 import millstream as ms
 from millstream.errors import RunError
-from millstream.run.session import check_cluster, check_workers
-from millstream.run.spark import told
+from millstream.run.spark.onspark import told
+from millstream.run.spark.session import check_cluster, check_workers
 from millstream.testing import Driver, run_in_process
 
 START = datetime(2024, 1, 1, tzinfo=UTC)

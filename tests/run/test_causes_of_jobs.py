@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.run.spark import told
+from millstream.run.spark.onspark import told
 
 ABORTED = """An error occurred while calling z:org.apache.spark.PythonRDD.collect.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.run.cores import Decided, wait_for_cores
+from millstream.run.spark.cores import Decided, wait_for_cores
 from millstream.settings import Settings
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.run.engine import Engine
-from millstream.run.executors import InProcess
-from millstream.run.patience import Patience
+from millstream.run.batches.engine import Engine
+from millstream.run.batches.patience import Patience
 from millstream.run.planning import plan_flow
+from millstream.run.spark.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.doctor import examine

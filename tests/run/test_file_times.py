@@ -18,9 +18,9 @@ from millstream.api.sources import Files
 from millstream.io.firsts import Peek, first_time, first_times, is_glance
 from millstream.io.formats import READER, Format, parse_schema
 from millstream.ops.progress import BEGIN
-from millstream.run.files import FilesTracker
-from millstream.run.merging import share
-from millstream.run.tracking import directly
+from millstream.run.sources.files.merging import share
+from millstream.run.sources.files.tracker import FilesTracker
+from millstream.run.sources.tracking import directly
 from millstream.state.manifests import SourceState
 from millstream.state.storage import open_storage
 from millstream.testing import run_in_process
@@ -243,9 +243,9 @@ def test_without_an_idle_timeout_a_file_holds_for_ever(tmp_path: Path) -> None:
 
 def test_a_silent_file_lets_windows_leave(tmp_path: Path) -> None:
     """Nothing is read any more; that time passes is reason enough for a batch."""
-    from millstream.run.engine import Engine
-    from millstream.run.executors import InProcess
+    from millstream.run.batches.engine import Engine
     from millstream.run.planning import plan_flow
+    from millstream.run.spark.executors import InProcess
     from millstream.settings import Settings
     from millstream.state.checkpoint import Checkpoint
 

@@ -16,8 +16,8 @@ from millstream.api.sources import Files
 from millstream.errors import CheckpointError, RunError
 from millstream.io.formats import Format, parse_schema
 from millstream.io.readers import Split, read_split
-from millstream.run import files
-from millstream.run.files import FilesTracker
+from millstream.run.sources.files import tracker as files
+from millstream.run.sources.files.tracker import FilesTracker
 from millstream.state.manifests import SourceState
 from millstream.state.storage import open_storage
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.run.engine import Engine
-from millstream.run.executors import InProcess
+from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
-from millstream.run.recognising import Recogniser
+from millstream.run.sources.files.recognising import Recogniser
+from millstream.run.spark.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 

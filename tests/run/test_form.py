@@ -13,11 +13,13 @@ import pytest
 import millstream
 
 ROOT = Path(millstream.__file__).parent
+LOOP = ("engine", "footing", "intake", "outlook", "pacing", "batching", "attempts", "committing")
 PARTS = (
-    *("engine", "footing", "intake", "outlook", "pacing", "batching", "attempts", "committing"),
-    *("executors", "tasks", "entering", "onward", "clocks"),
+    *(f"run/batches/{name}" for name in LOOP),
+    *(f"run/tasks/{name}" for name in ("task", "entering", "onward", "clocks")),
+    *("run/spark/executors", "operators/batch"),
 )
-FILES = [*(ROOT / "run" / f"{name}.py" for name in PARTS), ROOT / "operators" / "batch.py"]
+FILES = [ROOT / f"{name}.py" for name in PARTS]
 KINDS = r"\b(pane|slate|timer|updater|window|session|tagger|dedup|distinct|interval join)s?\b"
 SHARED = {"batch", "protocol", "published"}  # what all operators have in common
 

@@ -19,11 +19,11 @@ from millstream.io import unpacking
 from millstream.io.formats import Format, parse_schema
 from millstream.io.readers import Split, read_split
 from millstream.io.unpacking import Measure
-from millstream.run import merging
-from millstream.run.engine import Engine
-from millstream.run.executors import InProcess
-from millstream.run.files import FilesTracker
+from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
+from millstream.run.sources.files import merging
+from millstream.run.sources.files.tracker import FilesTracker
+from millstream.run.spark.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import SourceState

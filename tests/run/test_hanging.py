@@ -19,12 +19,12 @@ import pytest
 
 import millstream as ms
 from millstream.errors import RunError
-from millstream.run.calls import Call, calling, described
-from millstream.run.engine import Engine
-from millstream.run.executors import InProcess
-from millstream.run.handing import Hands
+from millstream.run.batches.engine import Engine
+from millstream.run.outputs.handing import Hands
 from millstream.run.planning import plan_flow
-from millstream.run.watching import Attempt, Notes, Same, hung, leave_note, watched
+from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.calls import Call, calling, described
+from millstream.run.tasks.watching import Attempt, Notes, Same, hung, leave_note, watched
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.testing import Driver, run_in_process
@@ -314,8 +314,8 @@ def test_a_function_that_hung_twice_is_not_tried_a_third_time(tmp_path: Path) ->
 
 HANGS = """
 import sys, threading, time, re
-from millstream.run import watching
-from millstream.run.watching import Attempt, watched
+from millstream.run.tasks import watching
+from millstream.run.tasks.watching import Attempt, watched
 from millstream.ops.records import apply
 from millstream.ops.chunks import Chunk
 import numpy as np, pyarrow as pa
@@ -570,7 +570,7 @@ def test_on_spark_a_reader_that_hangs_is_named_with_its_place(
 def test_one_flow_that_is_done_does_not_end_the_watch_over_another() -> None:
     """The process has one timer for all of them."""
     program = """
-from millstream.run import handing
+from millstream.run.outputs import handing
 handing._HELD = 0.5
 with handing._ended_if_held(0.5):
     with handing._ended_if_held(0.2):

@@ -18,9 +18,11 @@ import pytest
 
 import millstream as ms
 from millstream.errors import ConfigError
-from millstream.run import posting, runner, sharing, taken
-from millstream.run.posts import PostReceiver
-from millstream.run.received import SpoolTracker
+from millstream.run import runner
+from millstream.run.sources.received import posting, taken
+from millstream.run.sources.received.posts import PostReceiver
+from millstream.run.sources.received.tracker import SpoolTracker
+from millstream.run.spark import sharing
 from millstream.state.directory import Directory
 from millstream.state.manifests import SourceState
 from millstream.state.storage import open_storage

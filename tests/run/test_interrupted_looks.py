@@ -20,10 +20,11 @@ import pytest
 
 import millstream as ms
 from millstream.io import prints
-from millstream.run import engine, extents, listing, merging, recognising
-from millstream.run.engine import Engine
-from millstream.run.executors import InProcess
+from millstream.run.batches import engine
+from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
+from millstream.run.sources.files import extents, listing, merging, recognising
+from millstream.run.spark.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 

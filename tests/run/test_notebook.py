@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import millstream as ms
+from millstream.run.console import _bars
 from millstream.run.reporting import Progress
-from millstream.run.telling import _bars
 from millstream.testing import run_in_process
 
 

@@ -16,15 +16,15 @@ import millstream as ms
 from millstream.io import readers
 from millstream.io.readers import Split
 from millstream.operators.batch import Batch
-from millstream.run import once
-from millstream.run.carrying import Load, carried_task
-from millstream.run.engine import Engine
-from millstream.run.listing import Seen
-from millstream.run.once import reading_once
+from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
-from millstream.run.splits import Item
-from millstream.run.viewing import View, Views
-from millstream.run.watching import Attempt
+from millstream.run.sources.files.listing import Seen
+from millstream.run.sources.files.viewing import View, Views
+from millstream.run.spark.carrying import Load, carried_task
+from millstream.run.tasks import once
+from millstream.run.tasks.once import reading_once
+from millstream.run.tasks.splits import Item
+from millstream.run.tasks.watching import Attempt
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.testing import run_in_process

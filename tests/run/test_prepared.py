@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from millstream.run import archive
+from millstream.run.spark import archive
 
 PREPARE_AND_USE = """
 import sys
 from pathlib import Path
-from millstream.run import archive, preparing
+from millstream.run.spark import archive
+from millstream.run.spark import preparing
 archive.places = preparing.places = lambda: iter([Path(sys.argv[1])])
 print(preparing.prepare())
-from millstream.run.session import close_session, open_session
+from millstream.run.spark.session import close_session, open_session
 from millstream.settings import Settings
 context, _ = open_session("next", Settings())
 print(context.parallelize([1, 2], 2).sum())

@@ -8,7 +8,7 @@ import sys
 
 import psutil
 
-from millstream.run.processes import kill_session
+from millstream.run.spark.processes import kill_session
 
 # A leader whose child ignores hangups and has a child of its own, in another process group.
 TREE = """

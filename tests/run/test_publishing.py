@@ -13,7 +13,7 @@ import millstream as ms
 from millstream.errors import RunError
 from millstream.io.writers import STAGING, check_staged, publish_file, stage_file
 from millstream.run import faults
-from millstream.run.publishing import publish, recover, stage_delivery
+from millstream.run.outputs.publishing import publish, recover, stage_delivery
 from millstream.state.manifests import Manifest, Output, Place
 from millstream.state.storage import open_storage
 from millstream.testing import run_in_process

@@ -10,8 +10,8 @@ import pytest
 
 import millstream as ms
 from millstream.errors import RunError
-from millstream.run.remote import _configure
-from millstream.run.sharing import Spark
+from millstream.run.spark.remote import _configure
+from millstream.run.spark.sharing import Spark
 from millstream.testing import run_in_process
 
 
@@ -42,7 +42,9 @@ def test_a_flow_that_is_given_up_is_interrupted_in_the_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr("millstream.run.sharing.end_java", lambda **_: told.append("java ended"))
+    monkeypatch.setattr(
+        "millstream.run.spark.sharing.end_java", lambda **_: told.append("java ended")
+    )
     executor: Any = SimpleNamespace(cancel=lambda: told.append("query interrupted"))
     Spark("alone", ms.Settings(master="sc://host:15002")).give_up(object(), executor)
     assert told == ["query interrupted"]

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 import millstream as ms
 from millstream.errors import CheckpointError
 from millstream.plan.stages import Plan
-from millstream.run import engine, faults
-from millstream.run.executors import InProcess
+from millstream.run import faults
+from millstream.run.batches import engine
 from millstream.run.faults import SWITCHING
 from millstream.run.planning import plan_flow
 from millstream.run.replacing import replace_program
+from millstream.run.spark.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.testing import Driver

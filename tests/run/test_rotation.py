@@ -16,10 +16,10 @@ import pytest
 from millstream.api.sources import Files
 from millstream.errors import RunError
 from millstream.io import prints
-from millstream.run.files import FilesTracker
-from millstream.run.listing import by_age
-from millstream.run.recognising import Recogniser
-from millstream.run.resolving import resolve_format
+from millstream.run.sources.files.listing import by_age
+from millstream.run.sources.files.recognising import Recogniser
+from millstream.run.sources.files.tracker import FilesTracker
+from millstream.run.sources.resolving import resolve_format
 from millstream.state.manifests import SourceState
 from millstream.state.storage import open_storage
 from tests.run.test_files_tracker import Kept, lines
@@ -260,7 +260,7 @@ def test_a_slow_look_for_first_times_does_not_delay_the_next_look(
 ) -> None:
     now = time.monotonic()
     clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
-    monkeypatch.setattr("millstream.run.files.time", clock)
+    monkeypatch.setattr("millstream.run.sources.files.tracker.time", clock)
     (tmp_path / "in").mkdir()
     options = {"time": "ts", "schema": "ts bigint", "format": "json", "lateness": "0s"}
     spec = Files(tmp_path / "in", follow=True, **options)
@@ -463,7 +463,7 @@ def test_renamed_while_it_is_compared(
             log(kept, "app.log.gz").rename(log(kept, "app.log.2.gz"))
         return lead
 
-    monkeypatch.setattr("millstream.run.recognising.lead_of", lead_of)
+    monkeypatch.setattr("millstream.run.sources.files.recognising.lead_of", lead_of)
     kept.step()
     monkeypatch.undo()
     assert moved

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import millstream as ms
+from millstream.run.console import told_work
 from millstream.run.reporting import Progress
-from millstream.run.telling import told_work
 from millstream.testing import Driver, reference, run_in_process
 from tests.variants import variants
 

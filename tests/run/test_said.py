@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from millstream.run.session import _Said
+from millstream.run.spark.session import _Said
 
 
 def closed() -> Any:

@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 
 import millstream as ms
 from millstream.plan.planner import sketch
-from millstream.run.spark import _send_by_value
+from millstream.run.spark.onspark import _send_by_value
 
 MODULE = """
 class Steps:

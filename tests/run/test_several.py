@@ -23,11 +23,11 @@ import millstream as ms
 from millstream.io.formats import Format
 from millstream.io.readers import Split
 from millstream.plan.planner import make_plan
-from millstream.run.carrying import Carrier, Delivered, Load, Riding, dealt
 from millstream.run.handle import between_looks
 from millstream.run.several import Start, _shared_out, start_all
-from millstream.run.turns import Turns
-from millstream.run.watching import Attempt
+from millstream.run.spark.carrying import Carrier, Delivered, Load, Riding, dealt
+from millstream.run.spark.turns import Turns
+from millstream.run.tasks.watching import Attempt
 from millstream.settings import Settings
 from millstream.testing import Driver
 
@@ -171,7 +171,7 @@ def test_who_has_waited_longest_comes_first() -> None:
 
 def test_who_waits_is_told_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 13.5])
-    monkeypatch.setattr("millstream.run.turns.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("millstream.run.spark.turns.time.perf_counter", lambda: next(clock))
     with Turns().turn("one") as waited:
         assert waited == 3.5
 
@@ -184,11 +184,11 @@ def test_waiting_for_other_flows_makes_no_batch_smaller(
     flow.source(ms.Generator(tuple, schema="n bigint"), name="in").sink(ms.Memory())
     with Driver(flow, batch_seconds=2.0) as driver:
         driver.push("in", [{"n": 0}]).step()  # the first batch is no measure
-        monkeypatch.setattr("millstream.run.pacing._LEAST_ROWS", 1)
+        monkeypatch.setattr("millstream.run.batches.pacing._LEAST_ROWS", 1)
         driver.engine.pace.rows, driver._executor.waited = 100, waited
         ticks = itertools.count(0, 8)  # a batch takes eight seconds, by this clock
         clock = SimpleNamespace(perf_counter=lambda: float(next(ticks)), sleep=time.sleep)
-        monkeypatch.setattr("millstream.run.engine.time", clock)
+        monkeypatch.setattr("millstream.run.batches.engine.time", clock)
         driver.push("in", [{"n": n} for n in range(100)]).step()
         assert driver.engine.pace.rows == then
 

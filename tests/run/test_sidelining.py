@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.run.sidelining import Ran, Sidelines
+from millstream.run.spark.sidelining import Ran, Sidelines
 
 THREE = ["a", "b", "c"]
 

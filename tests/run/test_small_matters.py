@@ -9,7 +9,7 @@ import pytest
 
 import millstream as ms
 from millstream.cli.serving import _ADDRESS
-from millstream.run.engine import Engine
+from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
 from millstream.run.reporting import Reporter
 from millstream.serve.following import Follower

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.run.resolving import resolve_format
+from millstream.run.sources.resolving import resolve_format
 from millstream.testing import run_in_process
 
 SCHEMA = "ts timestamp, host string"

@@ -23,17 +23,17 @@ import millstream as ms
 from millstream.api.sources import Generator, Rate, Socket, Stdin
 from millstream.errors import CheckpointError, RunError
 from millstream.ops.chunks import OFFSET_BITS
-from millstream.run import lines, spool
-from millstream.run.engine import Engine
-from millstream.run.generating import GeneratorReceiver
-from millstream.run.lines import LineReceiver, SocketReceiver
+from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
-from millstream.run.reading import read
-from millstream.run.received import SpoolTracker
-from millstream.run.resolving import resolve_format
-from millstream.run.sources import RateTracker, progress_of
-from millstream.run.splits import ERROR, RAW, RateSplit, SpoolSplit
-from millstream.run.spool import Receiver
+from millstream.run.sources.received import lines, spool
+from millstream.run.sources.received.generating import GeneratorReceiver
+from millstream.run.sources.received.lines import LineReceiver, SocketReceiver
+from millstream.run.sources.received.spool import Receiver
+from millstream.run.sources.received.tracker import SpoolTracker
+from millstream.run.sources.resolving import resolve_format
+from millstream.run.sources.trackers import RateTracker, progress_of
+from millstream.run.tasks.reading import read
+from millstream.run.tasks.splits import ERROR, RAW, RateSplit, SpoolSplit
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.directory import Directory
@@ -818,7 +818,7 @@ def test_a_generator_that_fails_gives_what_it_made_and_stops_the_run(tmp_path: P
 
 def test_rate_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("millstream.run.sources.time.time", lambda: now)
+    monkeypatch.setattr("millstream.run.sources.trackers.time.time", lambda: now)
     source = RateTracker(0, Rate(100, limit=250), SourceState())
     source.poll()
     assert source.pending() == 0

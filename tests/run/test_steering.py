@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from millstream.run.sidelining import Ran
-from millstream.run.steering import Steering, _Place
+from millstream.run.spark.sidelining import Ran
+from millstream.run.spark.steering import Steering, _Place
 from tests.run.test_sidelining import Clock
 
 pytestmark = pytest.mark.spark
@@ -155,7 +155,7 @@ def test_one_that_hangs_in_a_trial_does_not_keep_others_out(
     monkeypatch.setattr(looking, "_placed", lambda groups: groups[0][0])
     monkeypatch.setattr(looking, "_took", took)
     with monkeypatch.context() as hurried:
-        hurried.setattr("millstream.run.steering._LONGEST", 0.2)
+        hurried.setattr("millstream.run.spark.steering._LONGEST", 0.2)
         looking._try_again()
         assert looking._trial is not None
         looking._trial.join(30)

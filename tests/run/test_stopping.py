@@ -13,8 +13,8 @@ import pytest
 
 import millstream as ms
 from millstream.run.planning import plan_flow
-from millstream.run.spark import OnSpark
-from millstream.run.stopping import too_late
+from millstream.run.spark.onspark import OnSpark
+from millstream.run.spark.stopping import too_late
 
 
 def _update(event: Any, slate: Any, ctx: Any) -> None:

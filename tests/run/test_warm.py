@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import millstream as ms
 from millstream.errors import ConfigError
 from millstream.operators.batch import Batch
-from millstream.run import warming
-from millstream.run.executors import InProcess
-from millstream.run.splits import AnySplit, Item
-from millstream.run.warming import keep_warm
+from millstream.run.batches import warming
+from millstream.run.batches.warming import keep_warm
+from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.splits import AnySplit, Item
 from millstream.settings import Settings
 from millstream.state import memory, segments
 from millstream.state.directory import Directory

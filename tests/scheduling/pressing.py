@@ -11,8 +11,8 @@ from unittest.mock import patch
 from hypothesis import strategies as st
 
 import millstream as ms
-from millstream.run import scheduler
-from millstream.run.memory import Memory
+from millstream.run.pressure import scheduler
+from millstream.run.pressure.memory import Memory
 
 NO_TIME = 1e-9  # seconds a batch should take
 

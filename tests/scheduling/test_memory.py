@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.operators.batch import Control
-from millstream.run import memory
-from millstream.run.memory import Memory, of_machine, resident
-from millstream.run.session import _configuration, _heap
+from millstream.run.pressure import memory
+from millstream.run.pressure.memory import Memory, of_machine, resident
+from millstream.run.spark.session import _configuration, _heap
 from millstream.state.memory import memory_folder
 from millstream.testing import run_in_process
 
@@ -238,7 +238,7 @@ def test_a_small_budget_makes_small_batches_and_the_same_results(
     (tmp_path / "in.csv").write_text("".join(["ts,k\n", *sorted(lines)]))
     monkeypatch.setattr(memory, "_FIRST", 4_000)  # bytes
     monkeypatch.setattr(memory, "_LEAST", 4_000)
-    monkeypatch.setattr("millstream.run.scheduler.LEAST", 10)
+    monkeypatch.setattr("millstream.run.pressure.scheduler.LEAST", 10)
 
     def run(where: str) -> tuple[list[tuple[int, ...]], int]:
         flow, out = ms.Flow("small"), ms.Memory()

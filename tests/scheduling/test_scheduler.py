@@ -12,11 +12,11 @@ import pytest
 
 import millstream as ms
 from millstream.cli.standing import told_status
-from millstream.run import scheduler
-from millstream.run.memory import Memory
-from millstream.run.queues import Waits
+from millstream.run.pressure import scheduler
+from millstream.run.pressure.memory import Memory
+from millstream.run.pressure.queues import Waits
+from millstream.run.pressure.scheduler import Scheduler
 from millstream.run.reporting import Reporter
-from millstream.run.scheduler import Scheduler
 from millstream.serve.following import Follower
 from millstream.serve.metrics import exposition
 from millstream.serve.status import Served

@@ -255,8 +255,8 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from tests.security.hostile import OPTIONS, flow_to
-from millstream.run.engine import Engine
-from millstream.run.executors import InProcess
+from millstream.run.batches.engine import Engine
+from millstream.run.spark.executors import InProcess
 from millstream.run.planning import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint

@@ -20,9 +20,9 @@ from millstream.cli import complain, running
 from millstream.cli.commands import app
 from millstream.cli.loading import load_application
 from millstream.io.mirrors import Address
-from millstream.run.listing import list_files, look_around
+from millstream.run.outputs.publishing import publish, stage_delivery
 from millstream.run.planning import plan_flow
-from millstream.run.publishing import publish, stage_delivery
+from millstream.run.sources.files.listing import list_files, look_around
 from millstream.showing import visible, visible_lines
 from millstream.state.manifests import Manifest
 from millstream.state.storage import open_storage

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 import millstream as ms
-from millstream.run.ledger import WAYS
+from millstream.run.batches.ledger import WAYS
 from millstream.serve.app import STATIC
 from millstream.serve.drawing import drawn
 from millstream.serve.following import Follower

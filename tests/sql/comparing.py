@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from millstream.ops.chunks import Chunk
-from millstream.run import sinking
+from millstream.run.tasks import sinking
 
 
 def sign_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,11 +20,11 @@ import pytest
 
 import millstream as ms
 from millstream.errors import ConfigError, RunError
-from millstream.run.failing import letters_in
-from millstream.run.tables import taking
-from millstream.run.tables.moments import beyond
-from millstream.run.tables.taking import Tabled
-from millstream.run.tables.writing import Noted
+from millstream.run.batches.failing import letters_in
+from millstream.run.outputs.tables import taking
+from millstream.run.outputs.tables.moments import beyond
+from millstream.run.outputs.tables.taking import Tabled
+from millstream.run.outputs.tables.writing import Noted
 from millstream.state.checkpoint import Checkpoint
 from millstream.testing import run_in_process
 from tests import prepared
@@ -416,7 +416,7 @@ def test_delta_is_read_and_followed_as_it_grows(tmp_path: Path) -> None:
     run_in_process(flow, tmp_path / "ck")
     assert sorted(r["id"] for r in sunk.rows) == list(range(20))
 
-    from millstream.run.tables.versions import Versions
+    from millstream.run.sources.versions import Versions
     from millstream.state.storage import open_storage
 
     place = open_storage(tmp_path / "sources")

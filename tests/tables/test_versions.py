@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 import millstream as ms
-from millstream.run.tables import versions
-from millstream.run.tables.versions import Versions
+from millstream.run.sources import versions
+from millstream.run.sources.versions import Versions
 from millstream.state.storage import open_storage
 
 deltalake = pytest.importorskip("deltalake")

@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import millstream as ms
-from millstream.run import files
+from millstream.run.sources.files import tracker as files
 from millstream.testing import Driver, run_in_process
 from tests.deployments.running import read
 

@@ -15,7 +15,7 @@ import msgspec
 
 from millstream.api.flow import Flow
 from millstream.errors import ConfigError
-from millstream.run.code import Code, Gives, is_proven
+from millstream.run.messages.code import Code, Gives, is_proven
 from millstream.state.storage import Storage
 
 Load = Callable[[Path, str], Flow]  # a file, and which of its flows

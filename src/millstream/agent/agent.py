@@ -27,9 +27,9 @@ from millstream.api.flow import Flow
 from millstream.durations import micros
 from millstream.errors import ConfigError, RunError
 from millstream.io.prints import MOVED
-from millstream.run.greetings import Hello, Welcome
-from millstream.run.messages import FULL, Message
-from millstream.run.watching import Attempt, watched
+from millstream.run.messages.greetings import Hello, Welcome
+from millstream.run.messages.sealed import FULL, Message
+from millstream.run.tasks.watching import Attempt, watched
 from millstream.settings import Settings
 from millstream.state.manifests import SourceState
 from millstream.state.storage import NO_ROOM

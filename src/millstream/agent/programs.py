@@ -18,7 +18,7 @@ from millstream.agent.sending import Connection
 from millstream.agent.working import plan_here
 from millstream.api.flow import Flow
 from millstream.errors import MillstreamError, RunError
-from millstream.run.greetings import Welcome, welcomes
+from millstream.run.messages.greetings import Welcome, welcomes
 from millstream.state.storage import Storage
 
 _KNOWN = "collector.json"  # what the collector said last, so that a start needs it no more

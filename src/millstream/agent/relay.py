@@ -25,12 +25,12 @@ from millstream.api.sources import Collector
 from millstream.errors import ConfigError
 from millstream.ops.progress import raise_all
 from millstream.plan.stages import Plan
-from millstream.run.code import Given
-from millstream.run.collected import note, noted
-from millstream.run.collecting import Enrolled, MessageReceiver
-from millstream.run.greetings import Below, Hello, Later, Refused, Welcome
-from millstream.run.messages import MOST_BYTES, Message, agent_of, sender_of, unpack
-from millstream.run.received import SpoolTracker
+from millstream.run.messages.code import Given
+from millstream.run.messages.greetings import Below, Hello, Later, Refused, Welcome
+from millstream.run.messages.sealed import MOST_BYTES, Message, agent_of, sender_of, unpack
+from millstream.run.sources.collector.collecting import Enrolled, MessageReceiver
+from millstream.run.sources.collector.tracker import note, noted
+from millstream.run.sources.received.tracker import SpoolTracker
 from millstream.state.manifests import SourceState
 from millstream.state.storage import Storage
 

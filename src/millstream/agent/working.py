@@ -28,17 +28,24 @@ from millstream.ops.chunks import concat, decode_block, encode_block
 from millstream.ops.progress import BEGIN, END, Reached, SourceProgress
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
-from millstream.run.attending import Attention
-from millstream.run.describing import describe_program, panes_of
-from millstream.run.differing import difference
-from millstream.run.files import FilesTracker
-from millstream.run.messages import COMPRESSION, Block, Head, Message, encode_records, placed_for
+from millstream.run.batches.attending import Attention
+from millstream.run.messages.sealed import (
+    COMPRESSION,
+    Block,
+    Head,
+    Message,
+    encode_records,
+    placed_for,
+)
 from millstream.run.planning import formats_of
-from millstream.run.reading import Piece
-from millstream.run.resolving import resolve_format
-from millstream.run.sources import make_tracker, progress_of, state_after
-from millstream.run.splits import AnySplit, Item, Readable
-from millstream.run.tasks import Task
+from millstream.run.program.describing import describe_program, panes_of
+from millstream.run.program.differing import difference
+from millstream.run.sources.files.tracker import FilesTracker
+from millstream.run.sources.resolving import resolve_format
+from millstream.run.sources.trackers import make_tracker, progress_of, state_after
+from millstream.run.tasks.reading import Piece
+from millstream.run.tasks.splits import AnySplit, Item, Readable
+from millstream.run.tasks.task import Task
 from millstream.settings import Settings
 from millstream.state.manifests import Manifest, SourceState
 from millstream.state.storage import Storage

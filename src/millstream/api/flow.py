@@ -186,7 +186,7 @@ class Flow:
         Options are the fields of `millstream.Settings`, such as master="local[4]". It shows a bar
         where somebody looks, and gives warnings to the logger `millstream`, unless quiet=True.
         """
-        from millstream.run.telling import follow
+        from millstream.run.console import follow
 
         quiet = Settings.from_options(options).quiet
         return follow(self.start(checkpoint, **options), self.name, quiet=quiet)

@@ -30,7 +30,7 @@ def run_all(*flows: Flow, checkpoint: Checkpoints = USUAL, **options: Any) -> di
     Options are the fields of `millstream.Settings`, for all of them; memory="2GB" is the budget of
         all together.
     """
-    from millstream.run.telling import follow_all
+    from millstream.run.console import follow_all
 
     quiet = Settings.from_options(options).quiet
     return follow_all(start_all(*flows, checkpoint=checkpoint, **options), quiet=quiet)

@@ -55,7 +55,7 @@ def _defect(error: Exception) -> str:
 
 def _limited(error: Exception) -> str | None:
     """What to say if the machine allows this process too little; Python has no kind for that."""
-    from millstream.run.allowed import too_little
+    from millstream.run.spark.allowed import too_little
 
     if not isinstance(error, RuntimeError) or "can't start new thread" not in str(error):
         return None
@@ -67,6 +67,6 @@ def _limited(error: Exception) -> str | None:
 
 def _end_java() -> None:
     """Leave no process behind; a command that never came to Spark has none."""
-    session = sys.modules.get("millstream.run.session")
+    session = sys.modules.get("millstream.run.spark.session")
     if session is not None:
         session.end_java()

@@ -8,7 +8,7 @@ from millstream.api.flow import Flow
 from millstream.api.sources import Collector
 from millstream.errors import ConfigError
 from millstream.graph.nodes import Source
-from millstream.run.code import Code
+from millstream.run.messages.code import Code
 
 
 def carry_code(flow: Flow, file: Path, before: bytes, queries: list[Path]) -> None:

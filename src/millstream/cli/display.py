@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from millstream.cli.answers import answer_table, show_answer
-from millstream.run.ledger import WAYS, summary
-from millstream.run.telling import told_work, warnings_of
+from millstream.run.batches.ledger import WAYS, summary
+from millstream.run.console import told_work, warnings_of
 from millstream.state.storage import open_storage
 
 if TYPE_CHECKING:

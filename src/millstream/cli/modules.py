@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
-from millstream.run.installed import is_installed
+from millstream.run.spark.installed import is_installed
 
 
 @contextlib.contextmanager

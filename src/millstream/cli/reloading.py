@@ -21,7 +21,7 @@ from millstream.api.flow import Flow
 from millstream.cli.modules import imported_again
 from millstream.errors import CheckpointError, ConfigError, MillstreamError, RunError
 from millstream.run.handle import Handle
-from millstream.run.spark import send_by_value
+from millstream.run.spark.onspark import send_by_value
 from millstream.state.locations import beside, is_url, located
 from millstream.state.storage import Storage, open_storage
 

@@ -27,7 +27,7 @@ from millstream.graph.nodes import Source, Update
 from millstream.operators.view import Kept
 from millstream.run.handle import Handle
 from millstream.run.runner import start
-from millstream.run.session import end_java
+from millstream.run.spark.session import end_java
 from millstream.settings import Settings
 
 E = TypeVar("E", covariant=True)

@@ -24,10 +24,10 @@ from millstream.cli.reloading import Listening
 from millstream.cli.running import STOPPING, Stopping, result_of
 from millstream.errors import ConfigError
 from millstream.graph.nodes import Source
+from millstream.run.console import told_work
 from millstream.run.handle import Handle
 from millstream.run.handles import Handles
 from millstream.run.several import Start, start_all
-from millstream.run.telling import told_work
 from millstream.settings import Settings
 
 _LOOK = 0.1  # seconds between looks at the running flows

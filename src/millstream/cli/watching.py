@@ -60,7 +60,7 @@ class Watching:
     def watch(self, flow: Flow, sql: str) -> None:
         """Show the rows of a query until it has ended, or is interrupted."""
         from millstream.run.runner import start
-        from millstream.run.session import open_session
+        from millstream.run.spark.session import open_session
 
         with flow.attempt(keep=False):
             asked = read_query(sql, flow.catalog.find, flow.catalog.names)
@@ -102,7 +102,7 @@ class Watching:
     def close(self) -> None:
         """End Spark, and remove what queries kept."""
         if self._session is not None:
-            from millstream.run.session import close_session
+            from millstream.run.spark.session import close_session
 
             context, ours = self._session
             if ours:

@@ -27,22 +27,22 @@ from millstream.io.formats import READER
 from millstream.io.records import Split
 from millstream.ops.interrupts import interruptible
 from millstream.plan.stages import Plan
-from millstream.run.early import Looker, engine_of
-from millstream.run.engine import Engine
-from millstream.run.executors import InProcess
-from millstream.run.failing import letters_in
-from millstream.run.files import FilesTracker
+from millstream.run.batches.engine import Engine
+from millstream.run.batches.failing import letters_in
+from millstream.run.console import logger, warnings_of
+from millstream.run.early.looker import Looker, engine_of
+from millstream.run.early.target import target_for
 from millstream.run.fleeting import fleeting
-from millstream.run.listing import list_seen
-from millstream.run.looked import looked_for
-from millstream.run.partitions import PartitionsTracker
 from millstream.run.planning import plan_flow
-from millstream.run.received import SpoolTracker, make_receiver
-from millstream.run.sources import files_of, make_tracker
-from millstream.run.splits import AnySplit
-from millstream.run.spool import Receiver
-from millstream.run.telling import logger, warnings_of
-from millstream.run.tracking import Tracker
+from millstream.run.sources.files.listing import list_seen
+from millstream.run.sources.files.tracker import FilesTracker
+from millstream.run.sources.partitions import PartitionsTracker
+from millstream.run.sources.received.spool import Receiver
+from millstream.run.sources.received.tracker import SpoolTracker, make_receiver
+from millstream.run.sources.trackers import files_of, make_tracker
+from millstream.run.sources.tracking import Tracker
+from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.splits import AnySplit
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import SourceState
@@ -115,7 +115,7 @@ def run_here(
     plan: Plan, path: Path, settings: Settings, trackers: Callable[..., Tracker] | None = None
 ) -> Engine:
     """Run a plan on bounded input to its end in this process; gives its engine, closed."""
-    looking, place = looked_for(plan, None), Checkpoint(path)
+    looking, place = target_for(plan, None), Checkpoint(path)
     place.lock()
     engine, looker = engine_of(plan, place, settings, looking, trackers)
     with interruptible():

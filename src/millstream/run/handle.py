@@ -15,19 +15,19 @@ from millstream.api.sinks import Redis
 from millstream.errors import MillstreamError, RunError
 from millstream.io.mirrors import require_redis
 from millstream.plan.stages import Plan
-from millstream.run.attending import PERIOD
-from millstream.run.cores import Decided
-from millstream.run.early import Looker
-from millstream.run.engine import Engine
+from millstream.run.batches.attending import PERIOD
+from millstream.run.batches.engine import Engine
+from millstream.run.console import told_work, warnings_of
+from millstream.run.early.looker import Looker
 from millstream.run.fleeting import remove_fleeting
-from millstream.run.program import LEAST_SHARDS
-from millstream.run.remote import is_remote
+from millstream.run.program.program import LEAST_SHARDS
 from millstream.run.replacing import Replacement, Request, Requests, replace_program
 from millstream.run.reporting import Progress, Reporter
-from millstream.run.session import remove_scratch
-from millstream.run.sharing import OnAny, Spark
-from millstream.run.stopping import too_late
-from millstream.run.telling import told_work, warnings_of
+from millstream.run.spark.cores import Decided
+from millstream.run.spark.remote import is_remote
+from millstream.run.spark.session import remove_scratch
+from millstream.run.spark.sharing import OnAny, Spark
+from millstream.run.spark.stopping import too_late
 from millstream.serve.following import Follower
 from millstream.serve.slates import Decoder
 from millstream.serve.status import Live, Served

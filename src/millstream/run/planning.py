@@ -9,8 +9,8 @@ from millstream.graph import nodes as graph
 from millstream.io.formats import Format
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
-from millstream.run.program import known_panes
-from millstream.run.resolving import resolve_format
+from millstream.run.program.program import known_panes
+from millstream.run.sources.resolving import resolve_format
 
 
 def plan_flow(flow: Flow, checkpoint: Path | None = None) -> Plan:

@@ -23,10 +23,10 @@ from millstream.graph import nodes as graph
 from millstream.io.formats import Format
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
-from millstream.run.describing import describe_program
-from millstream.run.differing import difference
-from millstream.run.engine import Engine
-from millstream.run.program import known_panes
+from millstream.run.batches.engine import Engine
+from millstream.run.program.describing import describe_program
+from millstream.run.program.differing import difference
+from millstream.run.program.program import known_panes
 from millstream.state.checkpoint import Checkpoint
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millstream.ops.jobs import timestamp
-from millstream.run.engine import Engine
-from millstream.run.shedding import Shedding
-from millstream.run.telling import told_work
+from millstream.run.batches.engine import Engine
+from millstream.run.console import told_work
+from millstream.run.sources.shedding import Shedding
 from millstream.serve.status import Live
 from millstream.state.manifests import Manifest
 

@@ -22,8 +22,8 @@ from millstream.operators.filing import AGAIN, FUNCTION, Filed, Tables, filed
 from millstream.ops.chunks import flat
 from millstream.plan.stages import Plan
 from millstream.run import faults
-from millstream.run.adopting import without_dropped
-from millstream.run.program import check_program, renew_lease
+from millstream.run.program.adopting import without_dropped
+from millstream.run.program.program import check_program, renew_lease
 from millstream.state.bases import Segments
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import Manifest, shards_of

@@ -13,16 +13,16 @@ from millstream.api.sinks import Redis
 from millstream.api.sources import Collector, Http
 from millstream.io.mirrors import require_redis
 from millstream.plan.stages import Plan
-from millstream.run.early import Looker, engine_of
-from millstream.run.engine import Engine
+from millstream.run.batches.engine import Engine
+from millstream.run.early.looker import Looker, engine_of
+from millstream.run.early.target import target_for
 from millstream.run.fleeting import forget_rows, make_fleeting, remove_fleeting
 from millstream.run.handle import Handle
-from millstream.run.looked import looked_for
 from millstream.run.planning import plan_flow
-from millstream.run.program import check_owners, check_program
-from millstream.run.session import check_surroundings
-from millstream.run.sharing import Spark
-from millstream.run.tracking import Tracker
+from millstream.run.program.program import check_owners, check_program
+from millstream.run.sources.tracking import Tracker
+from millstream.run.spark.session import check_surroundings
+from millstream.run.spark.sharing import Spark
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 
@@ -34,11 +34,13 @@ def check_ports(plans: Iterable[Plan]) -> None:
     """Who takes records from others can have its port and its token."""
     specs = [node.spec for plan in plans for node in plan.sources()]
     if posted := [spec for spec in specs if isinstance(spec, Http)]:
-        from millstream.run.posting import check_places  # a web server, for who wants one
+        from millstream.run.sources.received.posting import (
+            check_places,  # a web server, for who wants one
+        )
 
         check_places(posted)
     if collectors := [spec for spec in specs if isinstance(spec, Collector)]:
-        from millstream.run import listening  # likewise
+        from millstream.run.sources.collector import listening  # likewise
 
         listening.check_places(collectors)
 
@@ -100,7 +102,7 @@ def make_ready(
             path = make_fleeting(settings)
             undo.callback(remove_fleeting, path)
         plan = plan or plan_flow(flow, path)
-        looking = looked_for(plan, looks)
+        looking = target_for(plan, looks)
         check_surroundings(settings)
         if any(isinstance(sink.spec, Redis) for sink in plan.sinks()):
             require_redis()
@@ -123,7 +125,7 @@ def make_ready(
 def plan_snapshots(flow: Flow, checkpoint: Path | None, looks: Looks) -> Plan:
     """Find every mistake that can be found before anything is started."""
     plan = plan_flow(flow, checkpoint)
-    looked_for(plan, looks)
+    target_for(plan, looks)
     return plan
 
 

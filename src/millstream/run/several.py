@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from millstream.errors import ConfigError
 from millstream.graph.nodes import Source
 from millstream.plan.outputs import check_apart, check_each_other
+from millstream.run.batches.warming import SHARE
 from millstream.run.handle import Handle
 from millstream.run.handles import Handles
 from millstream.run.runner import Ready, check_ports, make_ready
-from millstream.run.sharing import Spark
-from millstream.run.viewing import Views
-from millstream.run.warming import SHARE
+from millstream.run.sources.files.viewing import Views
+from millstream.run.spark.sharing import Spark
 from millstream.settings import Settings
 from millstream.sizes import bytes_of
 from millstream.state.memory import available_memory

@@ -116,7 +116,9 @@ def _format(spec: object) -> Format:
     if isinstance(spec, Files | Lines) and spec.format == "text":
         return Format("text", parse_schema("value string"), time)
     if isinstance(spec, Files | Kafka):
-        from millstream.run.resolving import resolve_format  # looks at files, as the plan will
+        from millstream.run.sources.resolving import (
+            resolve_format,  # looks at files, as the plan will
+        )
 
         with suppress(ConfigError):  # there may be none yet
             return resolve_format("", spec)

@@ -33,17 +33,17 @@ from millstream.ops.progress import BEGIN, Horizon
 from millstream.ops.records import to_table
 from millstream.ops.sql.types import is_numeric
 from millstream.plan.planner import make_plan
-from millstream.run.engine import Engine
-from millstream.run.executors import InProcess
+from millstream.run.batches.engine import Engine
+from millstream.run.batches.failing import letters_in
 from millstream.run.exploring import run_here
-from millstream.run.failing import letters_in
 from millstream.run.planning import plan_flow
-from millstream.run.program import known_panes
+from millstream.run.program.program import known_panes
 from millstream.run.replacing import Replacement, replace_program
 from millstream.run.resharding import reshard
-from millstream.run.shedding import Shedding, shedding
-from millstream.run.splits import AnySplit, SpoolSplit
-from millstream.run.tracking import Tracker
+from millstream.run.sources.shedding import Shedding, shedding
+from millstream.run.sources.tracking import Tracker
+from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.splits import AnySplit, SpoolSplit
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import SourceState

@@ -9,9 +9,9 @@ from typing import Any
 from millstream.api.early import Bounds, Snapshot, looks
 from millstream.api.flow import Flow
 from millstream.durations import Duration
-from millstream.run.early import engine_of
+from millstream.run.early.looker import engine_of
+from millstream.run.early.target import target_for
 from millstream.run.exploring import steps_here
-from millstream.run.looked import looked_for
 from millstream.run.planning import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
@@ -33,7 +33,7 @@ def snapshots_in_process(
     asked = looks(at, every, until, **{n: options.pop(n) for n in _ASKED if n in options})
     settings = Settings.from_options({"parallelism": parallelism, **options})
     plan = plan_flow(flow, Path(checkpoint))
-    looking, place = looked_for(plan, asked), Checkpoint(checkpoint)
+    looking, place = target_for(plan, asked), Checkpoint(checkpoint)
     place.lock()
     engine, looker = engine_of(plan, place, settings, looking)
     yield from steps_here(engine, looker)

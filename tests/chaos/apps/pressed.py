@@ -14,8 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
-
-from millstream.run import scheduler
+from millstream.run.pressure import scheduler
 from tests.chaos.apps import updaters
 from tests.scheduling.pressing import BUDGETS, POLICIES, SECONDS, pressed
 

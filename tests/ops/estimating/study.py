@@ -28,7 +28,7 @@ from millstream.ops.estimating.estimates import Confidence, Estimates
 from millstream.ops.estimating.intervals import ANYTIME, POINTWISE
 from millstream.ops.estimating.ranks import picked
 from millstream.ops.jobs import Measure
-from millstream.run.looked import looked_for
+from millstream.run.early.target import target_for
 from millstream.run.planning import plan_flow
 from tests.ops.estimating.shapes import SHAPES, SHUFFLED, Rows, Shape
 
@@ -56,7 +56,7 @@ def measures(quantile: float) -> tuple[Measure, ...]:
             quantile=ms.quantile("v", quantile),
             different=ms.distinct("u"),
         ).sink(ms.Memory())
-        looking = looked_for(plan_flow(flow), looks(None, None, None))
+        looking = target_for(plan_flow(flow), looks(None, None, None))
     assert looking is not None
     return looking[1].windows.job.measures
 

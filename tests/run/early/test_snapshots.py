@@ -12,11 +12,11 @@ import pytest
 import millstream as ms
 from millstream.api.early import looks
 from millstream.errors import ConfigError, RunError
-from millstream.run.early import engine_of
-from millstream.run.executors import InProcess
+from millstream.run.early.looker import engine_of
+from millstream.run.early.target import target_for
 from millstream.run.exploring import steps_here
-from millstream.run.looked import looked_for
 from millstream.run.planning import plan_flow
+from millstream.run.spark.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.testing import run_in_process, snapshots_in_process
@@ -99,7 +99,7 @@ def test_a_stop_shows_what_was_read_up_to_there(tmp_path: Path) -> None:
     write(tmp_path / "in")
     plan, place = plan_flow(views(tmp_path / "in")), Checkpoint(tmp_path / "ck")
     place.lock()
-    looking = looked_for(plan, looks([0.05], None, None))
+    looking = target_for(plan, looks([0.05], None, None))
     engine, looker = engine_of(plan, place, Settings(parallelism=1, batch_rows=2_000), looking)
     assert looker is not None
     seen = steps_here(engine, looker)

@@ -20,7 +20,7 @@ def prepare(debug: Debug = False) -> None:
     sooner. After another version of Java or Spark was installed the archive is not used; run it
     again then.
     """
-    from millstream.run.preparing import prepare as make_archive
+    from millstream.run.spark.preparing import prepare as make_archive
 
     typer.echo(f"Spark's classes are in {make_archive(debug)}; every run from now on uses them")
 

@@ -266,7 +266,7 @@ def plan(
     started.
     """
     from millstream.run.planning import plan_flow
-    from millstream.run.program import check_unchanged
+    from millstream.run.program.program import check_unchanged
     from millstream.state.checkpoint import Checkpoint
 
     found = load_application(file, flow)

@@ -1,0 +1,1 @@
+"""What agents and their collector say to each other: both sides read and write it alike."""

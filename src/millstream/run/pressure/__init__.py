@@ -1,0 +1,1 @@
+"""More than a flow can digest: what waits where, who is served first, how much memory is left."""

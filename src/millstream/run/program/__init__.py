@@ -1,0 +1,1 @@
+"""The program a checkpoint belongs to: what is kept of it, what may change, what a change does."""

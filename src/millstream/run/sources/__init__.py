@@ -1,0 +1,1 @@
+"""What there is to read, in the driver: a tracker per source, and who reads what of it."""

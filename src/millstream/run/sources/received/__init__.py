@@ -1,0 +1,1 @@
+"""What cannot be asked for twice (sockets, HTTP, generators): spooled, then read as pieces."""
