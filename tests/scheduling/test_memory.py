@@ -109,7 +109,27 @@ def test_what_workers_that_have_just_started_take_is_not_taken_for_rows(
     assert machine.pressure == 100 / 1248 and not machine.tight
     batch(100 * MB, 4, 850 * MB, 1300 * MB)  # what an earlier batch has left is no floor
     assert machine.floor == 800 * MB
-    assert machine.room == pytest.approx(0.6 * 1248 * MB / 5)
+    assert machine.room == pytest.approx(0.6 * 1248 * MB / 7.7)  # from 8 on its way to 5
+
+
+def test_batches_about_as_large_that_take_more_make_the_next_ones_smaller() -> None:
+    """Also if the largest took little: windows had not left by then."""
+    machine = Machine(2048 * MB, 900 * MB, 4.0, 0.0)
+    for _ in range(12):
+        machine.batch(170 * MB)
+    machine.factor = 8.0
+    for _ in range(2):
+        machine.batch(100 * MB)
+    assert 8 * machine.room <= 0.61 * (2048 - 900) * MB
+
+
+def test_the_first_batches_are_not_believed_that_rows_take_little() -> None:
+    machine = Machine(2048 * MB, 900 * MB, 1.0, 0.0)
+    for _ in range(5):
+        machine.batch(10 * MB)
+    machine.factor = 8.0
+    machine.batch(1_000 * MB)
+    assert machine.used <= 2048 * MB
 
 
 def test_what_a_burst_left_behind_is_not_taken_for_what_small_batches_take() -> None:

@@ -4,8 +4,8 @@ Measured is what the system says is resident: the driver, Spark's JVM below it, 
 (those of other machines say it of themselves), and once what lies in memory for all of them: state
 that is kept warm, blocks of Spark. Beyond what all of them have with hardly any rows,
 memory follows the bytes of rows that a batch works on; by how much is learned from its peak. What
-was taken once is seldom given back at once, so it is weighed against the largest of the last
-batches, not against the one that was measured.
+was taken once is seldom given back at once, so the peak of a small batch is weighed against the
+largest of the last ones, and not against its own rows.
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ class Memory:
 
     def learn(self, size: float, controls: Iterable[Control]) -> None:
         """Take in what a batch took that worked on so many bytes of rows."""
+        before = self._recent[-1] if self._recent else 0.0
         if size >= _SOME or max(self._recent, default=0.0) < _SOME:
             # Small ones do not make a large one be forgotten: what it left behind stays.
             self._recent.append(size)
@@ -134,10 +135,15 @@ class Memory:
             if self._peak and not self._ratio:
                 self.floor = max(self.floor, peak)
             return
-        ratio = max(0, peak - self.floor) / largest
-        if ratio > self._ratio:
+        # What a batch twice as large has left behind is not what this one takes for its rows; what
+        # one about as large has, was given back, or is used again.
+        as_large = size > largest / 2
+        ratio = max(0, peak - self.floor) / (max(size, before) if as_large else largest)
+        if not self._ratio:  # the first ones need not have worked on all that rows bring
+            self._ratio = max(ratio, _ASSUMED / 2)
+        elif ratio > self._ratio:
             self._ratio = ratio
-        elif size > largest / 2:  # a small batch says nothing of what a large one takes
+        elif as_large:  # a small batch says nothing of what a large one takes
             self._ratio += _FORGOTTEN * (ratio - self._ratio)
 
     def _elsewhere(self, controls: Iterable[Control]) -> int:
