@@ -151,7 +151,7 @@ def addressed(hashes: Any, checks: Any, shards: int, by: Any = None) -> dict[str
 
 def rows_for(share: Share, table: str = "rows") -> pa.Table | None:
     """The rows of a table that came for the shards of a task."""
-    blocks = [decode_block(block) for block in share.rows.get(table, [])]
+    blocks = [decode_block(block) for block in share.rows.pop(table, [])]
     return concat(blocks) if blocks else None
 
 

@@ -22,9 +22,14 @@ class InTurn(Sequence[list[Any]]):
     """The records of every window, each of which is asked for once."""
 
     def __init__(
-        self, rows: pa.Table, low: Int64, high: Int64, make: Callable[[pa.Table], list[Any]]
+        self,
+        rows: pa.Table,
+        low: Int64,
+        high: Int64,
+        make: Callable[[pa.Table], list[Any]],
+        order: Int64 | None = None,
     ) -> None:
-        self._rows, self._make = rows, make
+        self._rows, self._make, self._order = rows, make, order
         self._low, self._high = low.tolist(), high.tolist()
         self._block, starts = _blocks(low, high)
         self._begin = np.minimum.reduceat(low, starts).tolist() if starts else []
@@ -46,12 +51,17 @@ class InTurn(Sequence[list[Any]]):
         begin = self._begin[block]
         made = self._made.get(block)
         if made is None:
-            made = self._make(self._rows.slice(begin, self._end[block] - begin))
+            made = self._make(self._between(begin, self._end[block]))
             self._made[block] = made
         self._left[block] -= 1
         if self._left[block] <= 0:
             del self._made[block]
         return made[low - begin : high - begin]
+
+    def _between(self, begin: int, end: int) -> pa.Table:
+        if self._order is None:
+            return self._rows.slice(begin, end - begin)
+        return self._rows.take(pa.array(self._order[begin:end]))
 
 
 def _blocks(low: Int64, high: Int64) -> tuple[list[int], list[int]]:

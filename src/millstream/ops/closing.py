@@ -88,13 +88,13 @@ def outputs_of(
         found = (key, end, uniques)
         slide(job, panes, runs, pane, low, high, answers)
     if values is not None and len(values):
-        codes, uniques, values = in_order(job.keys, values)
-        pane = numbers(values, "pane")
+        codes, uniques, order = order_of(job.keys, values)
+        codes, pane = codes[order], numbers(values, "pane")[order]
         key, end, low, high = find_runs(job.span, codes, pane, closed, closing).slices(pane)
         if found is not None and len(found[1]) != len(end):
             raise RunError(f"{job.name}: panes and kept values disagree; the state is damaged")
         found = (key, end, uniques)
-        held_outputs(job, values, low, high, answers)
+        held_outputs(job, values, low, high, answers, order)
     if found is None:
         nothing = np.zeros(0, np.int64)
         return nothing, nothing, [pa.nulls(0) for _ in job.keys], completed(job, answers)
@@ -103,10 +103,15 @@ def outputs_of(
 
 def in_order(keys: tuple[str, ...], values: pa.Table) -> tuple[Int64, list[pa.Array], pa.Table]:
     """Kept rows by key, then in (ts, source, offset) order; their keys as codes; the keys."""
+    codes, uniques, order = order_of(keys, values)
+    return codes[order], uniques, values.take(pa.array(order))
+
+
+def order_of(keys: tuple[str, ...], values: pa.Table) -> tuple[Int64, list[pa.Array], Int64]:
+    """The keys of kept rows as codes; the keys; and which row comes when in `in_order`."""
     codes, uniques = codes_of(keys, values)
     place = [numbers(values, name) for name in ("pos", "src", "ts")]
-    sort = np.lexsort([*place, codes])
-    return codes[sort], uniques, values.take(pa.array(sort))
+    return codes, uniques, np.lexsort([*place, codes])
 
 
 def slide(
@@ -149,12 +154,24 @@ def _gathered(kernel: Kernel, state: State, low: Int64, high: Int64) -> Iterator
 
 
 def held_outputs(
-    job: WindowJob, values: pa.Table, low: Int64, high: Int64, answers: Answers
+    job: WindowJob,
+    values: pa.Table,
+    low: Int64,
+    high: Int64,
+    answers: Answers,
+    order: Int64 | None = None,
 ) -> None:
-    """The answers of measures, or the input of a reduce function, from kept values in order."""
+    """The answers of measures, or the input of a reduce function, from kept values in order.
+
+    order: that of the values, if they are not in it yet. Whole records are large, and a reduce
+    function sees few at a time, so there is no second copy of them for it.
+    """
     if job.reducer is not None:
-        answers.values = InTurn(values, low, high, _kept_values if job.packed else _kept_records)
+        make = _kept_values if job.packed else _kept_records
+        answers.values = InTurn(values, low, high, make, order)
         return
+    if order is not None:
+        values = values.take(pa.array(order))
     for measure in job.measures:
         if not measure.held:
             continue

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from millstream.ops.answering import Answers, add_answers, add_results, completed
 from millstream.ops.chunks import Int64, concat, flat, numbers
-from millstream.ops.closing import Outcome, held_outputs, in_order
+from millstream.ops.closing import Outcome, held_outputs, in_order, order_of
 from millstream.ops.codec import encode
 from millstream.ops.grid import Grid
 from millstream.ops.jobs import Family, WindowJob
@@ -104,8 +104,8 @@ def close_landmarks(
     if panes is not None and len(panes):
         found, answers, grown = grow(family, panes, totals, closed)
     if values is not None and len(values):
-        codes, uniques, values = in_order(job.keys, values)
-        pane = numbers(values, "pane")
+        codes, uniques, order = order_of(job.keys, values)
+        codes, pane = codes[order], numbers(values, "pane")[order]
         groups, window_key, window_pane = group_by(codes, pane)
         high = np.searchsorted(groups, np.arange(len(window_key)), "right")
         due = (window_pane >= closed) & (window_pane < closing)
@@ -113,7 +113,7 @@ def close_landmarks(
         low = np.searchsorted(codes, window_key, "left")
         end = (window_pane + 1) * job.span.pane
         found = LeavingWindows(window_key, uniques, None, end, end - 1)
-        held_outputs(job, values, low, high, answers)
+        held_outputs(job, values, low, high, answers, order)
     if found is None:
         found = nothing_found(job)
     if found.end is not None and len(found.end):

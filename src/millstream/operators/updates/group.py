@@ -78,7 +78,7 @@ class Updates:
         collecting = gc.isenabled()
         gc.disable()  # many objects and no garbage: looking for it takes a third of the time
         try:
-            outcomes = run_group(work, share.rows.get("events", []))
+            outcomes = run_group(work, share.rows.pop("events", []))
         finally:
             if collecting:
                 gc.enable()

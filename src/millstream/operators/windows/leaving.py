@@ -47,7 +47,7 @@ def leaving(work: Work, rows: dict[str, list[bytes]]) -> dict[str, Chunk]:
     """Process one family's share of a batch; segments and accounts go into its control."""
     family = work.family
     bags = {
-        table: PaneBag(work, table, rows.get(table, [])) for table in BAGS if family.users(table)
+        table: PaneBag(work, table, rows.pop(table, [])) for table in BAGS if family.users(table)
     }
     if family.span.whole:
         return {family.jobs[0].name: whole(work, family.jobs[0], bags)}

@@ -122,7 +122,10 @@ class Task:
         for one in plan.operators.values():
             if plan.level_of(one) == level:
                 with self.meter.at_work(one.name):
-                    one.run(Share(self, clocks, heard.counts, came.rows.get(one.name, {})))
+                    # The operator has them alone, so they are gone once it has made rows of them.
+                    blocks = came.rows.pop(one.name, {})
+                    one.run(Share(self, clocks, heard.counts, blocks))
+                    del blocks
         self.control.moved = moved_so_far() - before
         yield from self._finish(heard)
 
