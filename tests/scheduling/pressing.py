@@ -41,12 +41,12 @@ policies, seconds, budgets = map(st.sampled_from, (POLICIES, SECONDS, BUDGETS))
 def pressed(room: float = math.inf, used: float = 0.0) -> Iterator[None]:
     """However few rows there are, operators are made to wait with them.
 
-    room, used: bytes of rows that batches have room for, and the share of the memory in use.
+    room, used: bytes of rows that batches have room for, and the share of the memory they take.
     """
     with (
         patch.object(scheduler, "SMALL", 0),
         patch.object(scheduler, "LEAST", 1),
         patch.object(Memory, "room", room),
-        patch.object(Memory, "share", used),
+        patch.object(Memory, "pressure", used),
     ):
         yield

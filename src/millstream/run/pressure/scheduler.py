@@ -41,7 +41,7 @@ class Room:
     rows: int  # that a source gives at most
     size: int  # the same in bytes
     memory: float = math.inf  # bytes of rows, in and out of queues
-    used: float = 0.0  # share of the memory budget
+    used: float = 0.0  # share that rows have of what processes leave of the memory budget
 
 
 @dataclass(frozen=True)
