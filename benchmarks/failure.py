@@ -152,7 +152,7 @@ def collect(work: Path, agents: int, pieces: int) -> None:
 
     from millstream.run.batches.engine import Engine
     from millstream.run.planning import plan_flow
-    from millstream.run.spark.executors import InProcess
+    from millstream.run.tasks.executors import InProcess
     from millstream.settings import Settings
     from millstream.state.checkpoint import Checkpoint
 

@@ -136,7 +136,7 @@ def _in_process(
     import millstream as ms
     from millstream.run.batches.engine import Engine
     from millstream.run.planning import plan_flow
-    from millstream.run.spark.executors import InProcess
+    from millstream.run.tasks.executors import InProcess
     from millstream.state.checkpoint import Checkpoint
 
     kept = Checkpoint(checkpoint)

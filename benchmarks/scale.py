@@ -154,7 +154,7 @@ def _weighing(plan: Any, parts: int) -> Any:
     """An executor that runs tasks in this process, and weighs what Spark would carry."""
     from pyspark.serializers import CPickleSerializer
 
-    from millstream.run.spark.executors import InProcess
+    from millstream.run.tasks.executors import InProcess
 
     serializer = CPickleSerializer()
 

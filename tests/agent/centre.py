@@ -16,9 +16,9 @@ from millstream.agent.sending import Connection
 from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
 from millstream.run.replacing import replace_program
+from millstream.run.sources.arrival import ArrivalClock
 from millstream.run.sources.collector.collecting import MessageReceiver
-from millstream.run.sources.received.arrival import ArrivalClock
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from tests.services import free_port

@@ -18,7 +18,7 @@ from millstream.agent import agent as agents
 from millstream.agent.agent import Agent
 from millstream.agent.relay import Relay
 from millstream.agent.sending import Away
-from millstream.run.batches.failing import letters_in
+from millstream.run.batches.letters import letters_in
 from millstream.testing import run_in_process
 from tests.agent.centre import Centre, abandon, agent_of, free_port, relay_of
 

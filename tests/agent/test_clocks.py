@@ -15,7 +15,7 @@ import millstream as ms
 from millstream.agent import agent as agents
 from millstream.agent import clocks
 from millstream.agent.agent import Agent
-from millstream.run.sources.received.arrival import ArrivalClock
+from millstream.run.sources.arrival import ArrivalClock
 from tests.agent.centre import Centre, agent_of, free_port, relay_of
 
 HOURS = 2 * 3600

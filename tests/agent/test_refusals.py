@@ -29,7 +29,7 @@ from millstream.agent.working import Working
 from millstream.errors import ConfigError, RunError
 from millstream.io.prints import MOVED
 from millstream.run.messages.greetings import Hello
-from millstream.run.messages.sealed import FORM
+from millstream.run.messages.message import FORM
 from millstream.run.resharding import reshard
 from millstream.run.sources.collector import listening
 from millstream.sizes import bytes_of

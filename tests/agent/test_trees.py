@@ -16,7 +16,7 @@ import millstream as ms
 from millstream.agent import agent as agents
 from millstream.agent.agent import Agent
 from millstream.errors import CheckpointError, ConfigError
-from millstream.run.messages.sealed import sender_of
+from millstream.run.messages.message import sender_of
 from millstream.run.planning import plan_flow
 from millstream.run.program.program import check_program
 from millstream.state.checkpoint import Checkpoint

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import millstream as ms
-from millstream.run.batches.failing import letters_in
+from millstream.run.batches.letters import letters_in
 from millstream.state.storage import open_storage
 from millstream.testing import run_in_process
 

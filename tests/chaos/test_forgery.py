@@ -178,7 +178,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped after a few batches, everything published."""
     from millstream.run.batches.engine import Engine
     from millstream.run.planning import plan_flow
-    from millstream.run.spark.executors import InProcess
+    from millstream.run.tasks.executors import InProcess
     from millstream.settings import Settings
     from millstream.state.checkpoint import Checkpoint
 

@@ -23,7 +23,7 @@ import pytest
 import millstream as ms
 from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.serve.following import Follower
 from millstream.serve.status import Served
 from millstream.settings import Settings

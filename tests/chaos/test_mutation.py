@@ -23,7 +23,7 @@ from millstream.run.batches.letters import Letters
 from millstream.run.outputs import outside, publishing
 from millstream.run.planning import plan_flow
 from millstream.run.sources.trackers import make_tracker
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.run.tasks.splits import AnySplit, Item
 from millstream.run.tasks.task import Task
 from millstream.settings import Settings

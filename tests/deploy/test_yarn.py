@@ -6,7 +6,7 @@ import pytest
 
 import millstream as ms
 from millstream.errors import ConfigError
-from millstream.run.spark.session import _configuration, check_surroundings
+from millstream.run.spark.session import _configuration, check_java_and_master
 
 
 def test_workers_on_yarn_need_no_socket_with_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,4 +23,4 @@ def test_where_yarn_is_must_be_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millstream.run.spark.session.check_java", lambda: None)
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
     with pytest.raises(ConfigError, match="set HADOOP_CONF_DIR"):
-        check_surroundings(ms.Settings(master="yarn"))
+        check_java_and_master(ms.Settings(master="yarn"))

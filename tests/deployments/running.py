@@ -15,7 +15,7 @@ from millstream.run import faults
 from millstream.run.batches import engine
 from millstream.run.planning import plan_flow
 from millstream.run.sources.files import tracker as files
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from tests.deployments.oracle import Row, Window

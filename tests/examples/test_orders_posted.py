@@ -12,7 +12,7 @@ import pytest
 
 from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from tests.services import free_port

@@ -14,7 +14,7 @@ import millstream as ms
 from millstream.errors import ConfigError, RunError
 from millstream.io.kafka import producing
 from millstream.run import faults
-from millstream.run.batches.failing import letters_in
+from millstream.run.batches.letters import letters_in
 from millstream.run.outputs.topics import TopicSink
 from millstream.state.checkpoint import Checkpoint
 from millstream.testing import run_in_process

@@ -14,9 +14,9 @@ import millstream as ms
 from millstream.errors import ConfigError, RunError
 from millstream.io.kafka import consuming
 from millstream.run.batches.engine import Engine
-from millstream.run.batches.failing import letters_in
+from millstream.run.batches.letters import letters_in
 from millstream.run.planning import plan_flow
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.testing import run_in_process

@@ -18,7 +18,7 @@ import millstream as ms
 from millstream.run.batches.engine import Engine
 from millstream.run.batches.ledger import WAYS
 from millstream.run.planning import plan_flow
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.state.checkpoint import Checkpoint
 from tests.overload.producing import (
     CAPACITY,

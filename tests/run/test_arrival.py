@@ -15,11 +15,11 @@ import millstream as ms
 from millstream.api.sources import Stdin
 from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
+from millstream.run.sources.arrival import ArrivalClock
 from millstream.run.sources.received import spool
-from millstream.run.sources.received.arrival import ArrivalClock
 from millstream.run.sources.received.lines import LineReceiver
 from millstream.run.sources.received.tracker import SpoolTracker
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.directory import Directory

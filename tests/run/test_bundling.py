@@ -20,7 +20,7 @@ from millstream.run import faults
 from millstream.run.batches.engine import Engine
 from millstream.run.outputs.bundling import Bundle, bundled
 from millstream.run.planning import plan_flow
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.doctor import examine

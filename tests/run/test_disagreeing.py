@@ -7,7 +7,7 @@ import pytest
 import millstream as ms
 from millstream.operators.batch import Batch
 from millstream.run.batches.attempts import TRIES
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.run.tasks.splits import AnySplit, Item
 from millstream.testing import Driver
 

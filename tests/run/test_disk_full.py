@@ -17,7 +17,7 @@ import millstream as ms
 from millstream.run.batches.engine import Engine
 from millstream.run.batches.patience import Patience
 from millstream.run.planning import plan_flow
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.doctor import examine

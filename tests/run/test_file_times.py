@@ -245,7 +245,7 @@ def test_a_silent_file_lets_windows_leave(tmp_path: Path) -> None:
     """Nothing is read any more; that time passes is reason enough for a batch."""
     from millstream.run.batches.engine import Engine
     from millstream.run.planning import plan_flow
-    from millstream.run.spark.executors import InProcess
+    from millstream.run.tasks.executors import InProcess
     from millstream.settings import Settings
     from millstream.state.checkpoint import Checkpoint
 

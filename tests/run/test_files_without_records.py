@@ -16,7 +16,7 @@ import millstream as ms
 from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
 from millstream.run.sources.files.recognising import Recogniser
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 

@@ -11,7 +11,7 @@ import pytest
 import millstream as ms
 from millstream.operators.batch import Batch, Heard
 from millstream.run.batches import batching
-from millstream.run.spark.executors import InProcess, Reading, gathered, shared_out
+from millstream.run.tasks.executors import InProcess, Reading, gathered, shared_out
 from millstream.run.tasks.splits import AnySplit, Item
 from millstream.run.tasks.task import Task
 from millstream.state import checkpoint as checkpoints

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import millstream as ms
-from millstream.run.batches.failing import letters_in
+from millstream.run.batches.letters import letters_in
 from millstream.state.checkpoint import Checkpoint
 from millstream.testing import Driver, run_in_process
 

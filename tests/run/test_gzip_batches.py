@@ -23,7 +23,7 @@ from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
 from millstream.run.sources.files import merging
 from millstream.run.sources.files.tracker import FilesTracker
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import SourceState

@@ -22,8 +22,8 @@ from millstream.errors import RunError
 from millstream.run.batches.engine import Engine
 from millstream.run.outputs.handing import Hands
 from millstream.run.planning import plan_flow
-from millstream.run.spark.executors import InProcess
 from millstream.run.tasks.calls import Call, calling, described
+from millstream.run.tasks.executors import InProcess
 from millstream.run.tasks.watching import Attempt, Notes, Same, hung, leave_note, watched
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import millstream as ms
-from millstream.run.batches.failing import letters_in
+from millstream.run.batches.letters import letters_in
 from millstream.state.storage import open_storage
 from millstream.testing import Driver, run_in_process
 

@@ -386,7 +386,7 @@ def test_ports_and_tokens_are_looked_at_before_spark_is_started(
 
     monkeypatch.delenv("MILLSTREAM_INPUT_TOKEN", raising=False)
     monkeypatch.setattr(sharing, "open_session", started)
-    monkeypatch.setattr(runner, "check_surroundings", lambda settings: None)
+    monkeypatch.setattr(runner, "check_java_and_master", lambda settings: None)
 
     def said(*specs: ms.Http) -> str:
         flow = ms.Flow("posted")

@@ -24,7 +24,7 @@ from millstream.run.batches import engine
 from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
 from millstream.run.sources.files import extents, listing, merging, recognising
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 

@@ -19,7 +19,7 @@ from millstream.operators.batch import Batch
 from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
 from millstream.run.sources.files.listing import Seen
-from millstream.run.sources.files.viewing import View, Views
+from millstream.run.sources.viewing import View, Views
 from millstream.run.spark.carrying import Load, carried_task
 from millstream.run.tasks import once
 from millstream.run.tasks.once import reading_once

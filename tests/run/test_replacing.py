@@ -21,7 +21,7 @@ from millstream.run.batches import engine
 from millstream.run.faults import SWITCHING
 from millstream.run.planning import plan_flow
 from millstream.run.replacing import replace_program
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.testing import Driver

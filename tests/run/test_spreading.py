@@ -13,7 +13,7 @@ from millstream.operators.batch import Control
 from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
 from millstream.run.sources.spreading import Spreading, readers, rows_of
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.run.tasks.splits import AnySplit, SpoolSplit
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint

@@ -18,7 +18,7 @@ from millstream.errors import ConfigError
 from millstream.operators.batch import Batch
 from millstream.run.batches import warming
 from millstream.run.batches.warming import keep_warm
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.run.tasks.splits import AnySplit, Item
 from millstream.settings import Settings
 from millstream.state import memory, segments

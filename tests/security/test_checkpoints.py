@@ -256,7 +256,7 @@ import sys, time
 from pathlib import Path
 from tests.security.hostile import OPTIONS, flow_to
 from millstream.run.batches.engine import Engine
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.run.planning import plan_flow
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint

@@ -20,7 +20,7 @@ import pytest
 
 import millstream as ms
 from millstream.errors import ConfigError, RunError
-from millstream.run.batches.failing import letters_in
+from millstream.run.batches.letters import letters_in
 from millstream.run.outputs.tables import taking
 from millstream.run.outputs.tables.moments import beyond
 from millstream.run.outputs.tables.taking import Tabled

@@ -28,7 +28,7 @@ from millstream.durations import micros
 from millstream.errors import ConfigError, RunError
 from millstream.io.prints import MOVED
 from millstream.run.messages.greetings import Hello, Welcome
-from millstream.run.messages.sealed import FULL, Message
+from millstream.run.messages.message import FULL, Message
 from millstream.run.tasks.watching import Attempt, watched
 from millstream.settings import Settings
 from millstream.state.manifests import SourceState

@@ -10,7 +10,7 @@ import pyarrow as pa
 from millstream.operators.protocol import Shipping
 from millstream.ops.chunks import concat, decode_block, encode_block
 from millstream.plan.stages import Plan
-from millstream.run.messages.sealed import COMPRESSION, Block, Head, Message, Part
+from millstream.run.messages.message import COMPRESSION, Block, Head, Message, Part
 from millstream.state.manifests import SourceState
 
 

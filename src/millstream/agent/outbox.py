@@ -17,7 +17,7 @@ from socket import gethostname
 import msgspec
 
 from millstream.errors import CheckpointError, ConfigError, RunError
-from millstream.run.messages.sealed import FULL, Message, only_counted, pack, unpack
+from millstream.run.messages.message import FULL, Message, only_counted, pack, unpack
 from millstream.state.manifests import SourceState
 from millstream.state.storage import Held, Storage, open_storage
 

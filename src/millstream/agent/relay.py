@@ -27,7 +27,7 @@ from millstream.ops.progress import raise_all
 from millstream.plan.stages import Plan
 from millstream.run.messages.code import Given
 from millstream.run.messages.greetings import Below, Hello, Later, Refused, Welcome
-from millstream.run.messages.sealed import MOST_BYTES, Message, agent_of, sender_of, unpack
+from millstream.run.messages.message import MOST_BYTES, Message, agent_of, sender_of, unpack
 from millstream.run.sources.collector.collecting import Enrolled, MessageReceiver
 from millstream.run.sources.collector.tracker import note, noted
 from millstream.run.sources.received.tracker import SpoolTracker

@@ -12,7 +12,7 @@ import pyarrow.flight as flight
 from millstream.errors import ConfigError, RunError
 from millstream.run.messages.code import Asked, Given, bearer, givens
 from millstream.run.messages.greetings import NEVER, Below, Hello, Welcome, hush, welcomes
-from millstream.run.messages.sealed import Head
+from millstream.run.messages.message import Head
 
 _SCHEMA = pa.schema([("block", pa.large_binary())])
 _TIMEOUT = 60.0  # seconds for one answer

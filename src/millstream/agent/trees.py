@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from millstream.ops.chunks import numbers
-from millstream.run.messages.sealed import Block, Head, Message
+from millstream.run.messages.message import Block, Head, Message
 
 
 def parted(rows: pa.Table, trees: int) -> list[pa.Table]:

@@ -29,7 +29,7 @@ from millstream.ops.progress import BEGIN, END, Reached, SourceProgress
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
 from millstream.run.batches.attending import Attention
-from millstream.run.messages.sealed import (
+from millstream.run.messages.message import (
     COMPRESSION,
     Block,
     Head,

@@ -276,9 +276,9 @@ class Table(Store):
             return None
         return found.take(pa.array(place[place >= 0]))
 
-    def find(self, keys: Keys) -> Found:
+    def find(self, keys: Keys) -> StoredRows:
         """What is stored of some keys."""
-        return Found(keys, *self.rows.find(keys.shard, keys.hashes, keys.checks))
+        return StoredRows(keys, *self.rows.find(keys.shard, keys.hashes, keys.checks))
 
     def every_row(self) -> pa.Table | None:
         """All living rows."""
@@ -413,7 +413,7 @@ def keyed_rows(keys: Keys, gone: Mask, own: dict[str, Any]) -> dict[str, Any]:
     return {name: pa.array(values) for name, values in (marks | own).items()}
 
 
-class Found:
+class StoredRows:
     """What a table has of some keys, in their order."""
 
     def __init__(self, keys: Keys, place: Int64, known: pa.Table | None) -> None:

@@ -29,7 +29,7 @@ from millstream.graph.nodes import Node
 from millstream.operators.filing import Filed, Tables
 from millstream.operators.operations import KNOWN, Operations
 from millstream.operators.protocol import Columns, Host, Inputs, KeyedStep, Names, Row, Share
-from millstream.operators.stores import Found, Table, in_order, order_by_key
+from millstream.operators.stores import StoredRows, Table, in_order, order_by_key
 from millstream.operators.waiting import Gathered, Immediate, addressed, give, rows_for
 from millstream.ops.chunks import (
     ROW,
@@ -224,7 +224,7 @@ class Tagger(Immediate):
         return {self.name: {"rows": Filed("newest", "expires", "hash")}}
 
 
-def _newer(rows: pa.Table, stored: Found) -> Mask:
+def _newer(rows: pa.Table, stored: StoredRows) -> Mask:
     """Whether each record comes after the one that is stored of the same object, if one is."""
     later, equal = ~stored.there, stored.there.copy()
     for name in _PLACE:

@@ -1,4 +1,8 @@
-"""Running flows."""
+"""Running flows: started, followed, replaced and asked here; its folders do the rest.
+
+They know only those further down: `early`, `batches` beside `spark`, `sources`, `tasks`, `outputs`,
+and at last `pressure`, `messages` and `program`.
+"""
 
 import sys
 from types import ModuleType

@@ -17,7 +17,7 @@ from millstream.api.flow import Flow
 from millstream.api.sources import Files
 from millstream.errors import RunError
 from millstream.ops.mixed import holds_mixed
-from millstream.run.batches.failing import letters_in
+from millstream.run.batches.letters import letters_in
 from millstream.run.exploring import run_here
 from millstream.run.planning import plan_flow
 from millstream.serve.following import Follower

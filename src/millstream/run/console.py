@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millstream.run import notebook
-from millstream.run.batches.failing import errors_in, letters_in
+from millstream.run.batches.letters import errors_in, letters_in
 from millstream.showing import visible
 from millstream.state.storage import Storage
 

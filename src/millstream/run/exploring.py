@@ -28,10 +28,11 @@ from millstream.io.records import Split
 from millstream.ops.interrupts import interruptible
 from millstream.plan.stages import Plan
 from millstream.run.batches.engine import Engine
-from millstream.run.batches.failing import letters_in
+from millstream.run.batches.letters import letters_in
 from millstream.run.console import logger, warnings_of
-from millstream.run.early.looker import Looker, engine_of
+from millstream.run.early.looker import Looker
 from millstream.run.early.target import target_for
+from millstream.run.engines import engine_of
 from millstream.run.fleeting import fleeting
 from millstream.run.planning import plan_flow
 from millstream.run.sources.files.listing import list_seen
@@ -41,7 +42,7 @@ from millstream.run.sources.received.spool import Receiver
 from millstream.run.sources.received.tracker import SpoolTracker, make_receiver
 from millstream.run.sources.trackers import files_of, make_tracker
 from millstream.run.sources.tracking import Tracker
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.run.tasks.splits import AnySplit
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
@@ -199,24 +200,18 @@ def _shortened(name: str, spec: SourceSpec, records: int) -> SourceSpec:
     lateness = "0s" if spec.lateness is None and not spec.bounded else spec.lateness
     match spec:
         case Files() | Delta() | Kafka():
-            return replace_spec(spec, follow=False, lateness=lateness)
+            return replace(spec, follow=False, lateness=lateness)
         case Frame(streams=False):
-            return replace_spec(spec, df=spec.df.limit(records))
+            return replace(spec, df=spec.df.limit(records))
         case Rate():
-            return replace_spec(spec, limit=min(records, spec.limit or records), lateness=lateness)
+            return replace(spec, limit=min(records, spec.limit or records), lateness=lateness)
         case Generator():
-            return replace_spec(spec, fn=lambda: islice(spec.fn(), records), lateness=lateness)
+            return replace(spec, fn=lambda: islice(spec.fn(), records), lateness=lateness)
     raise ConfigError(
         f"source {name!r} is ms.{type(spec).__name__}, and what it receives is only known while "
         "the flow runs: there is nothing to look at before. Try the flow on a file with ms.Files, "
         "or push records by hand with millstream.testing.Driver"
     )
-
-
-def replace_spec(spec: SourceSpec, **changed: Any) -> SourceSpec:
-    """The same source with other options."""
-    options = {name: getattr(spec, name) for name in spec.__dataclass_fields__}
-    return type(spec)(**{**options, **changed})
 
 
 def _first_records(records: int, number: int, node: nodes.Source, *rest: Any) -> Tracker:

@@ -19,7 +19,7 @@ POINTS = (
     "published",
     "before-garbage",
 )
-BUNDLED = "bundled"  # larger files are staged, and no manifest has them yet (`bundling.py`)
+BUNDLED = "bundled"  # larger files are staged, and no manifest has them yet (`outputs/bundling.py`)
 SWITCHING = ("before-switch", "after-switch")  # while a program is replaced
 
 

@@ -1,8 +1,8 @@
 """Replacing the program of a running flow: what would change, and what is not possible, and why.
 
 Sources stay as they are, because they are being read. What is asked of the rest is what is asked of
-a program at its start (`program.py`), and what it means for stored state is the same too
-(`adopting.py`); the engine makes the change between two batches.
+a program at its start (`program/program.py`), and what it means for stored state is the same too
+(`program/adopting.py`); the engine makes the change between two batches.
 """
 
 from __future__ import annotations

@@ -14,14 +14,15 @@ from millstream.api.sources import Collector, Http
 from millstream.io.mirrors import require_redis
 from millstream.plan.stages import Plan
 from millstream.run.batches.engine import Engine
-from millstream.run.early.looker import Looker, engine_of
+from millstream.run.early.looker import Looker
 from millstream.run.early.target import target_for
+from millstream.run.engines import engine_of
 from millstream.run.fleeting import forget_rows, make_fleeting, remove_fleeting
 from millstream.run.handle import Handle
 from millstream.run.planning import plan_flow
 from millstream.run.program.program import check_owners, check_program
 from millstream.run.sources.tracking import Tracker
-from millstream.run.spark.session import check_surroundings
+from millstream.run.spark.session import check_java_and_master
 from millstream.run.spark.sharing import Spark
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
@@ -34,9 +35,8 @@ def check_ports(plans: Iterable[Plan]) -> None:
     """Who takes records from others can have its port and its token."""
     specs = [node.spec for plan in plans for node in plan.sources()]
     if posted := [spec for spec in specs if isinstance(spec, Http)]:
-        from millstream.run.sources.received.posting import (
-            check_places,  # a web server, for who wants one
-        )
+        # A web server, for who wants one.
+        from millstream.run.sources.received.posting import check_places
 
         check_places(posted)
     if collectors := [spec for spec in specs if isinstance(spec, Collector)]:
@@ -103,7 +103,7 @@ def make_ready(
             undo.callback(remove_fleeting, path)
         plan = plan or plan_flow(flow, path)
         looking = target_for(plan, looks)
-        check_surroundings(settings)
+        check_java_and_master(settings)
         if any(isinstance(sink.spec, Redis) for sink in plan.sinks()):
             require_redis()
         place = Checkpoint(path)

@@ -17,7 +17,7 @@ from millstream.run.batches.warming import SHARE
 from millstream.run.handle import Handle
 from millstream.run.handles import Handles
 from millstream.run.runner import Ready, check_ports, make_ready
-from millstream.run.sources.files.viewing import Views
+from millstream.run.sources.viewing import Views
 from millstream.run.spark.sharing import Spark
 from millstream.settings import Settings
 from millstream.sizes import bytes_of

@@ -34,7 +34,7 @@ from millstream.ops.records import to_table
 from millstream.ops.sql.types import is_numeric
 from millstream.plan.planner import make_plan
 from millstream.run.batches.engine import Engine
-from millstream.run.batches.failing import letters_in
+from millstream.run.batches.letters import letters_in
 from millstream.run.exploring import run_here
 from millstream.run.planning import plan_flow
 from millstream.run.program.program import known_panes
@@ -42,7 +42,7 @@ from millstream.run.replacing import Replacement, replace_program
 from millstream.run.resharding import reshard
 from millstream.run.sources.shedding import Shedding, shedding
 from millstream.run.sources.tracking import Tracker
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.run.tasks.splits import AnySplit, SpoolSplit
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint

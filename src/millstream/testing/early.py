@@ -9,8 +9,8 @@ from typing import Any
 from millstream.api.early import Bounds, Snapshot, looks
 from millstream.api.flow import Flow
 from millstream.durations import Duration
-from millstream.run.early.looker import engine_of
 from millstream.run.early.target import target_for
+from millstream.run.engines import engine_of
 from millstream.run.exploring import steps_here
 from millstream.run.planning import plan_flow
 from millstream.settings import Settings

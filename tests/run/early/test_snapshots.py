@@ -12,11 +12,11 @@ import pytest
 import millstream as ms
 from millstream.api.early import looks
 from millstream.errors import ConfigError, RunError
-from millstream.run.early.looker import engine_of
 from millstream.run.early.target import target_for
+from millstream.run.engines import engine_of
 from millstream.run.exploring import steps_here
 from millstream.run.planning import plan_flow
-from millstream.run.spark.executors import InProcess
+from millstream.run.tasks.executors import InProcess
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint
 from millstream.testing import run_in_process, snapshots_in_process

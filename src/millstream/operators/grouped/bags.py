@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from millstream.operators.grouped.keeping import BagOf, States, finish, lift_rows
 from millstream.operators.grouped.moves import VALUE, Moves
-from millstream.operators.stores import Bag, Found
+from millstream.operators.stores import Bag, StoredRows
 from millstream.ops.answering import Answers, call_each
 from millstream.ops.chunks import flat, own_columns
 from millstream.ops.codec import encode, python_rows
@@ -40,7 +40,7 @@ class Outermost:
         """The name of what was found."""
         return f"found.{'last' if self.last else 'first'} of {self.bag.name}"
 
-    def move(self, moves: Moves, kept: Found, bag: Bag | None) -> States:
+    def move(self, moves: Moves, kept: StoredRows, bag: Bag | None) -> States:
         """Read the one that decides."""
         assert bag is not None
         name = f"{VALUE}{self.column}"
@@ -80,7 +80,7 @@ class Listed:
         """The name of what was found."""
         return f"found.{self.measure.name}"
 
-    def move(self, moves: Moves, kept: Found, bag: Bag | None) -> States:
+    def move(self, moves: Moves, kept: StoredRows, bag: Bag | None) -> States:
         """Read what there is of every group that has changed."""
         assert bag is not None
         measure = self.measure

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from millstream.operators.grouped.keeping import States
 from millstream.operators.grouped.moves import Moves
-from millstream.operators.stores import Bag, Found
+from millstream.operators.stores import Bag, StoredRows
 from millstream.ops.answering import Answers
 from millstream.ops.chunks import Int64, numbers
 from millstream.ops.jobs import Measure
@@ -70,7 +70,7 @@ class Different:
         """Its column in the rows of groups."""
         return f"state.distinct({self.column})"
 
-    def move(self, moves: Moves, kept: Found, bag: Bag | None) -> States:
+    def move(self, moves: Moves, kept: StoredRows, bag: Bag | None) -> States:
         """Look up the values that came or went, and no others."""
         assert bag is not None
         found = kept.numbers(self.field)

@@ -19,7 +19,7 @@ from millstream.operators.grouped.choosing import keeper_of
 from millstream.operators.grouped.keeping import Keeper, States
 from millstream.operators.grouped.moves import Moves
 from millstream.operators.protocol import Host, Share
-from millstream.operators.stores import Bag, Found, Table, keyed_rows
+from millstream.operators.stores import Bag, StoredRows, Table, keyed_rows
 from millstream.operators.waiting import give, rows_for
 from millstream.ops.answering import Answers
 from millstream.ops.chunks import Chunk, Int64, Mask, concat, flat
@@ -100,7 +100,7 @@ class _Work:
         self,
         operator: Grouping,
         moves: Moves,
-        kept: Found,
+        kept: StoredRows,
         keepers: list[Keeper],
         bags: dict[str, Bag],
         batch: int,

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from millstream.errors import RunError
 from millstream.operators.grouped.moves import VALUE, Moves
-from millstream.operators.stores import Bag, Found
+from millstream.operators.stores import Bag, StoredRows
 from millstream.ops.answering import Answers, call_each, typed_answers
 from millstream.ops.chunks import Chunk, Mask
 from millstream.ops.jobs import Measure
@@ -95,7 +95,7 @@ class Keeper(Protocol):
     def words(self) -> str:
         """What it keeps, for the plan."""
 
-    def move(self, moves: Moves, kept: Found, bag: Bag | None) -> States:
+    def move(self, moves: Moves, kept: StoredRows, bag: Bag | None) -> States:
         """Bring states up to date; those whose name begins with `state.` are stored."""
 
     def answer(self, measure: Measure, states: States, found: Answers) -> None:

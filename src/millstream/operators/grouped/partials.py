@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from millstream.operators.grouped.keeping import PLACE, States, Stock, finish, lift_rows
 from millstream.operators.grouped.moves import Moves
-from millstream.operators.stores import Bag, Found
+from millstream.operators.stores import Bag, StoredRows
 from millstream.ops import exact
 from millstream.ops.answering import Answers
 from millstream.ops.chunks import concat, flat
@@ -32,7 +32,7 @@ class Counted:
         """Its column in the rows of groups."""
         return f"state.count({self.column or ''})"
 
-    def move(self, moves: Moves, kept: Found, bag: Bag | None) -> States:
+    def move(self, moves: Moves, kept: StoredRows, bag: Bag | None) -> States:
         """Add weights."""
         weight = moves.weight.astype(np.float64)
         if self.column is not None:
@@ -64,7 +64,7 @@ class Totalled:
         """Its column in the rows of groups."""
         return f"state.{'squares' if self.squares else 'total'}({self.column})"
 
-    def move(self, moves: Moves, kept: Found, bag: Bag | None) -> States:
+    def move(self, moves: Moves, kept: StoredRows, bag: Bag | None) -> States:
         """Add what comes, take away what goes."""
         numbers, there = as_numbers(moves.column(self.column), f"column {self.column!r}: sum")
         ways = (exact.summed, exact.squared) if self.squares else (exact.summed,)
@@ -135,7 +135,7 @@ class Merged:
         """Before the names of its columns in the rows of groups."""
         return f"state.{self.measure.state}."
 
-    def move(self, moves: Moves, kept: Found, bag: Bag | None) -> States:
+    def move(self, moves: Moves, kept: StoredRows, bag: Bag | None) -> States:
         """Merge what is stored with what comes."""
         if self.measure.kernel is not None:
             return self._merged(self.measure.kernel, moves, kept)
@@ -147,7 +147,7 @@ class Merged:
         states = pa.concat_arrays([stored, mine])
         return {field: self.measure.objects.merge(states, both, moves.count)}
 
-    def _merged(self, kernel: Kernel, moves: Moves, kept: Found) -> States:
+    def _merged(self, kernel: Kernel, moves: Moves, kept: StoredRows) -> States:
         names = kernel.fields
         if not len(moves.group):  # one group of nothing
             return {f"{self.prefix}{name}": pa.nulls(moves.count) for name in names}
@@ -185,7 +185,7 @@ class Inverted:
         """Its column in the rows of groups."""
         return f"state.{self.measure.state}.state"
 
-    def move(self, moves: Moves, kept: Found, bag: Bag | None) -> States:
+    def move(self, moves: Moves, kept: StoredRows, bag: Bag | None) -> States:
         """First add, then take away."""
         objects = self.measure.objects
         assert objects is not None

@@ -25,7 +25,7 @@ from millstream.run.outputs.handing import Hands
 from millstream.run.outputs.publishing import publish, stage_delivery
 from millstream.run.pressure.queues import Costs, settled
 from millstream.run.sources.shedlog import write_shed
-from millstream.run.spark.executors import Executor
+from millstream.run.tasks.executors import Executor
 from millstream.run.tasks.splits import Item
 from millstream.settings import Settings
 from millstream.state.bases import Change

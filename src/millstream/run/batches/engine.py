@@ -1,4 +1,4 @@
-"""The engine: plans batches, has them run, commits them. It knows neither Spark nor threads.
+"""The engine: plans batches, has them run, commits them. It knows no Spark.
 
 There is no write-ahead log: a batch that was not committed is simply planned again.
 """
@@ -34,7 +34,7 @@ from millstream.run.sources.received.spool import PATIENCE
 from millstream.run.sources.shedding import held_sources
 from millstream.run.sources.trackers import make_tracker
 from millstream.run.sources.tracking import Tracker
-from millstream.run.spark.executors import Executor
+from millstream.run.tasks.executors import Executor
 from millstream.run.tasks.splits import AnySplit, Item
 from millstream.settings import Settings
 from millstream.state.checkpoint import Checkpoint

@@ -10,12 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
-
-import msgspec
 
 from millstream.ops.records import DeadLetter
-from millstream.state.storage import Storage
 
 Ledger = dict[str, dict[str, int]]
 
@@ -82,22 +78,3 @@ def most_frequent(dead: list[DeadLetter]) -> str:
     """The most frequent errors, with their operators."""
     kinds = Counter(f"{letter.operator}: {letter.error}"[:200] for letter in dead)
     return "; ".join(f"{number} x {text}" for text, number in kinds.most_common(3))
-
-
-def letters_in(dead: Storage) -> Iterator[dict[str, Any]]:
-    """Committed dead letters, the oldest first."""
-    for name in dead.names():
-        if name[0].isdigit() and name.endswith(".jsonl"):
-            for line in dead.read(name).splitlines():
-                letter: dict[str, Any] = msgspec.json.decode(line)
-                yield letter
-
-
-def errors_in(dead: Storage, step: str | None, *, failed: bool = False) -> Iterator[str]:
-    """The errors of a step in committed dead letters, the oldest first.
-
-    `failed`: only those of results, which are of no source.
-    """
-    for letter in letters_in(dead):
-        if letter["operator"] == step and not (failed and letter.get("source")):
-            yield letter["error"]

@@ -15,7 +15,7 @@ from millstream.operators.batch import Control
 from millstream.plan.stages import Plan
 from millstream.run.sources.shedding import bytes_read
 from millstream.run.sources.tracking import Tracker
-from millstream.run.spark.executors import Executor
+from millstream.run.tasks.executors import Executor
 from millstream.run.tasks.splits import AnySplit
 from millstream.state.manifests import Manifest
 from millstream.state.storage import Storage

@@ -1,9 +1,11 @@
-"""Dead letters on their way into the checkpoint; and the end of a run that has too many of them."""
+"""Dead letters: written with their batch, read again; and the end of a run that has too many."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import msgspec
 
@@ -75,7 +77,7 @@ class Letters:
         """Below the grace too: a flow in which nothing went well must not look complete."""
         if dead:
             self.write(plan, f"rejected-{manifest.batch:08d}", dead)
-        earlier = failing.errors_in(self.directory, share.step)
+        earlier = errors_in(self.directory, share.step)
         now = (letter.error for letter in dead if letter.operator == share.step)
         error = next(chain(earlier, now), "")
         again = "run the same command again"
@@ -93,3 +95,22 @@ def _remedy(error: str) -> str:
     if "ModuleNotFoundError" in error:
         return "Send the module along with --spark spark.submit.pyFiles=MODULE.py"
     return "Correct the function or the data"
+
+
+def letters_in(dead: Storage) -> Iterator[dict[str, Any]]:
+    """Committed dead letters, the oldest first."""
+    for name in dead.names():
+        if name[0].isdigit() and name.endswith(".jsonl"):
+            for line in dead.read(name).splitlines():
+                letter: dict[str, Any] = msgspec.json.decode(line)
+                yield letter
+
+
+def errors_in(dead: Storage, step: str | None, *, failed: bool = False) -> Iterator[str]:
+    """The errors of a step in committed dead letters, the oldest first.
+
+    `failed`: only those of results, which are of no source.
+    """
+    for letter in letters_in(dead):
+        if letter["operator"] == step and not (failed and letter.get("source")):
+            yield letter["error"]

@@ -18,8 +18,8 @@ from millstream.ops.estimating.answers import Answers
 from millstream.ops.estimating.estimates import Confidence, Estimates
 from millstream.run.batches.engine import Engine
 from millstream.run.early.target import Target
-from millstream.run.sources.blocks import BlocksTracker
-from millstream.run.sources.population import Population
+from millstream.run.sources.files.blocks import BlocksTracker
+from millstream.run.sources.files.population import Population
 
 
 class Gathered:

@@ -1,17 +1,15 @@
 """Early answers: a flow over stored files that is looked at while it runs.
 
 The engine, its commits and its results are those of any run. Different are only the source, which
-is read in random order (`blocks.py`), and the window that is looked at, which also reports what
-each block gave (`operators/early/`). A look is taken before a batch is committed, so that rows of a
-snapshot that go to sinks are committed with it; it is told to others afterwards.
+is read in random order (`run/sources/files/blocks.py`), and the window that is looked at, which
+also reports what each block gave (`operators/early/`). A look is taken before a batch is committed,
+so that rows of a snapshot that go to sinks are committed with it; it is told to others afterwards.
 """
 
 from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,6 @@ from millstream.operators.early.logs import Log
 from millstream.ops.estimating.estimates import Estimates
 from millstream.ops.estimating.intervals import PROMISES
 from millstream.ops.estimating.unseen import unseen
-from millstream.plan.stages import Plan
 from millstream.run.batches.engine import Engine
 from millstream.run.early.bounding import Bounded
 from millstream.run.early.gathering import Gathered
@@ -36,13 +33,9 @@ from millstream.run.early.snapshots import (
     told_of_tails,
 )
 from millstream.run.early.target import Target
-from millstream.run.sources.trackers import make_tracker
-from millstream.run.sources.tracking import Tracker
 from millstream.run.tasks.splits import Item
 from millstream.serve.answers import check_run, publish_snapshot
 from millstream.serve.drawing import drawn, shortened
-from millstream.settings import Settings
-from millstream.state.checkpoint import Checkpoint
 from millstream.state.storage import open_storage
 
 _LONGER = 2  # times as long as batches of other runs
@@ -269,23 +262,3 @@ class Looker:
                 "snapshots; its answer is in the sinks of the flow"
             )
         return self._results.read(batch, "exact")
-
-
-def engine_of(
-    plan: Plan,
-    place: Checkpoint,
-    settings: Settings,
-    looking: tuple[Looks, Target] | None,
-    trackers: Callable[..., Tracker] | None = None,
-) -> tuple[Engine, Looker | None]:
-    """An engine for a plan, and who looks at it, if somebody does.
-
-    trackers: how sources are opened; if it is not said and somebody looks, in a random order of
-    blocks.
-    """
-    if looking is None:
-        return Engine(plan, place, settings, trackers=trackers or make_tracker), None
-    looks, target = looking
-    by_blocks = partial(make_tracker, looks=looks)
-    engine = Engine(target.plan, place, settings, trackers=trackers or by_blocks)
-    return engine, Looker(engine, target, looks)

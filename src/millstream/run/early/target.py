@@ -77,10 +77,7 @@ def target_for(plan: Plan, looks: Looks | None) -> tuple[Looks, Target] | None:
         return None
     if not emitted:
         assert looks is not None
-        target = target_of(plan, looks.step)
-        _check_ratios(target, looks)
-        _check_columns(target, looks)
-        return looks, target
+        return looks, _checked(plan, looks.step, looks)
     node = emitted[0]
     if looks is not None and looks.step not in (None, node.name):
         raise ConfigError(
@@ -88,10 +85,15 @@ def target_for(plan: Plan, looks: Looks | None) -> tuple[Looks, Target] | None:
             "a flow is looked at"
         )
     own: Looks = node.emission.looks
-    target = target_of(plan, node.name)
-    _check_ratios(target, own)
-    _check_columns(target, own, MARKS)
+    target = _checked(plan, node.name, own, MARKS)
     return own if looks is None else replace(looks, ratios=own.ratios, metric=own.metric), target
+
+
+def _checked(plan: Plan, step: str | None, looks: Looks, marks: tuple[str, ...] = ()) -> Target:
+    target = target_of(plan, step)
+    _check_ratios(target, looks)
+    _check_columns(target, looks, marks)
+    return target
 
 
 def _check_ratios(target: Target, looks: Looks) -> None:
@@ -118,7 +120,7 @@ def _check_ratios(target: Target, looks: Looks) -> None:
             raise ConfigError(f"snapshots(ratios=): the name {name!r} is already a column")
 
 
-def _check_columns(target: Target, looks: Looks, marks: tuple[str, ...] = ()) -> None:
+def _check_columns(target: Target, looks: Looks, marks: tuple[str, ...]) -> None:
     """A snapshot has each of its columns once, those included that it adds to an answer."""
     job, top = target.windows.job, target.top
     values = [*(m.name for m in job.measures), *(name for name, _ in looks.ratios)]

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from millstream.errors import RunError
-from millstream.run.messages.sealed import FORM, sender_of
+from millstream.run.messages.message import FORM, sender_of
 
 
 def hush() -> None:

@@ -63,7 +63,7 @@ class _Work:
 
 
 class Hands:
-    """Calls the functions of sinks, on a thread that is given up if one does not return."""
+    """Calls users' functions in the driver, on a thread that is given up if one does not return."""
 
     def __init__(self, timeout: int | None = None) -> None:
         self.timeout = timeout  # microseconds

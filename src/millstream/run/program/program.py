@@ -1,4 +1,4 @@
-"""The program a checkpoint belongs to: compared before anything starts, and written once.
+"""Whether a program may go on from a checkpoint: compared before anything starts, written once.
 
 `describing.py` says what is kept of a program, `differing.py` what may change of it.
 """

@@ -20,7 +20,7 @@ from millstream.io.kafka.offsets import Away, Offsets, Partition
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.ops.progress import BEGIN, Horizon
 from millstream.run.sources.files.merging import share
-from millstream.run.sources.files.quiet import Quiet, came_to
+from millstream.run.sources.quiet import Quiet, came_to
 from millstream.run.sources.tracking import Tracker
 from millstream.run.tasks.splits import AnySplit
 from millstream.state.manifests import PartitionState, SourceState

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from millstream.operators.batch import Control
-from millstream.run.tasks.splits import AnySplit, Aside, RateSplit, SpoolSplit
+from millstream.run.tasks.splits import AnySplit, Aside, SpoolSplit
 
 if TYPE_CHECKING:
     from millstream.run.sources.tracking import Tracker
@@ -87,6 +87,4 @@ def rows_of(split: AnySplit) -> int:
         return rows_of(split.piece)
     if isinstance(split, SpoolSplit):
         return split.rows
-    if isinstance(split, RateSplit):
-        return split.end - split.start
     return max(0, split.end - split.start)

@@ -14,7 +14,7 @@ from millstream.io.formats import Format
 from millstream.ops.progress import BEGIN, Horizon, Reached, SourceProgress
 from millstream.ops.shares import Shares, Spell
 from millstream.run.sources import frames
-from millstream.run.sources.blocks import BlocksTracker
+from millstream.run.sources.files.blocks import BlocksTracker
 from millstream.run.sources.files.listing import Seen, as_files
 from millstream.run.sources.files.tracker import FilesTracker
 from millstream.run.sources.partitions import PartitionsTracker
@@ -104,9 +104,8 @@ def make_tracker(
     elif isinstance(spec, Kafka):
         tracker = PartitionsTracker(number, spec, state)
     elif isinstance(spec, Collector):
-        from millstream.run.sources.collector.tracker import (
-            CollectorTracker,  # a server, for who wants one
-        )
+        # A server, for who wants one.
+        from millstream.run.sources.collector.tracker import CollectorTracker
 
         tracker = CollectorTracker(number, node.name, spec, checkpoint, stem, state)
     else:

@@ -31,9 +31,9 @@ from millstream.io.readers import Split
 from millstream.operators.batch import Batch
 from millstream.plan.stages import Plan
 from millstream.run.spark.cores import cores_of
-from millstream.run.spark.executors import run_whole
 from millstream.run.spark.onspark import OnSpark, loaded, meant_for_people, watched_task
 from millstream.run.spark.turns import GIVEN_UP, Turns
+from millstream.run.tasks.executors import run_whole
 from millstream.run.tasks.once import reading_once
 from millstream.run.tasks.splits import AnySplit, Aside, Item
 from millstream.run.tasks.watching import Attempt, Notes

@@ -22,7 +22,6 @@ from pyspark.errors import PySparkException
 
 from millstream.operators.batch import Batch
 from millstream.plan.stages import Plan
-from millstream.run.spark.executors import shared_out
 from millstream.run.spark.onspark import (
     ingest_task,
     keyed_task,
@@ -32,6 +31,7 @@ from millstream.run.spark.onspark import (
     watched_task,
     whole_task,
 )
+from millstream.run.tasks.executors import shared_out
 from millstream.run.tasks.splits import AnySplit, Item
 from millstream.run.tasks.task import levels_of
 from millstream.run.tasks.watching import Attempt, Notes

@@ -30,10 +30,10 @@ from millstream.operators.batch import Batch, Heard
 from millstream.ops.records import describe
 from millstream.ops.updates import DictCodec
 from millstream.plan.stages import Plan
-from millstream.run.spark.executors import caught_up, gathered, run_whole, shared_out
 from millstream.run.spark.installed import is_installed
 from millstream.run.spark.steering import Steering
 from millstream.run.tasks.calls import Call
+from millstream.run.tasks.executors import caught_up, gathered, run_whole, shared_out
 from millstream.run.tasks.splits import AnySplit, Item
 from millstream.run.tasks.task import Task, levels_of
 from millstream.run.tasks.watching import Attempt, Notes, hung, watched
@@ -364,8 +364,7 @@ def _send_by_value(plan: Plan) -> None:
     for node in plan.nodes:
         for value in _user_objects(node):
             module = sys.modules.get(getattr(value, "__module__", None) or "")
-            if module is not None and not is_installed(module):
-                cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+            send_by_value([] if module is None else [module])
 
 
 def _user_objects(node: nodes.Node) -> Iterator[Any]:

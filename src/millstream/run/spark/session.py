@@ -65,7 +65,7 @@ SENDING = (
 )
 
 
-def check_surroundings(settings: Settings) -> None:
+def check_java_and_master(settings: Settings) -> None:
     """Java is there and the master answers, or one line says what to do; starts nothing."""
     if SparkContext._active_spark_context is not None or is_remote(settings):
         return
@@ -116,7 +116,7 @@ def open_session(
     if active is not None:
         check_workers(active)
         return active, False
-    check_surroundings(settings)
+    check_java_and_master(settings)
     _set_environment(settings)
     logging.getLogger("py4j").setLevel(logging.CRITICAL if not settings.debug else logging.INFO)
     conf = _configuration(flow, settings)

@@ -14,7 +14,7 @@ from millstream.io.columns import event_time
 from millstream.io.formats import DEBEZIUM, Format
 from millstream.io.kafka.consuming import Stretch, begin_stretches
 from millstream.io.kafka.decoding import read_records
-from millstream.io.readers import Dead, Parsed, Split, parse_lines, scan_lines
+from millstream.io.readers import Dead, Parsed, parse_lines, scan_lines
 from millstream.ops.chunks import OFFSET_BITS, Chunk, Int64, all_but, flat
 from millstream.ops.jobs import timestamp
 from millstream.ops.records import as_json
@@ -194,6 +194,3 @@ def _rate(split: RateSplit) -> Piece:
     ts = split.origin + (value * split.interval).astype(np.int64)
     table = pa.table({"ts": pa.array(ts).cast(pa.timestamp("us", "UTC")), "value": value})
     return Piece(Chunk(table, ts, value, split.source), [], len(value))
-
-
-__all__ = ["Piece", "Split", "read"]

@@ -14,7 +14,7 @@ from millstream.operators.protocol import Operator, Partial
 from millstream.ops.chunks import decode_block, with_column
 from millstream.ops.progress import BEGIN, Reached, raise_all
 from millstream.ops.shares import Lot
-from millstream.run.messages.sealed import (
+from millstream.run.messages.message import (
     MESSAGES,
     Block,
     Head,

@@ -1,0 +1,1 @@
+"""Tables of other systems as sinks: each takes a batch once, and says which it has."""

@@ -22,7 +22,7 @@ from millstream.durations import micros
 from millstream.ops.progress import raise_all
 from millstream.run.messages.code import Code, Given, proof_of
 from millstream.run.messages.greetings import Hello, Refused, Twice, Welcome
-from millstream.run.messages.sealed import FORM, FULL, MESSAGES, MOST_AGENTS, Head, unpack
+from millstream.run.messages.message import FORM, FULL, MESSAGES, MOST_AGENTS, Head, unpack
 from millstream.run.sources.collector.listening import CollectorServer
 from millstream.run.sources.received.spool import Receiver, Sealed
 from millstream.state.storage import Storage

@@ -1,7 +1,7 @@
 """The collector over the network: Arrow Flight, which lets in who has the token.
 
 The actions `hello`, `boundary` and `code`, and messages that are put. What is said is in
-`greetings.py` and `code.py`, what becomes of it in `collecting.py`.
+`run/messages/`, what becomes of it in `collecting.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from millstream.run.messages.greetings import (
     hellos,
     hush,
 )
-from millstream.run.messages.sealed import MOST_BYTES, check_blocks, pack, read_head
+from millstream.run.messages.message import MOST_BYTES, check_blocks, pack, read_head
 from millstream.serve.guard import is_local
 from millstream.serve.tokens import find_token
 

@@ -13,8 +13,8 @@ from millstream.io.prints import Print, lead_of, unzipped
 from millstream.io.readers import available_end, is_gzip, last_line_end
 from millstream.io.unpacking import Measure, measure
 from millstream.run.sources.files.listing import Inode, Seen
-from millstream.run.sources.files.quiet import Stamp
 from millstream.run.sources.files.registry import Known, is_sealed
+from millstream.run.sources.quiet import Stamp
 from millstream.run.sources.tracking import Probe, directly
 
 

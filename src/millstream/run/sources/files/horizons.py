@@ -10,8 +10,8 @@ from millstream.ops.progress import BEGIN, Horizon
 from millstream.run.sources.files.extents import Extents
 from millstream.run.sources.files.listing import Inode
 from millstream.run.sources.files.merging import Turns
-from millstream.run.sources.files.quiet import Quiet, Stamp, came_to, how_far
 from millstream.run.sources.files.registry import Known, Registry, is_sealed
+from millstream.run.sources.quiet import Quiet, Stamp, came_to, how_far
 
 Taken = dict[int, tuple[int, int | None]]  # file -> how much of it, and from when on
 

@@ -18,8 +18,8 @@ from millstream.io.readers import Split, is_gzip, plan_splits
 from millstream.ops.progress import END
 from millstream.run.sources.files.extents import Extents
 from millstream.run.sources.files.listing import Seen, by_age, look
-from millstream.run.sources.files.quiet import how_far
 from millstream.run.sources.files.registry import Known
+from millstream.run.sources.quiet import how_far
 
 _FIRST_SHARE = 8  # so small a part of a batch goes to a file while nobody's pace is known
 _LEAST_PACKED = 2 * 1024 * 1024  # a smaller piece is not worth inflating a file again

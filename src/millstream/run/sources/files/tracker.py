@@ -28,9 +28,9 @@ from millstream.run.sources.files.extents import Extents, has_moved
 from millstream.run.sources.files.horizons import Horizons, Taken
 from millstream.run.sources.files.listing import Seen, list_seen
 from millstream.run.sources.files.merging import Turns, as_listed, pieces_of
+from millstream.run.sources.files.population import File
 from millstream.run.sources.files.recognising import ByName, Recognised, Recogniser
 from millstream.run.sources.files.registry import Known, Registry, is_sealed
-from millstream.run.sources.population import File
 from millstream.run.sources.spreading import rows_of
 from millstream.run.sources.tracking import Probe, Tracker, directly
 from millstream.run.tasks.splits import AnySplit

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from millstream.errors import CheckpointError, RunError
 from millstream.ops.records import describe
-from millstream.run.sources.received.arrival import ArrivalClock
+from millstream.run.sources.arrival import ArrivalClock
 from millstream.state.segments import verify_named
 from millstream.state.storage import NO_ROOM, Storage
 

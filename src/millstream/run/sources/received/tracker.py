@@ -27,9 +27,8 @@ def make_receiver(name: str, spec: SourceSpec, spool: Storage) -> Receiver:
         case Socket():
             return SocketReceiver(name, spec, spool)
         case Http():
-            from millstream.run.sources.received.posts import (
-                PostReceiver,  # a web server, for who wants one
-            )
+            # A web server, for who wants one.
+            from millstream.run.sources.received.posts import PostReceiver
 
             return PostReceiver(name, spec, spool)
         case _:

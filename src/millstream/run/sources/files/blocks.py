@@ -12,8 +12,8 @@ from millstream.api.sources import Files
 from millstream.errors import ConfigError, RunError
 from millstream.io.formats import Format
 from millstream.ops.progress import Horizon
+from millstream.run.sources.files.population import File, Population, draw
 from millstream.run.sources.files.tracker import OfFiles
-from millstream.run.sources.population import File, Population, draw
 from millstream.run.sources.tracking import Probe, directly
 from millstream.run.tasks.splits import AnySplit
 from millstream.state.manifests import SourceState
