@@ -72,9 +72,9 @@ from millstream.api.windows import (
     tumbling,
 )
 from millstream.errors import CheckpointError, ConfigError, MillstreamError, RunError, SqlError
-from millstream.ops.contexts import Context, Event
-from millstream.ops.jobs import Window
-from millstream.ops.processing import ProcessContext
+from millstream.ops.updates.contexts import Context, Event
+from millstream.ops.updates.processing import ProcessContext
+from millstream.ops.windows.jobs import Window
 from millstream.scheduling import MEM, ODF, Hybrid, Queue, Request
 from millstream.serve.answers import newest_snapshot
 from millstream.serve.bulk import Slates, slates

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.ops import edges
 from millstream.ops.chunks import Chunk
+from millstream.ops.emitting import edges
 from tests.differential.changing import Changing, Operator, check, flows, inputs
 
 QUICK = settings(max_examples=12, derandomize=True)

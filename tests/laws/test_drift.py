@@ -13,12 +13,12 @@ import pytest
 import millstream as ms
 from millstream.operators.windows import sliding
 from millstream.ops.chunks import Chunk
-from millstream.ops.closing import close
-from millstream.ops.jobs import Family, WindowJob
-from millstream.ops.preparing import merge_panes, prepare
-from millstream.ops.results import results
-from millstream.ops.running import PRESENCE, advance, recompute
-from millstream.ops.spans import NOTHING_CLOSED, Span
+from millstream.ops.times.spans import NOTHING_CLOSED, Span
+from millstream.ops.windows.closing import close
+from millstream.ops.windows.jobs import Family, WindowJob
+from millstream.ops.windows.preparing import merge_panes, prepare
+from millstream.ops.windows.results import results
+from millstream.ops.windows.running import PRESENCE, advance, recompute
 
 PANES = 50
 BITS = 90  # every value is a whole multiple of 2^-90: exact sums are sums of whole numbers

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.ops.chunks import Chunk, concat, decode_block, encode_block
-from millstream.ops.closing import close
-from millstream.ops.jobs import Family, WindowJob
-from millstream.ops.preparing import merge_panes, prepare
-from millstream.ops.results import results
-from millstream.ops.running import PRESENCE, advance, can_run, disagreement, recompute
-from millstream.ops.spans import NOTHING_CLOSED, Span
+from millstream.ops.times.spans import NOTHING_CLOSED, Span
+from millstream.ops.windows.closing import close
+from millstream.ops.windows.jobs import Family, WindowJob
+from millstream.ops.windows.preparing import merge_panes, prepare
+from millstream.ops.windows.results import results
+from millstream.ops.windows.running import PRESENCE, advance, can_run, disagreement, recompute
 from millstream.testing import Driver
 from millstream.testing.laws import alike
 from millstream.testing.reference import aggregate

@@ -11,8 +11,8 @@ import pytest
 
 import millstream as ms
 from millstream.errors import ConfigError, RunError
-from millstream.ops.fidelity import joined, standings
-from millstream.ops.progress import BEGIN, END, Horizon, SourceProgress
+from millstream.ops.times.fidelity import joined, standings
+from millstream.ops.times.progress import BEGIN, END, Horizon, SourceProgress
 from millstream.testing import Driver
 from millstream.testing.reference.closing import reference_evicting
 from tests.variants import variants

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 
 import millstream as ms
 from millstream.ops.chunks import concat
-from millstream.ops.joins import numbers, settled
+from millstream.ops.keys.joins import numbers, settled
 from millstream.state.segments import read_segments
 from millstream.state.tables import KeyedTable
 from millstream.testing import Driver

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.ops import blockwise
-from millstream.ops.blockwise import InTurn
+from millstream.ops.windows import blockwise
+from millstream.ops.windows.blockwise import InTurn
 
 
 class Made:

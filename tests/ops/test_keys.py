@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.ops.keys import canonical, dense, factorize, group_by, hash_keys, hash_one
+from millstream.ops.keys.hashing import canonical, dense, factorize, group_by, hash_keys, hash_one
 
 
 def hash_of(*values: Any, kind: pa.DataType | None = None) -> int:

@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millstream.ops.chunks import Chunk
-from millstream.ops.lateness import Extent, Watch, out_of_order
-from millstream.ops.progress import BEGIN, Horizon, SourceProgress
+from millstream.ops.times.lateness import Extent, Watch, out_of_order
+from millstream.ops.times.progress import BEGIN, Horizon, SourceProgress
 
 FUTURE = 1_000
 Rows = list[tuple[str, int]]  # participant, time

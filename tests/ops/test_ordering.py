@@ -12,7 +12,7 @@ import pytest
 
 import millstream as ms
 from millstream.ops.codec import encode
-from millstream.ops.ordering import bounds_of, order_of
+from millstream.ops.keys.ordering import bounds_of, order_of
 from millstream.testing import Driver, run_in_process
 
 

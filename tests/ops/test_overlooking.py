@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from millstream.operators.over import AGGREGATES, NEIGHBOURS, RANKS, Call, evaluate
-from millstream.ops.overlooking import Frame, Rows
+from millstream.ops.aggregates.overlooking import Frame, Rows
 
 FRAMES = {
     Frame(): "",

@@ -5,8 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from millstream.ops.progress import BEGIN, END, Horizon, Reached, SourceProgress, merge_reached
-from millstream.ops.spans import NOTHING_CLOSED, Span
+from millstream.ops.times.progress import (
+    BEGIN,
+    END,
+    Horizon,
+    Reached,
+    SourceProgress,
+    merge_reached,
+)
+from millstream.ops.times.spans import NOTHING_CLOSED, Span
 
 
 def test_nothing_seen_holds_everything_back() -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.ops import keys, siphash
+from millstream.ops.keys import hashing as keys
+from millstream.ops.keys import siphash
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 

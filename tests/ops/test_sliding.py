@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millstream as ms
+from millstream.ops.aggregates.grid import find_runs
+from millstream.ops.aggregates.holding import ObjectKernel, gather_lists
 from millstream.ops.chunks import Chunk
-from millstream.ops.closing import close
-from millstream.ops.grid import find_runs
-from millstream.ops.holding import ObjectKernel, gather_lists
-from millstream.ops.jobs import Family, WindowJob
-from millstream.ops.preparing import merge_panes, prepare
-from millstream.ops.spans import NOTHING_CLOSED, Span
+from millstream.ops.times.spans import NOTHING_CLOSED, Span
+from millstream.ops.windows.closing import close
+from millstream.ops.windows.jobs import Family, WindowJob
+from millstream.ops.windows.preparing import merge_panes, prepare
 from millstream.testing.laws import alike
 from millstream.testing.reference import aggregate
 

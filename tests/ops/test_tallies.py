@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import millstream as ms
-from millstream.ops import tallies
-from millstream.ops.wires import column_of, wider, wires_of
+from millstream.ops.aggregates import tallies
+from millstream.ops.keys.wires import column_of, wider, wires_of
 from millstream.testing import Driver, reference
 
 NUMBERS: dict[str, list[Any]] = {

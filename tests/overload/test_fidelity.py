@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.ops.shares import Lot, Shares, Spell, Taken
+from millstream.ops.times.shares import Lot, Shares, Spell, Taken
 from millstream.testing import Driver
 
 WINDOW = 50  # microseconds; a record every microsecond

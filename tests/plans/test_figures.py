@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import millstream as ms
-from millstream.ops.rates import flips_at, has_choice
+from millstream.ops.windows.rates import flips_at, has_choice
 from millstream.plan.figures import moment
 from millstream.plan.planner import sketch
 from millstream.testing import Driver

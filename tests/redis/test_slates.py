@@ -16,8 +16,8 @@ import pytest
 from millstream.errors import RunError
 from millstream.io.mirrors import Address, Mirror
 from millstream.ops.codec import encode
-from millstream.ops.keynames import hashes_of_values, key_text
-from millstream.ops.updates import NEVER, UpdateJob
+from millstream.ops.keys.names import hashes_of_values, key_text
+from millstream.ops.updates.job import NEVER, UpdateJob
 from millstream.run.outputs.mirroring import SlateMirror, as_text
 from millstream.state.manifests import Manifest
 from millstream.state.segments import write_segment

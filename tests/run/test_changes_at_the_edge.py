@@ -15,8 +15,8 @@ import pytest
 
 import millstream as ms
 from millstream.errors import ConfigError, RunError
-from millstream.ops.changes import settle
-from millstream.ops.emitted import Memory
+from millstream.ops.emitting.emitted import Memory
+from millstream.ops.windows.changes import settle
 from millstream.testing import Driver, run_in_process
 
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import millstream as ms
 from millstream.operators.windows import family, sliding
-from millstream.ops.rates import PANES, VALUES, Rate, decide, flips_at, sides
+from millstream.ops.windows.rates import PANES, VALUES, Rate, decide, flips_at, sides
 from millstream.plan.planner import sketch
 from millstream.testing import Driver, reference
 from tests.differential.comparing import assert_same

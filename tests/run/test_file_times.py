@@ -17,7 +17,7 @@ import millstream as ms
 from millstream.api.sources import Files
 from millstream.io.firsts import Peek, first_time, first_times, is_glance
 from millstream.io.formats import READER, Format, parse_schema
-from millstream.ops.progress import BEGIN
+from millstream.ops.times.progress import BEGIN
 from millstream.run.sources.files.merging import share
 from millstream.run.sources.files.tracker import FilesTracker
 from millstream.run.sources.tracking import directly

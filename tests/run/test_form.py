@@ -16,8 +16,8 @@ ROOT = Path(millstream.__file__).parent
 LOOP = ("engine", "footing", "intake", "outlook", "pacing", "batching", "attempts", "committing")
 PARTS = (
     *(f"run/batches/{name}" for name in LOOP),
-    *(f"run/tasks/{name}" for name in ("task", "entering", "onward", "clocks")),
-    *("run/spark/executors", "operators/batch"),
+    *(f"run/tasks/{name}" for name in ("executors", "task", "entering", "onward", "clocks")),
+    "operators/batch",
 )
 FILES = [ROOT / f"{name}.py" for name in PARTS]
 KINDS = r"\b(pane|slate|timer|updater|window|session|tagger|dedup|distinct|interval join)s?\b"

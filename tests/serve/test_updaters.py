@@ -11,7 +11,7 @@ import pytest
 
 import millstream as ms
 from millstream.ops.codec import decode_key
-from millstream.ops.keynames import key_text, pack_key
+from millstream.ops.keys.names import key_text, pack_key
 from millstream.serve.changes import changes
 from millstream.serve.following import Follower
 from millstream.serve.slates import Unknown

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.ops.codec import encode
-from millstream.ops.keynames import hashes_of_values
-from millstream.ops.updates import NEVER
+from millstream.ops.keys.names import hashes_of_values
+from millstream.ops.updates.job import NEVER
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import Manifest
 from millstream.state.segments import write_segment

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import millstream as ms
-from millstream.ops.keynames import key_text
+from millstream.ops.keys.names import key_text
 from millstream.testing import Driver
 
 

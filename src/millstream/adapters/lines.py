@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from millstream.api.programs import JobContext, Program
 from millstream.io.records import reading
-from millstream.ops.jobs import Window
+from millstream.ops.windows.jobs import Window
 
 Counters = Counter[tuple[str, str]]  # amounts by group and name
 

@@ -23,7 +23,7 @@ from millstream.agent.working import plan_here
 from millstream.api.flow import Flow
 from millstream.api.sources import Collector
 from millstream.errors import ConfigError
-from millstream.ops.progress import raise_all
+from millstream.ops.times.progress import raise_all
 from millstream.plan.stages import Plan
 from millstream.run.messages.code import Given
 from millstream.run.messages.greetings import Below, Hello, Later, Refused, Welcome

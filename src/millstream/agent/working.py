@@ -25,7 +25,7 @@ from millstream.io.readers import Split
 from millstream.operators.batch import Batch
 from millstream.operators.protocol import Known, Shipping
 from millstream.ops.chunks import concat, decode_block, encode_block
-from millstream.ops.progress import BEGIN, END, Reached, SourceProgress
+from millstream.ops.times.progress import BEGIN, END, Reached, SourceProgress
 from millstream.plan.planner import make_plan
 from millstream.plan.stages import Plan
 from millstream.run.batches.attending import Attention

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from millstream.api.frames import plainly
 from millstream.errors import ConfigError
-from millstream.ops import sketches, tallies
-from millstream.ops.holding import ObjectKernel
-from millstream.ops.jobs import Measure
-from millstream.ops.kernels import Count, Edge, Extremum, Kernel, Sum, Variance
+from millstream.ops.aggregates import sketches, tallies
+from millstream.ops.aggregates.holding import ObjectKernel
+from millstream.ops.aggregates.kernels import Count, Edge, Extremum, Kernel, Sum, Variance
+from millstream.ops.windows.jobs import Measure
 
 _NUMERIC = ("sum", "mean", "var", "std", "quantile")
 

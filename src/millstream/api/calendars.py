@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
-from millstream.ops.calendars import Calendar
+from millstream.ops.times.calendars import Calendar
 
 _DAY = 86_400_000_000
 _MONTHS = re.compile(r"\s*(\d{1,5})\s*(mo|months?|q|quarters?|y|years?)\s*")

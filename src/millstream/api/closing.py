@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from millstream.api.frames import plainly
 from millstream.durations import Duration, micros, text
 from millstream.errors import ConfigError
-from millstream.ops.fidelity import OpenWindow, Participant
+from millstream.ops.times.fidelity import OpenWindow, Participant
 
 __all__ = ["ClosingPolicy", "OpenWindow", "Participant", "evict", "watermark"]
 

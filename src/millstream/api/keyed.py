@@ -25,7 +25,7 @@ from millstream.graph.changing import gives_changes
 from millstream.operators.grouped.node import Grouped
 from millstream.operators.top import Top, parse_order
 from millstream.operators.topping import taken_rank
-from millstream.ops.firing import FINAL, Emission
+from millstream.ops.emitting.firing import FINAL, Emission
 
 if TYPE_CHECKING:
     from millstream.api.stream import Stream

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from millstream.ops.aggregates.holding import ObjectKernel, StateError, never
 from millstream.ops.codec import Keys, decode_key
-from millstream.ops.holding import ObjectKernel, StateError, never
-from millstream.ops.jobs import Window
 from millstream.ops.records import describe, shown
+from millstream.ops.windows.jobs import Window
 
 
 class MapReduce:

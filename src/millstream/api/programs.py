@@ -15,10 +15,10 @@ from typing import Any
 
 from millstream.api.mapreduce import MapReduce, nothing, untold
 from millstream.errors import ProgramError, RunError
+from millstream.ops.aggregates.holding import ObjectKernel, never
 from millstream.ops.codec import Keys
-from millstream.ops.holding import ObjectKernel, never
-from millstream.ops.jobs import Window
 from millstream.ops.records import describe
+from millstream.ops.windows.jobs import Window
 
 Pair = tuple[Any, Any]
 

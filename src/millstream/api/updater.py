@@ -12,7 +12,7 @@ from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.ops.overload import THROTTLE, Overload
-from millstream.ops.updates import DICTS, UpdateJob
+from millstream.ops.updates.job import DICTS, UpdateJob
 
 if TYPE_CHECKING:
     from millstream.api.keyed import KeyedStream

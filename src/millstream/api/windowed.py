@@ -17,8 +17,8 @@ from millstream.durations import Duration, micros
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.graph.changing import tells_fidelity
-from millstream.ops.fidelity import COLUMNS as FIDELITY
-from millstream.ops.firing import FINAL, Emission
+from millstream.ops.emitting.firing import FINAL, Emission
+from millstream.ops.times.fidelity import COLUMNS as FIDELITY
 
 if TYPE_CHECKING:
     from millstream.api.keyed import KeyedStream

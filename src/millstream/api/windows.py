@@ -8,7 +8,7 @@ from millstream.api.calendars import calendar_of
 from millstream.api.frames import plainly
 from millstream.durations import Duration, micros, text
 from millstream.errors import ConfigError
-from millstream.ops.spans import Span
+from millstream.ops.times.spans import Span
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from millstream.ops.emitting.firing import FINAL, Emission
 from millstream.ops.expressions import Expression
-from millstream.ops.firing import FINAL, Emission
 from millstream.ops.overload import Overload
-from millstream.ops.spans import Span
-from millstream.ops.updates import UpdateJob
+from millstream.ops.times.spans import Span
+from millstream.ops.updates.job import UpdateJob
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

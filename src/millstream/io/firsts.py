@@ -20,7 +20,7 @@ from millstream.io.programmed import read_records
 from millstream.io.readers import opened, parse_lines
 from millstream.io.records import Split
 from millstream.io.timestamps import Ints
-from millstream.ops.progress import BEGIN
+from millstream.ops.times.progress import BEGIN
 
 _PEEK = 64 * 1024  # bytes of a text file, or
 _ROWS = 1_000  # rows of a parquet file that are looked at

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millstream.errors import RunError
 from millstream.ops.chunks import flat
-from millstream.ops.keys import factorize
+from millstream.ops.keys.hashing import factorize
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 200  # bytes of a name; file systems take 255

@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from millstream.ops.lateness import Extent
-from millstream.ops.ordering import Sample
+from millstream.ops.keys.ordering import Sample
 from millstream.ops.overload import Shed
-from millstream.ops.progress import BEGIN, END, Reached, SourceProgress, merge_reached
 from millstream.ops.records import DeadLetter
-from millstream.ops.shares import Shares
+from millstream.ops.times.lateness import Extent
+from millstream.ops.times.progress import BEGIN, END, Reached, SourceProgress, merge_reached
+from millstream.ops.times.shares import Shares
 from millstream.state.bases import Segments
 from millstream.state.holdings import Total
 from millstream.state.manifests import Output

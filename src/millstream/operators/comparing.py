@@ -24,9 +24,9 @@ from millstream.operators.protocol import Host, Inputs, KeyedStep, Operator, Row
 from millstream.operators.stores import Table
 from millstream.operators.waiting import Gathered, addressed, give, without_late
 from millstream.ops.chunks import ROW, Chunk, Int64, numbers, own_columns
-from millstream.ops.joins import keys_of, ranges
-from millstream.ops.keynames import SECOND_HASH
-from millstream.ops.keys import blended, content_hash, distinct
+from millstream.ops.keys.hashing import blended, content_hash, distinct
+from millstream.ops.keys.joins import keys_of, ranges
+from millstream.ops.keys.names import SECOND_HASH
 from millstream.ops.mixed import beside, differ, wider
 from millstream.state.bags import Keys
 

@@ -20,7 +20,7 @@ from millstream.operators.protocol import Host, KeyedStep, Row, Share
 from millstream.operators.stores import Table, in_order
 from millstream.operators.waiting import give
 from millstream.ops.chunks import Chunk, Int64, Mask, begins, numbers, own_columns
-from millstream.ops.progress import BEGIN
+from millstream.ops.times.progress import BEGIN
 from millstream.state.bags import Keys
 
 _FOR_EVER = 2**60  # microseconds

@@ -20,9 +20,9 @@ from millstream.operators.protocol import Columns, Host, Inputs, KeyedStep, Shar
 from millstream.operators.stores import Queue, Table, in_order
 from millstream.operators.waiting import Gathered, Waiting, addressed, give, rows_for, without_late
 from millstream.ops.chunks import ROW, Chunk, Int64, Mask, begins, marked, numbers, own_columns
-from millstream.ops.keynames import both_hashes
-from millstream.ops.keys import key_arrays
-from millstream.ops.progress import END
+from millstream.ops.keys.hashing import key_arrays
+from millstream.ops.keys.names import both_hashes
+from millstream.ops.times.progress import END
 from millstream.state.bags import Keys
 
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from millstream.errors import CheckpointError
 from millstream.ops.chunks import concat, numbers
-from millstream.ops.keys import hash_keys, key_arrays
-from millstream.ops.partitioning import Shards
+from millstream.ops.keys.hashing import hash_keys, key_arrays
+from millstream.ops.keys.partitioning import Shards
 from millstream.state.bags import Order, added_up
 from millstream.state.tables import newest
 from millstream.state.traces import in_order

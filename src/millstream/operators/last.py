@@ -23,7 +23,7 @@ from millstream.operators.stores import Queue
 from millstream.operators.waiting import Gathered, Passed, Waiting, give, rows_for, without_late
 from millstream.ops.chunks import Chunk, Int64, concat, numbers, own_columns, with_column
 from millstream.ops.mixed import beside
-from millstream.ops.progress import END
+from millstream.ops.times.progress import END
 from millstream.state.bags import added_up
 from millstream.state.segments import Segment
 

@@ -26,9 +26,17 @@ from millstream.operators.tails import FAILED, FEW, Reach, Tails, tails_of
 from millstream.operators.top import told
 from millstream.operators.topping import PLACE, Topping, changed_rows
 from millstream.operators.waiting import give, rows_for
+from millstream.ops.aggregates.overlooking import (
+    UP_TO_HERE,
+    Frame,
+    Rows,
+    Total,
+    counted,
+    extreme,
+    outermost,
+)
 from millstream.ops.chunks import Int64, Mask, begins, blanked, concat, flat, numbers
-from millstream.ops.keys import factorize
-from millstream.ops.overlooking import UP_TO_HERE, Frame, Rows, Total, counted, extreme, outermost
+from millstream.ops.keys.hashing import factorize
 from millstream.ops.records import DeadLetter, as_json
 from millstream.state.bags import Entries, Order
 

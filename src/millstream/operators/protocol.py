@@ -18,9 +18,9 @@ import pyarrow as pa
 from millstream.graph.nodes import Keyed, Node
 from millstream.operators.batch import Batch, Clocks, Control
 from millstream.operators.filing import Tables
-from millstream.ops.cells import Publication
 from millstream.ops.chunks import Chunk
-from millstream.ops.progress import SourceProgress
+from millstream.ops.times.progress import SourceProgress
+from millstream.ops.updates.cells import Publication
 from millstream.settings import Settings
 from millstream.state.manifests import Manifest
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from millstream.operators.protocol import Host
-from millstream.ops.cells import Publication
 from millstream.ops.chunks import Chunk
 from millstream.ops.codec import decode_row
 from millstream.ops.records import DeadLetter, Row, as_json, given_table
+from millstream.ops.updates.cells import Publication
 
 NONE: frozenset[str] = frozenset()
 

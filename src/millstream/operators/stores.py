@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 
 from millstream.operators.batch import Batch, Control
 from millstream.ops.chunks import Int64, Mask, UInt64, concat, flat, numbers, own_columns
-from millstream.ops.keynames import both_hashes
-from millstream.ops.keys import key_arrays, key_names
-from millstream.ops.progress import END
-from millstream.ops.updates import NEVER
+from millstream.ops.keys.hashing import key_arrays, key_names
+from millstream.ops.keys.names import both_hashes
+from millstream.ops.times.progress import END
+from millstream.ops.updates.job import NEVER
 from millstream.state import warm
 from millstream.state.bags import Entries, KeyedBag, Keys, Order, added_up
 from millstream.state.holdings import Total

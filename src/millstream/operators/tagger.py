@@ -45,12 +45,12 @@ from millstream.ops.chunks import (
     own_columns,
 )
 from millstream.ops.expressions import Expression, ExpressionError
-from millstream.ops.keynames import both_hashes
-from millstream.ops.keys import key_arrays
-from millstream.ops.preparing import null_keys
-from millstream.ops.progress import END
+from millstream.ops.keys.hashing import key_arrays
+from millstream.ops.keys.names import both_hashes
 from millstream.ops.records import without
-from millstream.ops.updates import NEVER
+from millstream.ops.times.progress import END
+from millstream.ops.updates.job import NEVER
+from millstream.ops.windows.preparing import null_keys
 from millstream.state.bags import Keys
 
 _PLACE = ("ts", "src", "pos")  # which of two records is the later one

@@ -16,7 +16,7 @@ import pyarrow as pa
 from millstream.operators.grouped.moves import VALUE
 from millstream.operators.topping import PLACE
 from millstream.ops.chunks import Int64, Mask, begins, concat, numbers
-from millstream.ops.joins import ranges
+from millstream.ops.keys.joins import ranges
 from millstream.state.bags import Order, arranged
 
 FEW = 64  # rows of a group that are read at first

@@ -20,7 +20,7 @@ from millstream.operators.protocol import Host, Share
 from millstream.operators.stores import Bag
 from millstream.operators.waiting import give, rows_for
 from millstream.ops.chunks import Chunk, Int64, concat, numbers, with_column
-from millstream.ops.keys import key_names
+from millstream.ops.keys.hashing import key_names
 from millstream.ops.mixed import exact_columns, exactly
 from millstream.state.bags import Entries, Order, arranged
 

@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 from millstream.operators.batch import Batch, Control
 from millstream.operators.stores import Store
 from millstream.ops.chunks import concat, numbers, with_column
-from millstream.ops.joins import keys_of, settled
-from millstream.ops.keys import distinct
-from millstream.ops.progress import BEGIN, END
+from millstream.ops.keys.hashing import distinct
+from millstream.ops.keys.joins import keys_of, settled
+from millstream.ops.times.progress import BEGIN, END
 from millstream.state.segments import Segment
 from millstream.state.traces import Trace, in_order
 

@@ -21,10 +21,10 @@ from millstream.operators.protocol import Host, Inputs, KeyedStep, Row, Share
 from millstream.operators.stores import Table
 from millstream.operators.waiting import Gathered, Immediate, addressed, rows_for
 from millstream.ops.chunks import ROW, Chunk, Int64, begins, concat, numbers, with_column
-from millstream.ops.keys import blended, content_hash
+from millstream.ops.keys.hashing import blended, content_hash
 from millstream.ops.mixed import beside
 from millstream.ops.sql.types import type_name
-from millstream.ops.updates import NEVER
+from millstream.ops.updates.job import NEVER
 from millstream.state.bags import Keys
 
 TABLE = "rows"

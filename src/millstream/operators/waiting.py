@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from millstream.graph.nodes import Node
 from millstream.operators.protocol import Backlog, Done, Host, Known, Share
-from millstream.ops.cells import Publication
 from millstream.ops.chunks import Chunk, Mask, concat, decode_block
-from millstream.ops.progress import END
-from millstream.ops.spans import NOTHING_CLOSED
+from millstream.ops.times.progress import END
+from millstream.ops.times.spans import NOTHING_CLOSED
+from millstream.ops.updates.cells import Publication
 from millstream.state.manifests import Manifest
 
 Op = TypeVar("Op")

@@ -7,7 +7,7 @@ that order and tie-breaks do not depend on how the input was split or batched.
 A chunk may hold changes: every row has a weight, +1 if it is there from now on and -1 if it was
 there and is so no more. Steps without state work on both alike, so that what was kept, left out or
 made of a row when it came is so again when it goes. What readers see of that is made where results
-leave (`ops/edges.py`).
+leave (`ops/emitting/edges.py`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,12 @@ from millstream.ops.chunks import Int64
 
 MIN_MICROS = -62_135_596_800_000_000  # 0001-01-01T00:00:00
 MAX_MICROS = 253_402_300_799_999_999  # 9999-12-31T23:59:59.999999
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def timestamp(micros: int) -> datetime:
+    """Microseconds since the epoch as an aware datetime."""
+    return EPOCH + timedelta(microseconds=micros)
 
 
 def localize(wall: Int64, zone: str) -> Int64:
@@ -65,7 +70,7 @@ def _transitions(zone: str, year: int) -> tuple[Int64, Int64, Int64]:
     tz = ZoneInfo(zone)
 
     def offset(second: int) -> int:
-        delta = (_EPOCH + timedelta(seconds=second)).astimezone(tz).utcoffset() or timedelta()
+        delta = (EPOCH + timedelta(seconds=second)).astimezone(tz).utcoffset() or timedelta()
         return delta // timedelta(microseconds=1)
 
     # Two days beyond either end cover every offset; clamped so that no datetime overflows.
@@ -87,4 +92,4 @@ def _transitions(zone: str, year: int) -> tuple[Int64, Int64, Int64]:
 
 
 def _seconds(moment: datetime) -> int:
-    return (moment.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
+    return (moment.replace(tzinfo=UTC) - EPOCH) // timedelta(seconds=1)

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from millstream.api.aggregates import Builtin
 from millstream.graph.nodes import Node
+from millstream.ops.aggregates.totals import DecimalTotal
 from millstream.ops.sql.types import INTEGERS, is_decimal, is_floating, logical_type
-from millstream.ops.totals import DecimalTotal
 
 Aggs = tuple[tuple[str, Any], ...]
 _SAME = ("min", "max", "first", "last")

@@ -16,8 +16,8 @@ from millstream.api.programs import job_name
 from millstream.durations import text
 from millstream.graph import nodes
 from millstream.operators.protocol import KeyedStep
-from millstream.ops.jobs import Family, WindowJob
 from millstream.ops.overload import THROTTLE
+from millstream.ops.windows.jobs import Family, WindowJob
 from millstream.plan.figures import Figures, moment, read_figures
 from millstream.plan.planner import sketch
 from millstream.plan.stages import Plan

@@ -14,9 +14,10 @@ import msgspec
 from millstream.errors import CheckpointError
 from millstream.graph import nodes
 from millstream.operators.windows.combining import Combining, combining_of
-from millstream.ops.jobs import Family, timestamp
-from millstream.ops.progress import BEGIN, END
-from millstream.ops.rates import Rate
+from millstream.ops.times.progress import BEGIN, END
+from millstream.ops.windows.jobs import Family
+from millstream.ops.windows.rates import Rate
+from millstream.ops.zones import timestamp
 from millstream.plan.stages import Plan
 from millstream.state.checkpoint import Checkpoint
 from millstream.state.manifests import Manifest, read_manifest

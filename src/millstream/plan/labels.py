@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from millstream.api.programs import job_name
 from millstream.graph import nodes
-from millstream.ops.rates import flips_at, has_choice
+from millstream.ops.windows.rates import flips_at, has_choice
 from millstream.plan.explain import (
     how_it_updates,
     keys_of,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from millstream.graph import nodes as graph
-from millstream.ops.progress import BEGIN, SourceProgress
+from millstream.ops.times.progress import BEGIN, SourceProgress
 from millstream.plan.stages import Plan, held_by
 
 Progress = Mapping[str, SourceProgress]

@@ -17,9 +17,9 @@ from millstream.graph.changing import changes_of, gives_changes, marks_changes
 from millstream.io.formats import Format
 from millstream.operators.dedup import Dedup
 from millstream.operators.protocol import Columns, Input, Inputs, Operator, Types
-from millstream.ops.jobs import Family, WindowJob
-from millstream.ops.progress import BEGIN, END
-from millstream.ops.updates import UpdateGroup
+from millstream.ops.times.progress import BEGIN, END
+from millstream.ops.updates.job import UpdateGroup
+from millstream.ops.windows.jobs import Family, WindowJob
 
 __all__ = [
     "Plan",

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from millstream.graph import nodes
-from millstream.ops.jobs import Family, WindowJob
-from millstream.ops.rates import FULL, PANES, VALUES, flips_at, has_choice, sides
-from millstream.ops.running import LEAST_PANES, can_run, has_inverse
-from millstream.ops.stacks import can_stack
+from millstream.ops.windows.jobs import Family, WindowJob
+from millstream.ops.windows.rates import FULL, PANES, VALUES, flips_at, has_choice, sides
+from millstream.ops.windows.running import LEAST_PANES, can_run, has_inverse
+from millstream.ops.windows.stacks import can_stack
 from millstream.plan.figures import Figures
 from millstream.plan.stages import changes_of
 

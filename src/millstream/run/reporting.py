@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.ops.jobs import timestamp
+from millstream.ops.zones import timestamp
 from millstream.run.batches.engine import Engine
 from millstream.run.console import told_work
 from millstream.run.sources.shedding import Shedding

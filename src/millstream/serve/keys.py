@@ -1,6 +1,6 @@
 """Keys as text, and back: what a request or the command line names.
 
-What a text can mean is in `ops/keytexts.py`.
+What a text can mean is in `ops/keys/texts.py`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from millstream.ops.keynames import SECOND_HASH, hashes_of_values
-from millstream.ops.keys import hash_one
+from millstream.ops.keys.hashing import hash_one
+from millstream.ops.keys.names import SECOND_HASH, hashes_of_values
 
 LONGEST_TEXT = 8192  # a key has at most 1 KiB packed; its JSON can be longer
 _REMEMBERED = 4096

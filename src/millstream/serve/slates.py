@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from millstream.errors import ConfigError
 from millstream.ops.codec import decode
-from millstream.ops.keytexts import meanings
-from millstream.ops.updates import NEVER
+from millstream.ops.keys.texts import meanings
+from millstream.ops.updates.job import NEVER
 from millstream.serve.keys import hashes_of, value_of
 from millstream.serve.shelves import Shelf, Shelves
 from millstream.state.manifests import Manifest, shards_of

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.ops.progress import BEGIN, END
+from millstream.ops.times.progress import BEGIN, END
 from millstream.serve.following import Follower
 from millstream.serve.slates import Snapshot
 from millstream.serve.telling import iso

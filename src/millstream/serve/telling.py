@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from millstream.ops.jobs import timestamp
+from millstream.ops.zones import timestamp
 from millstream.serve.slates import Slate, Updater
 
 

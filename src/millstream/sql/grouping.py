@@ -11,8 +11,8 @@ from millstream.api import aggregates as api
 from millstream.api.stream import Stream
 from millstream.errors import ConfigError
 from millstream.io.schemas import TIMESTAMP
+from millstream.ops.aggregates.totals import DecimalTotal
 from millstream.ops.sql.types import is_decimal
-from millstream.ops.totals import DecimalTotal
 from millstream.plan.answers import decimal_total
 from millstream.sql.aggregates import Call, check_type, is_aggregate, read_call
 from millstream.sql.expressions import Made, column_of, identifier, sql_of

@@ -10,12 +10,12 @@ from sqlglot import expressions as exp
 
 from millstream.operators.over import AGGREGATES, NEIGHBOURS, RANKS, Call, Over
 from millstream.operators.top import parse_order
-from millstream.ops.overlooking import Frame
+from millstream.ops.aggregates.overlooking import Frame
+from millstream.ops.aggregates.totals import DecimalTotal
 from millstream.ops.sql.conversions import cast_value
 from millstream.ops.sql.lowering import lower
 from millstream.ops.sql.nodes import Literal
 from millstream.ops.sql.types import ExpressionError, TypeMismatch, is_decimal, is_numeric
-from millstream.ops.totals import DecimalTotal
 from millstream.sql.aggregates import double_of, total_of
 from millstream.sql.expressions import Made
 from millstream.sql.joins import with_columns

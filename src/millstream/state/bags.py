@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.ops.chunks import Int64, Mask, concat, flat, numbers, with_column
-from millstream.ops.keys import factorize
+from millstream.ops.keys.hashing import factorize
 from millstream.ops.mixed import in_order, is_mixed
 from millstream.state.segments import Segment, SegmentFile
 from millstream.state.storage import Storage

@@ -150,7 +150,7 @@ class SourceState(msgspec.Struct):
     ended: bool = False
     extra: dict[str, Int64] = {}
     partitions: list[PartitionState] = []  # of Kafka topics, by their numbers
-    shares: list[Spell] = []  # what became of its records, if overload keeps some: `ops/shares.py`
+    shares: list[Spell] = []  # of its records, if overload keeps some: `ops/times/shares.py`
     unplaced: Count = 0  # records dropped behind the latest time
 
 

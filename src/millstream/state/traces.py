@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.ops.chunks import Int64, concat, numbers
-from millstream.ops.joins import UInt64, first_in, ranges
+from millstream.ops.keys.joins import UInt64, first_in, ranges
 from millstream.state.tables import SortedRows
 
 

@@ -18,9 +18,9 @@ Number = Annotated[str, Meta(pattern="^[0-9]{1,9}$")]  # a key of JSON that is a
 Identity = Annotated[int, Meta(ge=0)]  # of a file: some file systems use all 64 bits
 FilePath = Annotated[str, Meta(pattern=r"\A[^\x00]+\Z")]
 Print = Annotated[list[Count], Meta(max_length=3)]  # `io/prints.py`
-Firing = Annotated[list[Int64], Meta(max_length=4)]  # `ops/firing.py`
+Firing = Annotated[list[Int64], Meta(max_length=4)]  # `ops/emitting/firing.py`
 Pair = Annotated[list[Int64], Meta(min_length=2, max_length=2)]
-Spell = Annotated[list[Int64], Meta(min_length=5, max_length=5)]  # `ops/shares.py`
+Spell = Annotated[list[Int64], Meta(min_length=5, max_length=5)]  # `ops/times/shares.py`
 
 
 class Operator(TypedDict, total=False):

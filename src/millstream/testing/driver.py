@@ -29,9 +29,9 @@ from millstream.errors import ConfigError
 from millstream.graph import nodes as graph
 from millstream.io.formats import Format, parse_schema
 from millstream.ops.codec import as_key
-from millstream.ops.progress import BEGIN, Horizon
 from millstream.ops.records import to_table
 from millstream.ops.sql.types import is_numeric
+from millstream.ops.times.progress import BEGIN, Horizon
 from millstream.plan.planner import make_plan
 from millstream.run.batches.engine import Engine
 from millstream.run.batches.letters import letters_in

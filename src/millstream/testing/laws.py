@@ -20,13 +20,13 @@ import pyarrow as pa
 from millstream.api.aggregates import Aggregate, Builtin
 from millstream.api.mapreduce import MapReduce
 from millstream.errors import ConfigError
+from millstream.ops.aggregates.grid import find_runs
+from millstream.ops.aggregates.holding import ObjectKernel
+from millstream.ops.aggregates.kernels import Kernel, Rows, State
 from millstream.ops.codec import decode, encode
 from millstream.ops.comparing import alike, magnitude, plain
-from millstream.ops.grid import find_runs
-from millstream.ops.holding import ObjectKernel
-from millstream.ops.jobs import Window
-from millstream.ops.kernels import Kernel, Rows, State
-from millstream.ops.spans import Span
+from millstream.ops.times.spans import Span
+from millstream.ops.windows.jobs import Window
 
 __all__ = ["LawError", "alike", "check_aggregate"]
 

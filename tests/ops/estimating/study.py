@@ -27,7 +27,7 @@ from millstream.ops.estimating.answers import Answers
 from millstream.ops.estimating.estimates import Confidence, Estimates
 from millstream.ops.estimating.intervals import ANYTIME, POINTWISE
 from millstream.ops.estimating.ranks import picked
-from millstream.ops.jobs import Measure
+from millstream.ops.windows.jobs import Measure
 from millstream.run.early.target import target_for
 from millstream.run.planning import plan_flow
 from tests.ops.estimating.shapes import SHAPES, SHUFFLED, Rows, Shape

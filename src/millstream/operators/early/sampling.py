@@ -27,7 +27,7 @@ from millstream.ops.estimating.values import (
     reported_values,
     tailed,
 )
-from millstream.ops.jobs import Family, WindowJob
+from millstream.ops.windows.jobs import Family, WindowJob
 from millstream.state.manifests import Manifest
 from millstream.state.storage import open_storage
 

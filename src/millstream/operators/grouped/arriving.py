@@ -10,14 +10,14 @@ import pyarrow as pa
 from millstream.graph.nodes import Node
 from millstream.operators.grouped.moves import VALUE
 from millstream.operators.waiting import Gathered, Immediate, addressed
+from millstream.ops.aggregates.kernels import Rows
 from millstream.ops.chunks import Chunk, Int64, all_but
-from millstream.ops.jobs import Measure
-from millstream.ops.kernels import Rows
-from millstream.ops.keynames import both_hashes
-from millstream.ops.keys import canonical
+from millstream.ops.keys.hashing import canonical
+from millstream.ops.keys.names import both_hashes
 from millstream.ops.mixed import exact_columns, exactly
-from millstream.ops.preparing import lift, long_keys, null_keys, with_numbers
 from millstream.ops.records import dead_row
+from millstream.ops.windows.jobs import Measure
+from millstream.ops.windows.preparing import lift, long_keys, null_keys, with_numbers
 
 
 @dataclass(frozen=True)

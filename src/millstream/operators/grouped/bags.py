@@ -10,13 +10,13 @@ import pyarrow as pa
 from millstream.operators.grouped.keeping import BagOf, States, finish, lift_rows
 from millstream.operators.grouped.moves import VALUE, Moves
 from millstream.operators.stores import Bag, StoredRows
-from millstream.ops.answering import Answers, call_each
+from millstream.ops.aggregates.holding import gather_lists
+from millstream.ops.aggregates.kernels import Extremum
 from millstream.ops.chunks import flat, own_columns
 from millstream.ops.codec import encode, python_rows
-from millstream.ops.holding import gather_lists
-from millstream.ops.jobs import Measure
-from millstream.ops.kernels import Extremum
 from millstream.ops.mixed import is_mixed, mixed
+from millstream.ops.windows.answering import Answers, call_each
+from millstream.ops.windows.jobs import Measure
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from millstream.operators.grouped.bags import Listed, Outermost
 from millstream.operators.grouped.different import Different
 from millstream.operators.grouped.keeping import BagOf, Keeper
 from millstream.operators.grouped.partials import Counted, Inverted, Merged, Totalled
-from millstream.ops.jobs import Measure
-from millstream.ops.kernels import Count, Edge, Extremum, Sum, Variance
+from millstream.ops.aggregates.kernels import Count, Edge, Extremum, Sum, Variance
+from millstream.ops.windows.jobs import Measure
 
 
 def keeper_of(measure: Measure, changes: bool) -> Keeper:

@@ -10,11 +10,11 @@ import pyarrow as pa
 from millstream.operators.grouped.keeping import States
 from millstream.operators.grouped.moves import Moves
 from millstream.operators.stores import Bag, StoredRows
-from millstream.ops.answering import Answers
 from millstream.ops.chunks import Int64, numbers
-from millstream.ops.jobs import Measure
-from millstream.ops.keynames import both_hashes
-from millstream.ops.keys import canonical
+from millstream.ops.keys.hashing import canonical
+from millstream.ops.keys.names import both_hashes
+from millstream.ops.windows.answering import Answers
+from millstream.ops.windows.jobs import Measure
 from millstream.state.bags import Keys, Order
 
 

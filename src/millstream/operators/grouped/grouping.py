@@ -21,15 +21,15 @@ from millstream.operators.grouped.moves import Moves
 from millstream.operators.protocol import Host, Share
 from millstream.operators.stores import Bag, StoredRows, Table, keyed_rows
 from millstream.operators.waiting import give, rows_for
-from millstream.ops.answering import Answers
+from millstream.ops.aggregates.holding import naming
 from millstream.ops.chunks import Chunk, Int64, Mask, concat, flat
 from millstream.ops.codec import as_key
-from millstream.ops.holding import naming
-from millstream.ops.jobs import Measure
-from millstream.ops.keys import factorize, key_names
+from millstream.ops.keys.hashing import factorize, key_names
 from millstream.ops.mixed import exact_columns, exactly
-from millstream.ops.progress import BEGIN
 from millstream.ops.records import DeadLetter, as_json
+from millstream.ops.times.progress import BEGIN
+from millstream.ops.windows.answering import Answers
+from millstream.ops.windows.jobs import Measure
 from millstream.state.bags import Keys
 
 _GIVEN = "given."  # before the names of what was given of a group

@@ -17,11 +17,11 @@ import pyarrow as pa
 from millstream.errors import RunError
 from millstream.operators.grouped.moves import VALUE, Moves
 from millstream.operators.stores import Bag, StoredRows
-from millstream.ops.answering import Answers, call_each, typed_answers
+from millstream.ops.aggregates.kernels import Rows
 from millstream.ops.chunks import Chunk, Mask
-from millstream.ops.jobs import Measure
-from millstream.ops.kernels import Rows
-from millstream.ops.preparing import lift
+from millstream.ops.windows.answering import Answers, call_each, typed_answers
+from millstream.ops.windows.jobs import Measure
+from millstream.ops.windows.preparing import lift
 from millstream.state.bags import Order
 
 PLACE = ("ts", "src", "pos")

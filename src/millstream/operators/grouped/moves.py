@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.ops.chunks import Int64, flat, numbers, own_columns
-from millstream.ops.keys import distinct
+from millstream.ops.keys.hashing import distinct
 from millstream.state.bags import Keys
 
 VALUE = "value."  # before the names of a row's own columns

@@ -11,12 +11,12 @@ import pyarrow as pa
 from millstream.operators.grouped.keeping import PLACE, States, Stock, finish, lift_rows
 from millstream.operators.grouped.moves import Moves
 from millstream.operators.stores import Bag, StoredRows
-from millstream.ops import exact
-from millstream.ops.answering import Answers
+from millstream.ops.aggregates import exact
+from millstream.ops.aggregates.kernels import Kernel, Sum, Variance, as_numbers
 from millstream.ops.chunks import concat, flat
 from millstream.ops.codec import decode, encode, pack
-from millstream.ops.jobs import Measure
-from millstream.ops.kernels import Kernel, Sum, Variance, as_numbers
+from millstream.ops.windows.answering import Answers
+from millstream.ops.windows.jobs import Measure
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from millstream.operators.filing import Filed, Tables
 from millstream.operators.joins.layout import Layout
 from millstream.operators.protocol import Host
 from millstream.operators.waiting import Waiting, addressed, without_late
-from millstream.ops.cells import Publication
 from millstream.ops.chunks import ROW, Chunk, Int64, Mask, concat, marked
-from millstream.ops.keynames import both_hashes
-from millstream.ops.keys import blended, canonical, content_hash
-from millstream.ops.updates import NEVER
+from millstream.ops.keys.hashing import blended, canonical, content_hash
+from millstream.ops.keys.names import both_hashes
+from millstream.ops.updates.cells import Publication
+from millstream.ops.updates.job import NEVER
 
 SIDES = ("left", "right")
 _WAITING = ("waiting", *(f"{side} waiting" for side in SIDES))

@@ -19,8 +19,8 @@ from millstream.operators.protocol import Host, Share
 from millstream.operators.stores import Queue, Table
 from millstream.operators.waiting import rows_for
 from millstream.ops.chunks import Int64, Mask, concat, ends, numbers, with_column
-from millstream.ops.keys import blended, distinct
-from millstream.ops.updates import NEVER
+from millstream.ops.keys.hashing import blended, distinct
+from millstream.ops.updates.job import NEVER
 
 _MARKS = ("shard", "hash", "check", "ts", "src", "pos")
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from millstream.operators.stores import Table
 from millstream.ops.chunks import Int64, Mask, concat, numbers
-from millstream.ops.joins import keys_of, pairs
-from millstream.ops.keys import distinct
+from millstream.ops.keys.hashing import distinct
+from millstream.ops.keys.joins import keys_of, pairs
 from millstream.state.bags import Keys
 
 _COLUMNS = ("count.0", "count.1", "since.0", "since.1", "first")

@@ -11,8 +11,8 @@ from millstream.operators.joins.layout import Layout, Refused
 from millstream.operators.protocol import Host
 from millstream.operators.waiting import give
 from millstream.ops.chunks import Chunk, Int64, numbers, own_columns
-from millstream.ops.joins import repeated
-from millstream.ops.keys import blended
+from millstream.ops.keys.hashing import blended
+from millstream.ops.keys.joins import repeated
 from millstream.ops.records import DeadLetter, as_json
 
 _PIECE = 200_000  # joined rows that are made at once

@@ -24,7 +24,7 @@ from millstream.operators.stores import Queue, Table
 from millstream.operators.traces import Traced
 from millstream.operators.waiting import rows_for
 from millstream.ops.chunks import concat, numbers
-from millstream.ops.joins import keys_of, pairs, settled
+from millstream.ops.keys.joins import keys_of, pairs, settled
 
 # Per way to join: whether pairs are given, and which sides give rows by themselves.
 PAIRS = ("inner", "left", "right", "full")

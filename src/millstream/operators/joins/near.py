@@ -21,7 +21,7 @@ from millstream.operators.stores import Queue
 from millstream.operators.traces import Traced
 from millstream.operators.waiting import rows_for
 from millstream.ops.chunks import Int64, concat, numbers, with_column
-from millstream.ops.joins import keys_of, near
+from millstream.ops.keys.joins import keys_of, near
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from millstream.operators.joins.layout import lay_out
 from millstream.operators.joins.matching import ALONE, Matching
 from millstream.operators.joins.near import Near
 from millstream.operators.protocol import Columns, Inputs, KeyedStep, Names, Operator, Row, Types
-from millstream.ops.progress import BEGIN, END
+from millstream.ops.times.progress import BEGIN, END
 
 HOW = ("inner", "left", "right", "full", "semi", "anti", "asof")
 _ONE_SIDE = ("semi", "anti")

@@ -20,14 +20,14 @@ from millstream.operators.updates.flushing import Applied, Moment
 from millstream.operators.updates.members import Member, behind, machine_at, member_of
 from millstream.operators.updates.relieving import withhold
 from millstream.operators.updates.work import Work
-from millstream.ops.cells import Cell, Outcome, blank_cell
-from millstream.ops.cells import Item as Event
 from millstream.ops.chunks import concat, decode_block, flat, numbers
 from millstream.ops.codec import decode_key
-from millstream.ops.keynames import key_text
-from millstream.ops.machine import run_key
-from millstream.ops.progress import BEGIN, END
+from millstream.ops.keys.names import key_text
 from millstream.ops.records import DeadLetter
+from millstream.ops.times.progress import BEGIN, END
+from millstream.ops.updates.cells import Cell, Outcome, blank_cell
+from millstream.ops.updates.cells import Item as Event
+from millstream.ops.updates.machine import run_key
 
 _HOTTEST = 10  # keys that are reported
 _MOST_CARRIED = 50  # batches' worth of events a cycle may leave over

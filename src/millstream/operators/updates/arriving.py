@@ -14,14 +14,14 @@ from millstream.operators.protocol import Host
 from millstream.operators.published import event_chunk
 from millstream.operators.updates.relieving import note_ways, turn_away
 from millstream.operators.updates.work import Arrival, Order
-from millstream.ops.cells import Cell, Publication, blank_cell
 from millstream.ops.chunks import Chunk, Int64, all_but, concat
 from millstream.ops.codec import decode_row
-from millstream.ops.events import Keys, event_rows, keys_of, keys_of_values, packed_values
-from millstream.ops.machine import Machine
-from millstream.ops.preparing import null_keys
 from millstream.ops.records import DeadLetter, as_json, without
-from millstream.ops.updates import UpdateGroup
+from millstream.ops.updates.cells import Cell, Publication, blank_cell
+from millstream.ops.updates.events import Keys, event_rows, keys_of, keys_of_values, packed_values
+from millstream.ops.updates.job import UpdateGroup
+from millstream.ops.updates.machine import Machine
+from millstream.ops.windows.preparing import null_keys
 
 
 class Events:

@@ -15,11 +15,11 @@ from millstream.errors import RunError
 from millstream.operators.stores import in_order
 from millstream.operators.updates.members import Member, behind
 from millstream.operators.updates.work import Arrival, Work
-from millstream.ops.cells import Cell, blank_cell
 from millstream.ops.chunks import flat
-from millstream.ops.events import SCHEMA
-from millstream.ops.machine import Machine, alarm_time
-from millstream.ops.progress import BEGIN
+from millstream.ops.times.progress import BEGIN
+from millstream.ops.updates.cells import Cell, blank_cell
+from millstream.ops.updates.events import SCHEMA
+from millstream.ops.updates.machine import Machine, alarm_time
 
 
 class Item(NamedTuple):

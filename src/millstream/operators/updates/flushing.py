@@ -17,7 +17,7 @@ import pyarrow as pa
 from millstream.operators.batch import Batch, Control
 from millstream.operators.stores import Store
 from millstream.ops.chunks import concat
-from millstream.ops.machine import Machine
+from millstream.ops.updates.machine import Machine
 from millstream.state.unflushed import LOG
 
 _KEY = b"millstream"

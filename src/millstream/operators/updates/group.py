@@ -17,10 +17,10 @@ from millstream.operators.updates.parting import parted_events, parted_slates
 from millstream.operators.updates.relieving import note_relief, relief_of, throttles, without_relief
 from millstream.operators.updates.work import Arrival, Order, Origins, Relief, Report, Work
 from millstream.operators.waiting import backlog_by_time
-from millstream.ops.cells import Outcome
-from millstream.ops.progress import END
-from millstream.ops.spans import NOTHING_CLOSED
-from millstream.ops.updates import UpdateGroup, UpdateJob
+from millstream.ops.times.progress import END
+from millstream.ops.times.spans import NOTHING_CLOSED
+from millstream.ops.updates.cells import Outcome
+from millstream.ops.updates.job import UpdateGroup, UpdateJob
 from millstream.state.manifests import Hot, Manifest
 from millstream.state.segments import time_of
 from millstream.state.unflushed import BATCH, LOG, WHEN, is_ahead_of_flush

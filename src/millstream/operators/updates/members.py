@@ -12,11 +12,11 @@ from millstream.operators.stores import Queue
 from millstream.operators.updates.flushing import Moment
 from millstream.operators.updates.slates import Slates
 from millstream.operators.updates.work import Order, Work
-from millstream.ops.cells import Cell, blank_cell
 from millstream.ops.chunks import flat
-from millstream.ops.machine import Machine
-from millstream.ops.progress import BEGIN, END
-from millstream.ops.updates import UpdateJob
+from millstream.ops.times.progress import BEGIN, END
+from millstream.ops.updates.cells import Cell, blank_cell
+from millstream.ops.updates.job import UpdateJob
+from millstream.ops.updates.machine import Machine
 
 
 @dataclass

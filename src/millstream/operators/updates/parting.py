@@ -10,9 +10,9 @@ import pyarrow as pa
 from millstream.errors import CheckpointError
 from millstream.operators.filing import sure
 from millstream.ops.chunks import flat
-from millstream.ops.keynames import hashes_of_values
-from millstream.ops.keytexts import meanings
-from millstream.ops.partitioning import Partition, Shards, shards_of, shards_of_packed
+from millstream.ops.keys.names import hashes_of_values
+from millstream.ops.keys.partitioning import Partition, Shards, shards_of, shards_of_packed
+from millstream.ops.keys.texts import meanings
 
 
 def parted_events(partition: Partition, rows: pa.Table, shards: int) -> Shards:

@@ -23,12 +23,12 @@ from millstream.operators.protocol import Host, Known
 from millstream.operators.updates.work import Relief, Work
 from millstream.ops.chunks import Chunk, Int64, flat, numbers
 from millstream.ops.codec import decode_key
-from millstream.ops.events import keys_of
-from millstream.ops.keynames import key_text
+from millstream.ops.keys.names import key_text
 from millstream.ops.overload import Shed, Standing
-from millstream.ops.progress import END, Reached
-from millstream.ops.shares import remembered, spells_of
-from millstream.ops.updates import UpdateGroup, UpdateJob
+from millstream.ops.times.progress import END, Reached
+from millstream.ops.times.shares import remembered, spells_of
+from millstream.ops.updates.events import keys_of
+from millstream.ops.updates.job import UpdateGroup, UpdateJob
 from millstream.state.manifests import OVERLOADED, Manifest
 from millstream.state.segments import Segment, rows_between, time_of
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 from millstream.operators.batch import Batch, Control
 from millstream.operators.stores import Store, Table
 from millstream.operators.updates.flushing import Log
-from millstream.ops.cells import Cell
 from millstream.ops.chunks import flat
-from millstream.ops.keynames import key_text
-from millstream.ops.updates import NEVER
+from millstream.ops.keys.names import key_text
+from millstream.ops.updates.cells import Cell
+from millstream.ops.updates.job import NEVER
 from millstream.state import warm
 from millstream.state.segments import Segment, keep_segment
 from millstream.state.tables import KeyedTable, newest, worth_merging

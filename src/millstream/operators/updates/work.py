@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from millstream.operators.batch import Batch, Clocks, Control
-from millstream.ops.cells import Outcome
-from millstream.ops.updates import UpdateGroup
+from millstream.ops.updates.cells import Outcome
+from millstream.ops.updates.job import UpdateGroup
 
 
 @dataclass(frozen=True)

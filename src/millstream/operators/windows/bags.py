@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from millstream.operators.stores import Store, between, small_ones
 from millstream.operators.windows.work import Work
-from millstream.ops.changes import settle, without_pairs
 from millstream.ops.chunks import concat, decode_block, numbers, with_column
-from millstream.ops.fidelity import Ranges, ranges_of
-from millstream.ops.jobs import WindowJob
-from millstream.ops.preparing import live, merge_panes
+from millstream.ops.times.fidelity import Ranges, ranges_of
+from millstream.ops.windows.changes import settle, without_pairs
+from millstream.ops.windows.jobs import WindowJob
+from millstream.ops.windows.preparing import live, merge_panes
 from millstream.state.segments import Segment
 
 BAGS = ("panes", "values")

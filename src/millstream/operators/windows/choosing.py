@@ -10,9 +10,9 @@ import msgspec
 
 from millstream.operators.protocol import Done
 from millstream.operators.windows.work import Order, Report
-from millstream.ops.jobs import Family
-from millstream.ops.rates import VALUES, Rate, decide, has_choice, longest
-from millstream.ops.spans import NOTHING_CLOSED
+from millstream.ops.times.spans import NOTHING_CLOSED
+from millstream.ops.windows.jobs import Family
+from millstream.ops.windows.rates import VALUES, Rate, decide, has_choice, longest
 from millstream.state.manifests import Manifest
 
 

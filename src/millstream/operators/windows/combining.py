@@ -15,7 +15,7 @@ import msgspec
 
 from millstream.operators.protocol import Done
 from millstream.operators.windows.work import Report
-from millstream.ops.jobs import Family
+from millstream.ops.windows.jobs import Family
 from millstream.state.manifests import Manifest
 
 _MARGIN = 1.25  # a switch has to be worth it by so much, so that it is not undone at once

@@ -17,7 +17,8 @@ from millstream.errors import RunError
 from millstream.operators.protocol import Known
 from millstream.operators.windows.work import Report, Work
 from millstream.ops.chunks import Chunk
-from millstream.ops.fidelity import (
+from millstream.ops.records import describe
+from millstream.ops.times.fidelity import (
     COLUMNS,
     OpenWindow,
     Participant,
@@ -28,9 +29,9 @@ from millstream.ops.fidelity import (
     standings,
     still_needed,
 )
-from millstream.ops.jobs import Family, WindowJob, timestamp
-from millstream.ops.progress import END
-from millstream.ops.records import describe
+from millstream.ops.times.progress import END
+from millstream.ops.windows.jobs import Family, WindowJob
+from millstream.ops.zones import timestamp
 from millstream.state.manifests import Left, Manifest, Opened
 
 

@@ -21,18 +21,18 @@ from millstream.operators.windows.combining import measure_combining, merges_chu
 from millstream.operators.windows.evicting import evicted_now, note_opened
 from millstream.operators.windows.leaving import leaving
 from millstream.operators.windows.work import Order, Report, Work
-from millstream.ops.cells import Publication
 from millstream.ops.chunks import Chunk, Int64, concat, numbers
-from millstream.ops.edges import given
-from millstream.ops.firing import Firing, fires, passes
-from millstream.ops.jobs import Family, WindowJob
-from millstream.ops.keys import factorize, key_arrays
+from millstream.ops.emitting.edges import given
+from millstream.ops.emitting.firing import Firing, fires, passes
+from millstream.ops.keys.hashing import factorize, key_arrays
+from millstream.ops.keys.partitioning import Shards, shards_of_columns
 from millstream.ops.pairs import unpacked
-from millstream.ops.partitioning import Shards, shards_of_columns
-from millstream.ops.preparing import Account, Prepared, merge_panes, prepare
-from millstream.ops.progress import END
 from millstream.ops.records import as_json
-from millstream.ops.spans import NOTHING_CLOSED
+from millstream.ops.times.progress import END
+from millstream.ops.times.spans import NOTHING_CLOSED
+from millstream.ops.updates.cells import Publication
+from millstream.ops.windows.jobs import Family, WindowJob
+from millstream.ops.windows.preparing import Account, Prepared, merge_panes, prepare
 from millstream.state.manifests import Manifest
 from millstream.state.segments import Segment
 

@@ -30,17 +30,17 @@ from millstream.operators.windows.looking import (
 from millstream.operators.windows.sliding import Slider, slider_of
 from millstream.operators.windows.whole import whole
 from millstream.operators.windows.work import Work
-from millstream.ops.changes import lifted, still_open, unsigned
 from millstream.ops.chunks import Chunk, Int64, numbers
-from millstream.ops.closing import Outcome, close
-from millstream.ops.fidelity import joined
-from millstream.ops.jobs import WindowJob
-from millstream.ops.keys import group_by
-from millstream.ops.kinds import close_landmarks, close_sessions
-from millstream.ops.numbered import Numbered, close_numbered, touched
-from millstream.ops.preparing import count_panes, in_pane_order, merge_panes
-from millstream.ops.progress import END
-from millstream.ops.rates import has_choice, longest
+from millstream.ops.keys.hashing import group_by
+from millstream.ops.times.fidelity import joined
+from millstream.ops.times.progress import END
+from millstream.ops.windows.changes import lifted, still_open, unsigned
+from millstream.ops.windows.closing import Outcome, close
+from millstream.ops.windows.jobs import WindowJob
+from millstream.ops.windows.kinds import close_landmarks, close_sessions
+from millstream.ops.windows.numbered import Numbered, close_numbered, touched
+from millstream.ops.windows.preparing import count_panes, in_pane_order, merge_panes
+from millstream.ops.windows.rates import has_choice, longest
 
 
 def leaving(work: Work, rows: dict[str, list[bytes]]) -> dict[str, Chunk]:

@@ -1,6 +1,6 @@
 """Windows that are still open: when a task looks at them, and what then leaves.
 
-Between computing results (`leaving.py`) and the marks they get (`ops/emission.py`).
+Between computing results (`leaving.py`) and the marks they get (`ops/emitting/modes.py`).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import pyarrow.compute as pc
 from millstream.operators.windows.evicting import with_fidelity
 from millstream.operators.windows.remembering import Remembered
 from millstream.operators.windows.work import Work
-from millstream.ops.changes import lifted, still_open
 from millstream.ops.chunks import Chunk, Int64, numbers
-from millstream.ops.closing import Outcome
-from millstream.ops.emission import EMISSIONS, ResultsSoFar, joined, refine
-from millstream.ops.firing import Firing, crosses, fired, fires, multiples, passes
-from millstream.ops.jobs import WindowJob
-from millstream.ops.kinds import close_landmarks, close_sessions
-from millstream.ops.numbered import Numbered, close_numbered, times_held
-from millstream.ops.progress import END
+from millstream.ops.emitting.firing import Firing, crosses, fired, fires, multiples, passes
+from millstream.ops.emitting.modes import EMISSIONS, ResultsSoFar, joined, refine
+from millstream.ops.times.progress import END
+from millstream.ops.windows.changes import lifted, still_open
+from millstream.ops.windows.closing import Outcome
+from millstream.ops.windows.jobs import WindowJob
+from millstream.ops.windows.kinds import close_landmarks, close_sessions
+from millstream.ops.windows.numbered import Numbered, close_numbered, times_held
 
 Round = tuple[int, Outcome]  # a moment of event time, and results of windows that are open then
 

@@ -14,9 +14,9 @@ from millstream.errors import RunError
 from millstream.operators.stores import Table
 from millstream.operators.windows.work import Work
 from millstream.ops.chunks import concat, flat
-from millstream.ops.emitted import OLDER
-from millstream.ops.keynames import both_hashes
-from millstream.ops.keys import factorize
+from millstream.ops.emitting.emitted import OLDER
+from millstream.ops.keys.hashing import factorize
+from millstream.ops.keys.names import both_hashes
 
 _NAME = ("name", "window", "nth")
 _HEAD = ("shard", "pane", *_NAME)

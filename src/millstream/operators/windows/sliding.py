@@ -20,13 +20,13 @@ from millstream.errors import RunError
 from millstream.operators.stores import Kept
 from millstream.operators.windows.bags import PaneBag
 from millstream.operators.windows.work import Work
-from millstream.ops import running, stacks
-from millstream.ops.answering import Answers
 from millstream.ops.chunks import Chunk, numbers
-from millstream.ops.closing import Outcome, close
-from millstream.ops.jobs import Measure, WindowJob
-from millstream.ops.preparing import count_panes, merge_panes
-from millstream.ops.results import LeavingWindows, results
+from millstream.ops.windows import running, stacks
+from millstream.ops.windows.answering import Answers
+from millstream.ops.windows.closing import Outcome, close
+from millstream.ops.windows.jobs import Measure, WindowJob
+from millstream.ops.windows.preparing import count_panes, merge_panes
+from millstream.ops.windows.results import LeavingWindows, results
 
 _MOST_STEPS = 64  # windows per batch: a backlog with more is faster in blocks
 _REFRESH = 256  # slides after which running values are recomputed, so that rounding stays bounded

@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from millstream.operators.windows.bags import PaneBag, in_pane
 from millstream.operators.windows.work import Work
-from millstream.ops.changes import lifted
-from millstream.ops.changes import settle as without_taken_back
 from millstream.ops.chunks import Chunk, concat
-from millstream.ops.closing import Outcome, close
-from millstream.ops.emission import joined
-from millstream.ops.jobs import WindowJob
-from millstream.ops.preparing import merge_panes, of_keys
+from millstream.ops.emitting.modes import joined
+from millstream.ops.windows.changes import lifted
+from millstream.ops.windows.changes import settle as without_taken_back
+from millstream.ops.windows.closing import Outcome, close
+from millstream.ops.windows.jobs import WindowJob
+from millstream.ops.windows.preparing import merge_panes, of_keys
 
 Rows = dict[str, pa.Table | None]  # by table: panes, values
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from millstream.operators.batch import Batch, Clocks, Control
 from millstream.operators.protocol import Senders
 from millstream.ops.chunks import Chunk
-from millstream.ops.closing import Outcome
-from millstream.ops.fidelity import Ranges
-from millstream.ops.firing import Firing
-from millstream.ops.jobs import Family, WindowJob
+from millstream.ops.emitting.firing import Firing
+from millstream.ops.times.fidelity import Ranges
+from millstream.ops.windows.closing import Outcome
+from millstream.ops.windows.jobs import Family, WindowJob
 from millstream.state.manifests import Left
 
 

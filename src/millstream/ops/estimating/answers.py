@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pyarrow as pa
 
+from millstream.ops.aggregates.kernels import Variance
 from millstream.ops.chunks import Floats, Int64, begins, concat, flat
 from millstream.ops.estimating.estimates import Confidence, Estimates, mean, total, variance
 from millstream.ops.estimating.incidence import Incidence
@@ -21,9 +22,8 @@ from millstream.ops.estimating.scaled import Metric, Scaled
 from millstream.ops.estimating.sparse import unseen_total
 from millstream.ops.estimating.tails import Tail
 from millstream.ops.estimating.values import counts_values, quantile_of
-from millstream.ops.jobs import Measure, WindowJob
-from millstream.ops.kernels import Variance
-from millstream.ops.keys import factorize, key_arrays, key_names
+from millstream.ops.keys.hashing import factorize, key_arrays, key_names
+from millstream.ops.windows.jobs import Measure, WindowJob
 
 # Of numbers as large as floats go, or infinite, there are no bounds; that is all there is to say.
 _of_any_size = np.errstate(over="ignore", invalid="ignore")

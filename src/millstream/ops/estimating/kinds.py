@@ -7,10 +7,10 @@ from enum import Enum
 import numpy as np
 import pyarrow as pa
 
+from millstream.ops.aggregates.kernels import Count, Sum, Variance
 from millstream.ops.chunks import Floats, flat
 from millstream.ops.codec import decode
-from millstream.ops.jobs import Measure
-from millstream.ops.kernels import Count, Sum, Variance
+from millstream.ops.windows.jobs import Measure
 
 
 class Kind(Enum):

@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.ops.aggregates.kernels import as_numbers
+from millstream.ops.aggregates.sketches import ExactQuantile
 from millstream.ops.chunks import Chunk, Int64, begins
 from millstream.ops.estimating.kinds import Kind, kind_of
 from millstream.ops.estimating.ranks import picked
 from millstream.ops.estimating.tails import furthest
-from millstream.ops.jobs import Measure, WindowJob
-from millstream.ops.kernels import as_numbers
-from millstream.ops.keys import canonical, factorize, hash_keys
-from millstream.ops.preparing import null_keys
-from millstream.ops.sketches import ExactQuantile
+from millstream.ops.keys.hashing import canonical, factorize, hash_keys
+from millstream.ops.windows.jobs import Measure, WindowJob
+from millstream.ops.windows.preparing import null_keys
 
 
 def quantile_of(measure: Measure) -> float | None:

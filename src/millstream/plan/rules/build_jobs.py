@@ -9,9 +9,9 @@ from typing import Any
 from millstream.api.mapreduce import combiner
 from millstream.api.programs import Program, pair_combiner
 from millstream.graph import nodes
-from millstream.ops.fidelity import Closing
-from millstream.ops.firing import FINAL
-from millstream.ops.jobs import Measure, WindowJob
+from millstream.ops.emitting.firing import FINAL
+from millstream.ops.times.fidelity import Closing
+from millstream.ops.windows.jobs import Measure, WindowJob
 from millstream.plan.stages import Plan, changes_of
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from millstream.errors import ConfigError
 from millstream.graph import nodes
-from millstream.ops.updates import UpdateGroup
+from millstream.ops.updates.job import UpdateGroup
 from millstream.plan.stages import Plan, upstream
 
 _DEPTH = 4  # functions a function may call before its strings are no longer looked at

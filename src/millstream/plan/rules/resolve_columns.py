@@ -24,13 +24,13 @@ from millstream.errors import ConfigError, MillstreamError
 from millstream.graph import nodes
 from millstream.graph.changing import marks_changes
 from millstream.operators.protocol import Columns, KeyedStep, Types
-from millstream.ops.edges import MARK
+from millstream.ops.emitting.edges import MARK
 from millstream.ops.expressions import Expression, ExpressionError, find_name
-from millstream.ops.fidelity import COLUMNS as FIDELITY
 from millstream.ops.mixed import differ, wider
-from millstream.ops.preparing import TEXTS
 from millstream.ops.sql.nodes import Column
 from millstream.ops.sql.types import TIMESTAMP, logical_type
+from millstream.ops.times.fidelity import COLUMNS as FIDELITY
+from millstream.ops.windows.preparing import TEXTS
 from millstream.plan.answers import answer_types, typed_aggregates
 from millstream.plan.snapshots import snapshot_columns
 from millstream.plan.stages import Plan

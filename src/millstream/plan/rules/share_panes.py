@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from millstream.graph import nodes
 from millstream.operators.protocol import KeyedStep
-from millstream.ops.jobs import Family, WindowJob
-from millstream.ops.running import PRESENCE, can_run
+from millstream.ops.windows.jobs import Family, WindowJob
+from millstream.ops.windows.running import PRESENCE, can_run
 from millstream.plan.stages import Plan
 
 MOST_PANES = 100_000  # a window cut finer than this is better off with panes of its own

@@ -8,7 +8,7 @@ from itertools import chain
 
 from millstream.errors import RunError
 from millstream.operators.batch import Batch, Control, digest_of
-from millstream.ops.lateness import Extent, out_of_order
+from millstream.ops.times.lateness import Extent, out_of_order
 from millstream.run.sources.spreading import Spreading, readers
 from millstream.run.sources.tracking import Tracker
 from millstream.run.tasks import fitting

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from millstream.errors import CheckpointError
 from millstream.operators.protocol import Known, Times
-from millstream.ops.fidelity import standings
-from millstream.ops.progress import SourceProgress
+from millstream.ops.times.fidelity import standings
+from millstream.ops.times.progress import SourceProgress
 from millstream.run.batches.attending import Attention
 from millstream.run.batches.footing import Footing
 from millstream.run.batches.intake import Intake

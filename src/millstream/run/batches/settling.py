@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from millstream.operators.batch import Batch, Control, held_back
 from millstream.operators.protocol import Done, Known, Relieving
-from millstream.ops.progress import BEGIN, END, Reached, merge_reached, shares_since, told_since
-from millstream.ops.shares import Shares, Spell
+from millstream.ops.times.progress import (
+    BEGIN,
+    END,
+    Reached,
+    merge_reached,
+    shares_since,
+    told_since,
+)
+from millstream.ops.times.shares import Shares, Spell
 from millstream.plan.stages import Plan
 from millstream.run.batches import ledger as books
 from millstream.run.batches.failing import lost_in

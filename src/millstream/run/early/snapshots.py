@@ -16,7 +16,7 @@ from millstream.ops.chunks import Chunk
 from millstream.ops.estimating.answers import Answers, estimated
 from millstream.ops.estimating.estimates import Confidence, Estimates
 from millstream.ops.estimating.places import places
-from millstream.ops.keys import factorize, key_arrays
+from millstream.ops.keys.hashing import factorize, key_arrays
 from millstream.plan.snapshots import Ranking
 from millstream.run.early.target import Target
 from millstream.run.tasks.splits import Item

@@ -26,10 +26,10 @@ from millstream.errors import MillstreamError, RunError
 from millstream.graph import nodes as graph
 from millstream.io.mirrors import Away, Entry, Lost, Mirror
 from millstream.ops.chunks import flat, numbers
-from millstream.ops.edges import last_of_each
-from millstream.ops.jobs import timestamp
-from millstream.ops.keynames import key_text
-from millstream.ops.updates import NEVER, UpdateJob
+from millstream.ops.emitting.edges import last_of_each
+from millstream.ops.keys.names import key_text
+from millstream.ops.updates.job import NEVER, UpdateJob
+from millstream.ops.zones import timestamp
 from millstream.plan.stages import Plan, marks_changes
 from millstream.run.outputs.tables.taking import Tabled
 from millstream.run.outputs.tables.writing import Gave

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from millstream.operators.batch import Control
 from millstream.operators.protocol import Backlog, Known, Operator
-from millstream.ops.progress import BEGIN, END
+from millstream.ops.times.progress import BEGIN, END
 from millstream.plan.reaching import furthest
 from millstream.plan.stages import Plan
 from millstream.scheduling import Queue

@@ -16,8 +16,9 @@ import msgspec
 import numpy as np
 
 from millstream.graph import nodes
-from millstream.ops.jobs import Family, WindowJob, timestamp
-from millstream.ops.progress import BEGIN, SourceProgress
+from millstream.ops.times.progress import BEGIN, SourceProgress
+from millstream.ops.windows.jobs import Family, WindowJob
+from millstream.ops.zones import timestamp
 from millstream.plan.reaching import latest
 from millstream.plan.stages import Plan
 from millstream.run.program.describing import ALL, describe_program, is_plain, keeps

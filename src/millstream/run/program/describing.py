@@ -10,9 +10,9 @@ from millstream.api.sinks import FileSink
 from millstream.graph import nodes
 from millstream.operators.joins.step import Join
 from millstream.operators.protocol import KeyedStep
-from millstream.ops.jobs import Family, WindowJob
-from millstream.ops.preparing import held_columns
-from millstream.ops.updates import DICTS
+from millstream.ops.updates.job import DICTS
+from millstream.ops.windows.jobs import Family, WindowJob
+from millstream.ops.windows.preparing import held_columns
 from millstream.plan.rules.prune_columns import stored_columns
 from millstream.plan.stages import Plan, gives_changes, marks_changes
 

@@ -18,7 +18,7 @@ from millstream.errors import RunError
 from millstream.io.kafka.consuming import Stretch, close_readers
 from millstream.io.kafka.offsets import Away, Offsets, Partition
 from millstream.ops.chunks import OFFSET_BITS
-from millstream.ops.progress import BEGIN, Horizon
+from millstream.ops.times.progress import BEGIN, Horizon
 from millstream.run.sources.files.merging import share
 from millstream.run.sources.quiet import Quiet, came_to
 from millstream.run.sources.tracking import Tracker

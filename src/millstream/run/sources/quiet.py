@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from millstream.durations import Duration, micros
-from millstream.ops.progress import BEGIN, END, Horizon
+from millstream.ops.times.progress import BEGIN, END, Horizon
 from millstream.run.sources.files.listing import Inode
 
 Stamp = tuple[int, int] | None

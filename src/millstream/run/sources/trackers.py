@@ -11,8 +11,8 @@ from millstream.api.sources.kafka import Kafka
 from millstream.durations import micros
 from millstream.graph import nodes
 from millstream.io.formats import Format
-from millstream.ops.progress import BEGIN, Horizon, Reached, SourceProgress
-from millstream.ops.shares import Shares, Spell
+from millstream.ops.times.progress import BEGIN, Horizon, Reached, SourceProgress
+from millstream.ops.times.shares import Shares, Spell
 from millstream.run.sources import frames
 from millstream.run.sources.files.blocks import BlocksTracker
 from millstream.run.sources.files.listing import Seen, as_files

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
-from millstream.ops.progress import Horizon
+from millstream.ops.times.progress import Horizon
 from millstream.run.sources.spreading import rows_of
 from millstream.run.tasks.splits import AnySplit
 from millstream.state.manifests import SourceState

@@ -28,7 +28,7 @@ from millstream.graph import nodes
 from millstream.io.firsts import is_glance
 from millstream.operators.batch import Batch, Heard
 from millstream.ops.records import describe
-from millstream.ops.updates import DictCodec
+from millstream.ops.updates.job import DictCodec
 from millstream.plan.stages import Plan
 from millstream.run.spark.installed import is_installed
 from millstream.run.spark.steering import Steering

@@ -14,21 +14,14 @@ from typing import Any
 
 from millstream.api import programs
 from millstream.io import programmed
-from millstream.ops import (
-    answering,
-    holding,
-    kept,
-    machine,
-    partitioning,
-    preparing,
-    processing,
-    records,
-    reducing,
-    running,
-)
+from millstream.ops import records
+from millstream.ops.aggregates import holding
 from millstream.ops.codec import decode_key, decode_row
+from millstream.ops.keys import partitioning
 from millstream.ops.records import as_json, shown
 from millstream.ops.sql import calling as called_in_sql
+from millstream.ops.updates import kept, machine, processing
+from millstream.ops.windows import answering, preparing, reducing, running
 from millstream.run.tasks import pairing, steps, timing
 
 _SHOWN = 300  # characters of a record or key in a message

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.operators.batch import Batch, Clocks, Heard, held_back
-from millstream.ops.progress import Reached, shares_since, told_since
+from millstream.ops.times.progress import Reached, shares_since, told_since
 from millstream.plan.reaching import ends
 from millstream.plan.stages import Plan
 

@@ -17,9 +17,9 @@ from millstream.io.readers import Split
 from millstream.operators.batch import Batch, Control
 from millstream.operators.protocol import Senders
 from millstream.ops.chunks import Chunk
-from millstream.ops.lateness import Place, Watch, participants_of
 from millstream.ops.records import DeadLetter, dead_row
-from millstream.ops.shares import DIVERTED, KEPT
+from millstream.ops.times.lateness import Place, Watch, participants_of
+from millstream.ops.times.shares import DIVERTED, KEPT
 from millstream.plan.stages import Plan
 from millstream.run.tasks.reading import Piece
 from millstream.run.tasks.splits import AnySplit, Aside, RateSplit, SpoolSplit

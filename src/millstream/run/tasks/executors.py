@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Protocol, TypeVar
 
 from millstream.operators.batch import Batch, Heard, hear, stored_of
-from millstream.ops.progress import Reached, shares_since, told_since
+from millstream.ops.times.progress import Reached, shares_since, told_since
 from millstream.plan.stages import Plan
 from millstream.run.tasks.splits import AnySplit, Item
 from millstream.run.tasks.task import Task, levels_of

@@ -12,8 +12,8 @@ from millstream.errors import RunError
 from millstream.operators.batch import Batch, Control, Heard, Seen
 from millstream.operators.protocol import Inlet
 from millstream.ops.chunks import Chunk, encode_block, numbers
-from millstream.ops.ordering import Sample, as_block, bounds_of, ranges
-from millstream.ops.progress import merge_reached
+from millstream.ops.keys.ordering import Sample, as_block, bounds_of, ranges
+from millstream.ops.times.progress import merge_reached
 from millstream.run.tasks.measuring import Meter
 from millstream.run.tasks.splits import SENT, Item
 

@@ -2,7 +2,7 @@
 
 Keys are packed (`ops/codec.py`), as they stand in windows and state. Values that are plain and of
 one type are a column of that type, all others are packed; what a window keeps of them is packed
-(`ops/preparing.py`), what `combine` gets is never packed at all.
+(`ops/windows/preparing.py`), what `combine` gets is never packed at all.
 
 A program with `close` gathers. So that what it gathered never crosses the bounds of a window, a
 chunk is given to it pane by pane, each as a piece of its own, and what `close` gives has the place
@@ -24,9 +24,9 @@ from millstream.graph import nodes
 from millstream.ops.chunks import Chunk
 from millstream.ops.codec import as_key, encode, python_rows, python_times, python_values
 from millstream.ops.pairs import Packed, packed, value_column
-from millstream.ops.preparing import null_keys
 from millstream.ops.records import DeadLetter, dead_row, describe
 from millstream.ops.usage import columns_read, is_read
+from millstream.ops.windows.preparing import null_keys
 
 _KEPT = frozenset((int, float, str, bool, type(None)))  # nobody can change these afterwards
 

@@ -16,8 +16,8 @@ from millstream.io.kafka.consuming import Stretch, begin_stretches
 from millstream.io.kafka.decoding import read_records
 from millstream.io.readers import Dead, Parsed, parse_lines, scan_lines
 from millstream.ops.chunks import OFFSET_BITS, Chunk, Int64, all_but, flat
-from millstream.ops.jobs import timestamp
 from millstream.ops.records import as_json
+from millstream.ops.zones import timestamp
 from millstream.run.tasks.once import read_shared
 from millstream.run.tasks.splits import ERROR, RAW, AnySplit, RateSplit, Readable, SpoolSplit
 from millstream.state.storage import Storage, open_storage

@@ -24,7 +24,7 @@ from millstream.io.writers import (
 )
 from millstream.operators.naming import made, names_of
 from millstream.ops.chunks import Chunk, Int64, all_but, concat, encode_block, placed
-from millstream.ops.edges import MARK, given, leaving
+from millstream.ops.emitting.edges import MARK, given, leaving
 from millstream.ops.records import DeadLetter, as_json
 from millstream.plan.stages import gives_changes, marks_changes
 from millstream.run.outputs.tables.moments import beyond

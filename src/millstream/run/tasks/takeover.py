@@ -12,8 +12,8 @@ from millstream.errors import RunError
 from millstream.graph import nodes
 from millstream.operators.protocol import Operator, Partial
 from millstream.ops.chunks import decode_block, with_column
-from millstream.ops.progress import BEGIN, Reached, raise_all
-from millstream.ops.shares import Lot
+from millstream.ops.times.progress import BEGIN, Reached, raise_all
+from millstream.ops.times.shares import Lot
 from millstream.run.messages.message import (
     MESSAGES,
     Block,

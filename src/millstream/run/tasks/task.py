@@ -21,10 +21,10 @@ from millstream.operators.batch import Batch, Control, Heard, Seen, digest_of, h
 from millstream.operators.protocol import Inlet, Senders, Share
 from millstream.operators.published import publish
 from millstream.ops.chunks import Chunk
-from millstream.ops.ordering import in_order
-from millstream.ops.processing import Processor, process
-from millstream.ops.progress import END
+from millstream.ops.keys.ordering import in_order
 from millstream.ops.records import DeadLetter
+from millstream.ops.times.progress import END
+from millstream.ops.updates.processing import Processor, process
 from millstream.plan.stages import Plan, upstream
 from millstream.run.outputs.mirroring import takes_records
 from millstream.run.pressure.memory import give_back, own_resident

@@ -18,9 +18,9 @@ from millstream.graph import nodes
 from millstream.io.columns import event_time, times_of
 from millstream.io.formats import Format
 from millstream.ops.chunks import Chunk, Int64, all_but
-from millstream.ops.jobs import timestamp
-from millstream.ops.progress import Reached
 from millstream.ops.records import DeadLetter, describe, without
+from millstream.ops.times.progress import Reached
+from millstream.ops.zones import timestamp
 from millstream.run.tasks.steps import computed
 
 _COLUMN = "at()"

@@ -16,7 +16,7 @@ from typing import Any
 from millstream.api.flow import Flow
 from millstream.errors import ConfigError
 from millstream.graph import nodes
-from millstream.ops.fidelity import OpenWindow, Participant
+from millstream.ops.times.fidelity import OpenWindow, Participant
 from millstream.testing.reference.aggregates import aggregate
 from millstream.testing.reference.records import Row, event_time, moment
 from millstream.testing.reference.windows import windows_of

@@ -13,7 +13,7 @@ from millstream.api.programs import MapSplit
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.ops.expressions import Expression, ExpressionError
-from millstream.ops.keynames import derived_position
+from millstream.ops.keys.names import derived_position
 from millstream.testing.reference.calendars import local_window
 from millstream.testing.reference.records import (
     Record,

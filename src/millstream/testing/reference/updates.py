@@ -22,8 +22,8 @@ import msgspec
 from millstream.durations import Duration, micros
 from millstream.errors import ConfigError, RunError
 from millstream.graph import nodes
-from millstream.ops.keynames import derived_position, hashes_of_values
-from millstream.ops.updates import UpdateJob
+from millstream.ops.keys.names import derived_position, hashes_of_values
+from millstream.ops.updates.job import UpdateJob
 from millstream.testing.reference.records import Record, Row, as_key, identity, moment, several
 
 LONGEST_KEY = 1024  # bytes

@@ -12,8 +12,8 @@ from millstream.api.windows import WindowSpec
 from millstream.errors import ConfigError
 from millstream.graph import nodes
 from millstream.ops.codec import encode
-from millstream.ops.jobs import Window
-from millstream.ops.keynames import hashes_of_values
+from millstream.ops.keys.names import hashes_of_values
+from millstream.ops.windows.jobs import Window
 from millstream.testing.reference.aggregates import aggregate
 from millstream.testing.reference.calendars import local_window
 from millstream.testing.reference.records import (

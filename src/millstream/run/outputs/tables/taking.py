@@ -14,7 +14,7 @@ from millstream.api.sources import Delta
 from millstream.api.tables import Iceberg, Postgres, TableSink
 from millstream.errors import ConfigError, MillstreamError, RunError
 from millstream.io.writers import json_text
-from millstream.ops.edges import MARKS, last_of_each
+from millstream.ops.emitting.edges import MARKS, last_of_each
 from millstream.ops.mixed import holds_mixed
 from millstream.run.outputs.tables.delta import DeltaWriter
 from millstream.run.outputs.tables.iceberg import IcebergWriter

@@ -19,7 +19,7 @@ import msgspec
 
 from millstream.api.sources import Collector
 from millstream.durations import micros
-from millstream.ops.progress import raise_all
+from millstream.ops.times.progress import raise_all
 from millstream.run.messages.code import Code, Given, proof_of
 from millstream.run.messages.greetings import Hello, Refused, Twice, Welcome
 from millstream.run.messages.message import FORM, FULL, MESSAGES, MOST_AGENTS, Head, unpack

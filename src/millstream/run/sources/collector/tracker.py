@@ -12,7 +12,7 @@ from typing import Any
 
 from millstream.api.sources import Collector
 from millstream.durations import micros, rounded
-from millstream.ops.progress import BEGIN, Horizon
+from millstream.ops.times.progress import BEGIN, Horizon
 from millstream.run.messages.message import Part, agent_of, place_of, sender_of
 from millstream.run.sources.collector.collecting import MessageReceiver
 from millstream.run.sources.received.spool import Sealed

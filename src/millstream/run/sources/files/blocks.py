@@ -11,7 +11,7 @@ import numpy as np
 from millstream.api.sources import Files
 from millstream.errors import ConfigError, RunError
 from millstream.io.formats import Format
-from millstream.ops.progress import Horizon
+from millstream.ops.times.progress import Horizon
 from millstream.run.sources.files.population import File, Population, draw
 from millstream.run.sources.files.tracker import OfFiles
 from millstream.run.sources.tracking import Probe, directly

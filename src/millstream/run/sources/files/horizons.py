@@ -6,7 +6,7 @@ import time
 from itertools import chain, takewhile
 
 from millstream.api.sources import Files
-from millstream.ops.progress import BEGIN, Horizon
+from millstream.ops.times.progress import BEGIN, Horizon
 from millstream.run.sources.files.extents import Extents
 from millstream.run.sources.files.listing import Inode
 from millstream.run.sources.files.merging import Turns

@@ -15,7 +15,7 @@ import numpy as np
 from millstream.errors import RunError
 from millstream.io.formats import READER
 from millstream.io.readers import Split, is_gzip, plan_splits
-from millstream.ops.progress import END
+from millstream.ops.times.progress import END
 from millstream.run.sources.files.extents import Extents
 from millstream.run.sources.files.listing import Seen, by_age, look
 from millstream.run.sources.files.registry import Known

@@ -23,7 +23,7 @@ from millstream.io.formats import Format
 from millstream.io.prints import NOTHING
 from millstream.io.readers import Split, available_end
 from millstream.ops.chunks import OFFSET_BITS
-from millstream.ops.progress import Horizon
+from millstream.ops.times.progress import Horizon
 from millstream.run.sources.files.extents import Extents, has_moved
 from millstream.run.sources.files.horizons import Horizons, Taken
 from millstream.run.sources.files.listing import Seen, list_seen

@@ -9,7 +9,7 @@ from dataclasses import replace
 from millstream.api.sources import Generator, HostStats, Http, Socket, SourceSpec, Stdin
 from millstream.errors import RunError
 from millstream.ops.chunks import OFFSET_BITS
-from millstream.ops.progress import BEGIN, Horizon
+from millstream.ops.times.progress import BEGIN, Horizon
 from millstream.run.sources.received.generating import GeneratorReceiver
 from millstream.run.sources.received.lines import SocketReceiver, StdinReceiver
 from millstream.run.sources.received.spool import SEAL_BYTES, Receiver, Sealed

@@ -1,0 +1,1 @@
+"""What values of a group come to: partial states, merged, slid and taken back."""

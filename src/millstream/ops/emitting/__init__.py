@@ -1,0 +1,1 @@
+"""When results leave, and as what: once, refined, or as changes."""

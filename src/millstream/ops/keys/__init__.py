@@ -1,0 +1,1 @@
+"""Keys: hashes for shards, codes for grouping, and what they are called."""

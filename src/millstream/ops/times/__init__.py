@@ -1,0 +1,1 @@
+"""Where time stands: who is late, how far each came, and how windows lie on it."""

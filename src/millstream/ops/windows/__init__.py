@@ -1,0 +1,1 @@
+"""Windows: from records to panes, from panes to results."""
