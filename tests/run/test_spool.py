@@ -25,13 +25,14 @@ from millstream.errors import CheckpointError, RunError
 from millstream.ops.chunks import OFFSET_BITS
 from millstream.run.batches.engine import Engine
 from millstream.run.planning import plan_flow
+from millstream.run.sources.rate import RateTracker
 from millstream.run.sources.received import lines, spool
 from millstream.run.sources.received.generating import GeneratorReceiver
 from millstream.run.sources.received.lines import LineReceiver, SocketReceiver
 from millstream.run.sources.received.spool import Receiver
 from millstream.run.sources.received.tracker import SpoolTracker
 from millstream.run.sources.resolving import resolve_format
-from millstream.run.sources.trackers import RateTracker, progress_of
+from millstream.run.sources.standing import progress_of
 from millstream.run.tasks.reading import read
 from millstream.run.tasks.splits import ERROR, RAW, RateSplit, SpoolSplit
 from millstream.settings import Settings

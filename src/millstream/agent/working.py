@@ -42,7 +42,8 @@ from millstream.run.program.describing import describe_program, panes_of
 from millstream.run.program.differing import difference
 from millstream.run.sources.files.tracker import FilesTracker
 from millstream.run.sources.resolving import resolve_format
-from millstream.run.sources.trackers import make_tracker, progress_of, state_after
+from millstream.run.sources.standing import progress_of, state_after
+from millstream.run.sources.trackers import make_tracker
 from millstream.run.tasks.reading import Piece
 from millstream.run.tasks.splits import AnySplit, Item, Readable
 from millstream.run.tasks.task import Task

@@ -14,7 +14,7 @@ from typing import Any
 from millstream.io.claims import Lease
 from millstream.plan.outputs import check_apart
 from millstream.plan.stages import Plan, timeless_windows, unlike_unions
-from millstream.run.outputs.bundling import check_waiting, told
+from millstream.run.outputs.bundling import check_waiting, notes_on_waiting
 from millstream.run.outputs.handing import Hands
 from millstream.run.outputs.outside import Outside, Owned
 from millstream.run.outputs.publishing import recover
@@ -65,7 +65,7 @@ def take_over(
         program, notes = adopt(plan, program, own)
         notes = [*notes, *unlike_unions(plan), *timeless_windows(plan)]
         if not all(node.spec.bounded for node in plan.sources()):
-            notes = [*notes, *told(outside.sinks)]
+            notes = [*notes, *notes_on_waiting(outside.sinks)]
         checkpoint.write_program(program)
         own = without_dropped(own, program)
         if latest is not None:

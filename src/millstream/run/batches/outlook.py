@@ -15,7 +15,7 @@ from millstream.run.batches.intake import Intake
 from millstream.run.batches.pacing import Pace
 from millstream.run.outputs.handing import Hands
 from millstream.run.sources.arrival import LAST, ArrivalClock
-from millstream.run.sources.trackers import progress_of
+from millstream.run.sources.standing import progress_of
 from millstream.settings import Settings
 from millstream.state.manifests import Manifest
 

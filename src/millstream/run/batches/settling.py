@@ -16,7 +16,7 @@ from millstream.ops.times.shares import Shares, Spell
 from millstream.plan.stages import Plan
 from millstream.run.batches import ledger as books
 from millstream.run.batches.failing import lost_in
-from millstream.run.sources.trackers import state_after
+from millstream.run.sources.standing import state_after
 from millstream.run.sources.tracking import Tracker
 from millstream.run.tasks import fitting
 from millstream.state.bases import Change, applied

@@ -209,7 +209,7 @@ def check_waiting(manifest: Manifest, sinks: dict[str, Any]) -> None:
                 )
 
 
-def told(sinks: dict[str, Any]) -> list[str]:
+def notes_on_waiting(sinks: dict[str, Any]) -> list[str]:
     """What somebody should know who looks into an output directory and finds nothing yet."""
     return [
         f"sink {name!r} writes files of about {spec.target_size}: results are seen once there is "
