@@ -819,7 +819,7 @@ def test_a_generator_that_fails_gives_what_it_made_and_stops_the_run(tmp_path: P
 
 def test_rate_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("millstream.run.sources.trackers.time.time", lambda: now)
+    monkeypatch.setattr("millstream.run.sources.rate.time.time", lambda: now)
     source = RateTracker(0, Rate(100, limit=250), SourceState())
     source.poll()
     assert source.pending() == 0
