@@ -165,6 +165,22 @@ def test_links_resolve(page: Path) -> None:
             assert anchor in _anchors(found), f"{_name(page)}: {target} has no such heading"
 
 
+def test_modules_that_are_named_are_there() -> None:
+    """What decisions and the changelog say of modules was so when they were written."""
+    package = ROOT / "src" / "millstream"
+    folders = "|".join(one.name for one in package.iterdir() if (one / "__init__.py").exists())
+    named = re.compile(rf"(?<![\w/.-])((?:{folders})/[\w/]+\.py)\b")
+    telling = [page for page in PAGES if page.parent.name != "decisions"]
+    telling = [page for page in telling if page.name != "CHANGELOG.md"]
+    gone = {
+        (file.relative_to(ROOT).as_posix(), name)
+        for file in [*telling, *package.glob("**/*.py")]
+        for name in named.findall(file.read_text())
+        if not (package / name).exists()
+    }
+    assert gone == set()
+
+
 def test_benchmarks_are_all_in_their_table() -> None:
     from benchmarks.__main__ import NAMES
 
