@@ -136,8 +136,8 @@ class Settings:
         policy_of(self.scheduler)
         if (memory := self.memory_bytes) is not None and memory < LEAST_MEMORY:
             raise ConfigError(
-                f"memory={self.memory!r} is less than Spark and Python need by themselves; give at "
-                f"least {LEAST_MEMORY >> 20}MB"
+                f"memory={self.memory!r} is too little for a driver, Spark's JVM and "
+                f"Python workers; give at least {LEAST_MEMORY >> 20}MB, or better 1500MB or more"
             )
         if self.runner not in (None, "rdd", "frames"):
             raise ConfigError(f'runner={self.runner!r}: use "rdd" or "frames"')

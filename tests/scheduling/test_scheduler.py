@@ -259,7 +259,8 @@ class Wrong:
     ("answer", "says"),
     [
         (lambda: 1 / 0, r"scheduler Wrong: rank\(\) failed for '.*' with ZeroDivisionError"),
-        (lambda: None, "failed for '.*' with TypeError"),
+        (lambda: None, r"rank\(\) gave None for '.*'; expected a number"),
+        (lambda: "5", r"rank\(\) gave '5' for"),
         (lambda: sys.exit(0), "failed for '.*' with SystemExit: 0; a function must not end"),
         (lambda: float("nan"), r"rank\(\) gave nan"),
     ],
@@ -355,3 +356,23 @@ def test_what_rows_cost_is_told_of_all_rows_while_a_backlog_is_worked_off() -> N
         results, cost = len(driver.output()), measured(driver)
         assert results == 19 * 5
         assert cost.given / cost.taken == pytest.approx(results / (came + 19), rel=0.3)
+
+
+@pytest.mark.parametrize("lateness", ["0s", None])
+def test_the_oldest_of_a_source_is_known_also_without_a_lateness(lateness: str | None) -> None:
+    """Else ODF would serve it before all others, as one that nothing was read of yet."""
+    asked: list[ms.Queue] = []
+
+    class Asking:
+        def rank(self, queue: ms.Queue, request: ms.Request) -> float:
+            asked.append(queue)
+            return 0.0
+
+    flow = ms.Flow("heads")
+    source = flow.source(ms.Files("nowhere", time="ts", lateness=lateness), name="in")
+    source.key_by("k").window(ms.tumbling("10s")).agg(n=ms.count()).sink(ms.Memory())
+    with pressed(), Driver(flow, scheduler=Asking(), batch_seconds=1e-9) as driver:
+        driver.push("in", rows(0, 25)).step()
+        driver.push("in", rows(25, 65)).step()
+    heads = {queue.head for queue in asked if queue.name == "in"}
+    assert heads == {int(rows(24, 25)[0]["ts"].timestamp() * 1e6)}

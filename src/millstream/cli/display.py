@@ -204,8 +204,8 @@ def figures(progress: Progress) -> list[str]:
 
 
 def _size(number: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
+    for unit in ("B", "KB", "MB", "GB"):
         if number < 1000 or unit == "GB":
             return f"{number:,.0f} {unit}"
-        number /= 1000
+        number /= 1024
     return ""

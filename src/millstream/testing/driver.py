@@ -256,7 +256,11 @@ class Driver:
         return self.engine.step(self._executor)
 
     def restart(self) -> Driver:
-        """Start again from the checkpoint, as after a crash: what was not committed is gone."""
+        """Start again from the checkpoint, as after a crash: what was not committed is gone.
+
+        Also what was pushed and not taken yet, as under a policy that throttles: files or Kafka
+        would still have it, here it has to be pushed again.
+        """
         self.engine.close()
         self._open()
         return self

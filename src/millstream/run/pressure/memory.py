@@ -4,8 +4,8 @@ Measured is what the system says is resident: the driver, Spark's JVM below it, 
 (those of other machines say it of themselves), and once what lies in memory for all of them: state
 that is kept warm, blocks of Spark. Beyond what all of them have with hardly any rows,
 memory follows the bytes of rows that a batch works on; by how much is learned from its peak. What
-was taken once is seldom given back at once: if most of a peak was there when the batch began, it is
-weighed against the rows of the batch that took it.
+was taken once is seldom given back at once, so it is weighed against the largest of the last
+batches, not against the one that was measured.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from millstream.operators.batch import Control
 from millstream.state.memory import bytes_held
 
 SHARE = 0.8  # of the memory of the machine or the container, if no budget is given
-_PLANNED = 0.6  # of what processes leave of it that batches plan with: peaks may be missed
+_PLANNED = 0.5  # of what processes leave of it that batches plan with: windows leave in some only
 _CRAMPED = 0.85  # of the budget, which leaves hardly anything
 _FIRST = 32 << 20  # bytes of rows a batch may take before anything was measured
 _ASSUMED = 16.0  # bytes of memory for a byte of rows before that: those of Python's objects
-_DOUBTED = 8.0  # at least so many after the first batch: what came later took more, seldom less
+_DOUBTED = 8.0  # at least so many after the first batch, which need not have worked on all of it
 _LEAST = 1 << 20  # and however little memory is left
 _SOME = 8 << 20  # from so many on what a batch takes is taken for its rows
 _GROWTH = 2.0  # from one batch to the next at most
@@ -55,10 +55,7 @@ class Memory:
         self._ratio = 0.0  # bytes of memory for a byte of rows
         self._recent: deque[float] = deque(maxlen=_RECENT)  # bytes of rows of the last batches
         self._processes = 0  # that were there when the floor was taken
-        self._begun = 0  # bytes when the batch began
         self._peak = 0
-        self._of = 0.0  # bytes of rows of the batch that took what is there now
-        self._away = 0  # bytes of workers on other machines, in the last batch
 
     @property
     def share(self) -> float:
@@ -111,7 +108,6 @@ class Memory:
         if self.floor is None or self._more:
             self.floor = max(self.look(), self.floor or 0)
             self._processes = len(_tree[1])
-        self._begun = _glance(self) + self._away
         self._peak = 0
         with _watcher.following(self):
             yield
@@ -122,42 +118,29 @@ class Memory:
 
     def learn(self, size: float, controls: Iterable[Control]) -> None:
         """Take in what a batch took that worked on so many bytes of rows."""
-        full = size >= self.room / 2  # of what it might have taken: then it says what rows take
-        if size >= _SOME or full or max(self._recent, default=0.0) < _SOME:
+        if size >= _SOME or max(self._recent, default=0.0) < _SOME:
             # Small ones do not make a large one be forgotten: what it left behind stays.
             self._recent.append(size)
         if self.floor is None:
             return
-        self._away = self._elsewhere(controls)
         # What was too short to be seen says nothing of its rows; but a peak before it is over.
-        peak = (self._peak or _glance(self)) + self._away
+        peak = (self._peak or _glance(self)) + self._elsewhere(controls)
         self.used = peak
+        largest = max(*self._recent, _LEAST)
         if self._more:
             return  # workers that started in this batch: what they have by themselves is not known
-        largest = max(self._recent)
-        if not self._peak or (largest < _SOME and not full):
+        if not self._peak or largest < _SOME:
             # A JVM that warms up; later on, what a large batch has left behind: that is not what a
             # small one takes for its rows.
             if self._peak and not self._ratio:
                 self.floor = max(self.floor, peak)
             return
-        self._weigh(size, max(0, peak - self.floor), full or size > largest / 2, largest)
-
-    def _weigh(self, size: float, above: int, as_large: bool, largest: float) -> None:
-        """Take in what a batch had above the floor; one as large as others says what rows take."""
-        assert self.floor is not None
-        left = max(0, self._begun - self.floor)
-        if as_large and left <= above / 2:
-            self._of = size  # most of it is this batch's own
-        else:
-            self._of = max(size, self._of)  # who had it first, and it was not given back
-        ratio = above / max(_LEAST, self._of, 0 if as_large else largest)
+        ratio = max(0, peak - self.floor) / largest
         if not self._ratio:
-            # The first batches need not have worked on all that rows bring.
-            self._ratio = max(ratio, _DOUBTED) if as_large else 0.0
+            self._ratio = max(ratio, _DOUBTED) if size > largest / 2 else 0.0
         elif ratio > self._ratio:
             self._ratio = ratio
-        elif as_large:
+        elif size > largest / 2:  # a small batch says nothing of what a large one takes
             self._ratio += _FORGOTTEN * (ratio - self._ratio)
 
     def _elsewhere(self, controls: Iterable[Control]) -> int:

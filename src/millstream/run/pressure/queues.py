@@ -169,9 +169,9 @@ def source_queues(
     found = []
     for node in plan.sources():
         name, cost, size = node.name, costs.of(node.name), pending[node.name]
-        at = known.times.progress[name].on_time()
+        progress = known.times.progress[name]
         rows = 0 if not size else max(1, round(size / max(cost.input_size, 1.0)))
-        head = at if size and at is not None and BEGIN < at < END else None
+        head = _moment(progress.on_time(), progress.top) if size else None
         figures = _figures(name, SOURCE, cost, passed)
         found.append(Waits(Queue(rows=rows, ready=rows, bytes=size, head=head, **figures), 0))
     return found
@@ -219,8 +219,13 @@ def _figures(name: str, kind: str, cost: Cost, passed: Mapping[str, int]) -> dic
 
 def _oldest(known: Known) -> int | None:
     assert known.times is not None
-    times = (one.on_time() for one in known.times.progress.values())
-    return min((at for at in times if at is not None and BEGIN < at < END), default=None)
+    times = (_moment(one.on_time(), one.top) for one in known.times.progress.values())
+    return min((at for at in times if at is not None), default=None)
+
+
+def _moment(at: int | None, top: int | None) -> int | None:
+    """How far event time has come; without a lateness the latest time that was read says it."""
+    return next((one for one in (at, top) if one is not None and BEGIN < one < END), None)
 
 
 def _head(backlog: Backlog, segments: Iterable[Segment]) -> int | None:
@@ -248,10 +253,11 @@ def settled(
         cost, at = costs.of(node.name), state.watermark
         if at is not None and BEGIN < at < END:
             at += node.spec.lateness_micros() or 0
-        else:
-            at = None
-        rows = round(size / max(cost.input_size, 1.0))
-        found[node.name] = _state(SOURCE, rows, size, at if size else None, False, cost)
+        rows, head = (
+            round(size / max(cost.input_size, 1.0)),
+            _moment(at, state.top) if size else None,
+        )
+        found[node.name] = _state(SOURCE, rows, size, head, False, cost)
     for operator in plan.operators.values():
         name, backlog = queue_of(operator), operator.backlog(known)
         cost = costs.of(name)

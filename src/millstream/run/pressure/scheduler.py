@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from random import Random
 from typing import Any
 
@@ -119,7 +120,8 @@ class Scheduler:
         ranks = {}
         for queue in queues:
             try:
-                found = float(self.policy.rank(queue, request))
+                given = self.policy.rank(queue, request)
+                found = float(given) if isinstance(given, Real) else math.nan
             except BaseException as error:  # a user's policy may raise anything
                 raise RunError(
                     f"scheduler {_name(self.policy)}: rank() failed for {queue.name!r} with "
@@ -127,7 +129,7 @@ class Scheduler:
                 ) from error
             if math.isnan(found):
                 raise RunError(
-                    f"scheduler {_name(self.policy)}: rank() gave {found!r} for {queue.name!r}; "
+                    f"scheduler {_name(self.policy)}: rank() gave {given!r} for {queue.name!r}; "
                     "expected a number that can be compared"
                 )
             ranks[queue.name] = found

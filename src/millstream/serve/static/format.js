@@ -19,8 +19,12 @@ export function short(value) {
   return `${digits[rounded].format(scaled)}${" kMGTPE"[power]}`;
 }
 
+// A unit is 1,024 of the one before, as in settings: memory="2GB" is shown as 2 GB.
 export function bytes(value) {
-  return value < 1000 ? `${value} B` : short(value).replace(/\D?$/, (unit) => ` ${unit}B`);
+  const units = ["B", "KB", "MB", "GB", "TB", "PB"];
+  let [size, unit] = [value, 0];
+  for (; size >= 999.5 && unit < units.length - 1; unit += 1) size /= 1024;
+  return unit ? `${digits[size < 9.995 ? 2 : size < 99.95 ? 1 : 0].format(size)} ${units[unit]}` : `${value} B`;
 }
 
 // 350 ms, 1.25 s, 4 min 10 s, 3 h 5 min, 2 d 4 h

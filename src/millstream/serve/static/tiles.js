@@ -49,7 +49,11 @@ function watermark(status) {
 }
 
 function lag(status) {
-  const held = (status.sources ?? []).flatMap((one) => one.held_by ?? []);
+  // An operator that the scheduler keeps waiting is behind its sources, whoever these wait for.
+  const waiting = (status.queues ?? []).filter((one) => one.held).map((one) => one.name);
+  const held = waiting.length
+    ? waiting
+    : (status.sources ?? []).flatMap((one) => one.held_by ?? []);
   return {
     value: status.lag_seconds == null ? NOTHING : duration(status.lag_seconds),
     note: held.length ? `held back by ${printable(held.join(", "))}` : "",
