@@ -133,12 +133,13 @@ def run_side(place: Path, policy: str, budget: int, seconds: float) -> None:
     )
     (place / "ready").write_text("")
     last = time.time() + seconds
-    while time.time() < last and not (place / "over").exists():
+    while handle.running and time.time() < last and not (place / "over").exists():
         if any(at - end < SOON for _, end, at, _ in results[-9:]):
             (place / "warm").write_text("")
         time.sleep(0.2)
     wait = time.time() + PATIENCE
-    while handle.progress.pending_bytes:  # what has not left yet would make the mean look better
+    # What has not left yet would make the mean look better.
+    while handle.running and handle.progress.pending_bytes:
         if time.time() > wait:
             raise RuntimeError(f"not done {PATIENCE:.0f} s after the last record")
         time.sleep(0.2)
@@ -486,7 +487,8 @@ def draw(found: dict[str, Any], quick: bool) -> None:
             for policy, one in by.items():
                 seconds = sorted(one["latency"].items(), key=lambda at: int(at[0]))
                 late.plot([int(at) for at, _ in seconds], [v for _, v in seconds], label=policy)
-                seen = [(at, much / 2**30) for at, much in one["memory"] if at >= 0]
+                end = sum(times) + 5
+                seen = [(at, much / 2**30) for at, much in one["memory"] if 0 <= at <= end]
                 memory.plot([at for at, _ in seen], [much for _, much in seen], label=policy)
             memory.axhline(next(iter(by.values()))["budget"] / 2**30, color="grey", ls="--")
             for axis in (late, memory):
