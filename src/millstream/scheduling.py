@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Protocol, runtime_checkable
 
 from millstream.errors import ConfigError
@@ -133,11 +134,19 @@ def policy_of(given: Any) -> Policy:
     """What `scheduler=` says: a policy, or the name of one of ours."""
     if isinstance(given, str) and given.lower() in BY_NAME:
         return BY_NAME[given.lower()]()
+    if isinstance(given, str):
+        near = get_close_matches(given.lower(), BY_NAME, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise ConfigError(
+            f"scheduler={given!r}: a text names one of {', '.join(BY_NAME)}{hint} One with "
+            "parameters, or of your own, is an object in Python, or stands in the table [run] of a "
+            "configuration file"
+        )
     if isinstance(given, type) and isinstance(given, Policy):
         raise ConfigError(f"scheduler={given.__name__}: give an instance, {given.__name__}()")
     if not isinstance(given, Policy) or not callable(given.rank):
         raise ConfigError(
-            f"scheduler={given!r}: expected ms.ODF(), ms.MEM(), ms.Hybrid(), their names as text, "
+            f"scheduler={given!r}: expected ms.ODF(), ms.MEM(), ms.Hybrid(), one of their names, "
             "or an object with a method rank(queue, request) that gives a number"
         )
     return given

@@ -87,7 +87,8 @@ def test_numbers_that_make_no_sense_are_refused(options: Any, says: str) -> None
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("fifo", r"scheduler='fifo': expected ms.ODF\(\)"),
+        ("fifo", "scheduler='fifo': a text names one of odf, mem, hybrid"),
+        ("odd", "did you mean 'odf'"),
         (ms.ODF, r"give an instance, ODF\(\)"),
         (3, "a method rank"),
         (None, "a method rank"),
